@@ -1,0 +1,140 @@
+"""The metadata of one encapsulated Arrow record batch message, read before pyarrow touches bytes from the network.
+
+Only what the checks need is read: where the body is, which buffers it holds and how large they become. pyarrow would
+trust the announced sizes, and a few bytes can announce terabytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from fluss.model.errors import CorruptDataError
+
+# A batch is a few MiB; this leaves room for very compressible ones and stops a made-up size.
+DECODED_SIZE_MAX_BYTES: Final = 1 << 30
+BUFFER_COUNT_MAX: Final = 1 << 16
+
+_CONTINUATION: Final = b"\xff\xff\xff\xff"
+_PREFIX_BYTES: Final = 8  # continuation marker and metadata size
+_HEADER_TYPE_RECORD_BATCH: Final = 3
+_STORED_RAW: Final = -1
+
+# Slots of the flatbuffers tables of Arrow's Message.fbs.
+_MESSAGE_HEADER_TYPE: Final = 1
+_MESSAGE_HEADER: Final = 2
+_MESSAGE_BODY_LENGTH: Final = 3
+_BATCH_LENGTH: Final = 0
+_BATCH_BUFFERS: Final = 2
+_BATCH_COMPRESSION: Final = 3
+
+_I64: Final = struct.Struct("<q")
+_I32: Final = struct.Struct("<i")
+_U32: Final = struct.Struct("<I")
+_U16: Final = struct.Struct("<H")
+
+
+class RecordBatchMessage(NamedTuple):
+    row_count: int
+    body_start: int
+    body_size_bytes: int
+    decoded_size_bytes: int
+    compressed: bool
+    has_raw_buffers: bool  # some buffers are used where they lie, so their alignment matters
+
+
+def parse_record_batch_message(view: memoryview) -> RecordBatchMessage:
+    """Read and check the message at the start of `view`; raises `CorruptDataError`."""
+    try:
+        return _parse(view)
+    except (struct.error, IndexError) as error:
+        raise CorruptDataError(f"Arrow message: the metadata points outside the message ({error})") from error
+
+
+def _parse(view: memoryview) -> RecordBatchMessage:
+    if view[:4] != _CONTINUATION:
+        raise CorruptDataError(f"Arrow message: starts with {bytes(view[:4]).hex() or 'nothing'}, not with ffffffff")
+    (metadata_size,) = _I32.unpack_from(view, 4)
+    body_start = _PREFIX_BYTES + metadata_size
+    if metadata_size <= 0 or body_start > len(view):
+        raise CorruptDataError(f"Arrow message: metadata of {metadata_size} bytes in {len(view)} bytes")
+    metadata = view[_PREFIX_BYTES:body_start]
+    message = _U32.unpack_from(metadata, 0)[0]
+    type_at = _field(metadata, message, _MESSAGE_HEADER_TYPE)
+    if not type_at or metadata[type_at] != _HEADER_TYPE_RECORD_BATCH:
+        raise CorruptDataError("Arrow message: not a record batch")
+    batch = _target(metadata, _field(metadata, message, _MESSAGE_HEADER))
+    body_size = _int64(metadata, _field(metadata, message, _MESSAGE_BODY_LENGTH))
+    if not 0 <= body_size <= len(view) - body_start:
+        raise CorruptDataError(f"Arrow message: body of {body_size} bytes, {len(view) - body_start} are there")
+    row_count = _int64(metadata, _field(metadata, batch, _BATCH_LENGTH))
+    compressed = _field(metadata, batch, _BATCH_COMPRESSION) != 0
+    body = view[body_start : body_start + body_size]
+    decoded_size, has_raw = _check_buffers(body, _buffers(metadata, batch), compressed)
+    if decoded_size > DECODED_SIZE_MAX_BYTES:
+        raise CorruptDataError(f"Arrow message: would take {decoded_size} bytes, more than {DECODED_SIZE_MAX_BYTES}")
+    return RecordBatchMessage(row_count, body_start, body_size, decoded_size, compressed, has_raw)
+
+
+def _buffers(metadata: memoryview, batch: int) -> tuple[int, ...]:
+    """Offsets and lengths, alternating."""
+    at = _field(metadata, batch, _BATCH_BUFFERS)
+    if not at:
+        return ()
+    vector = _target(metadata, at)
+    (count,) = _U32.unpack_from(metadata, vector)
+    if count > BUFFER_COUNT_MAX:
+        raise CorruptDataError(f"Arrow message: {count} buffers, more than {BUFFER_COUNT_MAX}")
+    return struct.unpack_from(f"<{2 * count}q", metadata, vector + 4)
+
+
+def _check_buffers(body: memoryview, buffers: tuple[int, ...], compressed: bool) -> tuple[int, bool]:
+    """The size of all buffers once decoded, and whether any is used in place."""
+    decoded_size = 0
+    has_raw = False
+    for offset, length in zip(buffers[::2], buffers[1::2], strict=True):
+        if offset < 0 or length < 0 or offset + length > len(body):
+            raise CorruptDataError(f"Arrow message: buffer of {length} bytes at {offset} in a body of {len(body)}")
+        if not length:
+            continue
+        if not compressed:
+            has_raw = True
+            decoded_size += length
+            continue
+        if length < _I64.size:
+            raise CorruptDataError(f"Arrow message: compressed buffer of {length} bytes has no room for its size")
+        (announced,) = _I64.unpack_from(body, offset)
+        if announced == _STORED_RAW:
+            has_raw = True
+            decoded_size += length - _I64.size
+        elif announced < 0:
+            raise CorruptDataError(f"Arrow message: compressed buffer announces {announced} bytes")
+        else:
+            decoded_size += announced
+    return decoded_size, has_raw
+
+
+def _field(metadata: memoryview, table: int, slot: int) -> int:
+    """Position of a table's field, 0 when the table does not have it."""
+    vtable = table - _I32.unpack_from(metadata, table)[0]
+    if vtable < 0:
+        raise CorruptDataError(f"Arrow message: a field table lies at {vtable}")
+    at = 4 + 2 * slot
+    if at >= _U16.unpack_from(metadata, vtable)[0]:
+        return 0
+    relative: int = _U16.unpack_from(metadata, vtable + at)[0]
+    return table + relative if relative else 0
+
+
+def _target(metadata: memoryview, at: int) -> int:
+    if not at:
+        raise CorruptDataError("Arrow message: a required field is missing")
+    offset: int = _U32.unpack_from(metadata, at)[0]
+    return at + offset
+
+
+def _int64(metadata: memoryview, at: int) -> int:
+    if not at:
+        return 0
+    value: int = _I64.unpack_from(metadata, at)[0]
+    return value

@@ -1,0 +1,122 @@
+"""The Arrow payload of a log batch: exactly one encapsulated record batch message, with the table's compression.
+
+The schema is not in the payload, it comes from the batch's schema id. A payload must be written with the table's codec:
+a server that projects columns rewrites the metadata and names that codec whatever the buffers hold.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.ipc as ipc
+
+from fluss.formats.arrow_message import parse_record_batch_message
+from fluss.formats.log_batch import CHANGE_TYPE_MAX, BatchHeader, BufferLike, payload_of
+from fluss.model.errors import CorruptDataError
+from fluss.model.table_options import ARROW_COMPRESSION, ARROW_ZSTD_LEVEL, check_properties
+
+ZSTD_LEVEL_DEFAULT: Final = 3
+
+# Arrow's thread pool costs about 0.1 ms per batch; above this size compressing columns side by side pays for it.
+THREADED_COMPRESSION_MIN_BYTES: Final = 256 << 10
+
+_ALIGNMENT_BYTES: Final = 8
+_END_OF_STREAM_BYTES: Final = 8
+_CHANGE_TYPES: Final = bytes(range(CHANGE_TYPE_MAX + 1))
+
+
+class Compression(StrEnum):
+    NONE = "NONE"
+    LZ4_FRAME = "LZ4_FRAME"
+    ZSTD = "ZSTD"
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How a table's Arrow buffers are compressed."""
+
+    compression: Compression = Compression.ZSTD
+    zstd_level: int = ZSTD_LEVEL_DEFAULT
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> Codec:
+        """The codec that table properties ask for; ZSTD at level 3 when they say nothing."""
+        given = {key: properties[key] for key in (ARROW_COMPRESSION, ARROW_ZSTD_LEVEL) if key in properties}
+        check_properties(given)
+        compression = Compression(given.get(ARROW_COMPRESSION, Compression.ZSTD).upper())
+        return cls(compression, int(given.get(ARROW_ZSTD_LEVEL, ZSTD_LEVEL_DEFAULT)))
+
+
+@functools.lru_cache(maxsize=64)
+def _write_options(codec: Codec, use_threads: bool) -> ipc.IpcWriteOptions:
+    if codec.compression is Compression.ZSTD:
+        return ipc.IpcWriteOptions(
+            compression=pa.Codec("zstd", compression_level=codec.zstd_level), use_threads=use_threads
+        )
+    return ipc.IpcWriteOptions(compression="lz4", use_threads=use_threads)
+
+
+def encode(batch: pa.RecordBatch, codec: Codec) -> pa.Buffer:
+    """The payload for `batch`; empty when it has no rows, as a batch without records is only a header."""
+    if batch.num_rows == 0:
+        return pa.py_buffer(b"")
+    if codec.compression is Compression.NONE:
+        return batch.serialize()
+    sink = pa.BufferOutputStream()
+    options = _write_options(codec, batch.nbytes >= THREADED_COMPRESSION_MIN_BYTES)
+    # pyarrow compresses only inside a stream: write one, then drop the schema message before the batch and the end mark.
+    with ipc.RecordBatchStreamWriter(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    stream = sink.getvalue()
+    schema_message_size = 8 + int.from_bytes(memoryview(stream)[4:8], "little")
+    return stream.slice(schema_message_size, stream.size - schema_message_size - _END_OF_STREAM_BYTES)
+
+
+def decode(buf: BufferLike | pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    """The record batch in a payload. Its buffers lie in `buf` where that is possible, so keep `buf` unchanged."""
+    payload = buf if isinstance(buf, pa.Buffer) else pa.py_buffer(buf)
+    if payload.size == 0:
+        return _empty(schema)
+    message = parse_record_batch_message(memoryview(payload).cast("B"))
+    if message.has_raw_buffers and payload.address % _ALIGNMENT_BYTES:
+        payload = _aligned_copy(payload)
+    try:
+        batch = ipc.read_record_batch(payload, schema)
+        batch.validate()
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptDataError(f"Arrow payload: {error}") from error
+    return batch
+
+
+def decode_changes(
+    buf: BufferLike, position: int, header: BatchHeader, schema: pa.Schema
+) -> tuple[bytes | None, pa.RecordBatch]:
+    """Change types (None when append-only: every row is +A) and rows of the log batch at `position`."""
+    change_types, payload = payload_of(buf, position, header)
+    batch = decode(payload, schema)
+    if batch.num_rows != header.record_count:
+        raise CorruptDataError(
+            f"log batch at byte {position}: {header.record_count} records announced, the payload has {batch.num_rows}"
+        )
+    if change_types is None:
+        return None, batch
+    changes = bytes(change_types)
+    unknown = changes.translate(None, _CHANGE_TYPES)
+    if unknown:
+        raise CorruptDataError(f"log batch at byte {position}: unknown change type {unknown[0]}")
+    return changes, batch
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def _aligned_copy(payload: pa.Buffer) -> pa.Buffer:
+    copy = pa.allocate_buffer(payload.size)
+    memoryview(copy).cast("B")[:] = memoryview(payload).cast("B")
+    return copy

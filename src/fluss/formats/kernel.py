@@ -1,0 +1,25 @@
+"""The kernel in use: the compiled one where it was built, the plain one otherwise or when FLUSS_PURE=1."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fluss.formats import _kernel as implementation
+elif os.environ.get("FLUSS_PURE") == "1":
+    from fluss.formats import _kernel as implementation
+else:
+    try:
+        from fluss.formats import _kernel_c as implementation
+    except ImportError:
+        from fluss.formats import _kernel as implementation
+
+COMPILED: bool = implementation.COMPILED
+RowAppender = implementation.RowAppender
+bucket_of = implementation.bucket_of
+buckets = implementation.buckets
+decode_columns = implementation.decode_columns
+encode_columns = implementation.encode_columns
+encode_values = implementation.encode_values
+hash_key = implementation.hash_key

@@ -1,0 +1,158 @@
+"""What the kernels know of a column: small integers and numbers instead of type objects.
+
+A *kind* says which Python values a column accepts and how they become plain ("physical") ones: ints in the column's
+Arrow unit, floats, str, bytes, bool. A *spec* says how a physical value is written into a compacted row.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from fluss.model.errors import SchemaMismatchError
+from fluss.model.types import DataType, TypeRoot
+
+KIND_NESTED: Final = 0
+KIND_BOOL: Final = 1
+KIND_INT: Final = 2
+KIND_FLOAT: Final = 3
+KIND_DOUBLE: Final = 4
+KIND_STRING: Final = 5
+KIND_BYTES: Final = 6
+KIND_BINARY: Final = 7
+KIND_DECIMAL: Final = 8
+KIND_DATE: Final = 9
+KIND_TIME: Final = 10
+KIND_TIMESTAMP: Final = 11
+KIND_TIMESTAMP_LTZ: Final = 12
+
+CODE_BOOL: Final = 1
+CODE_FIXED_INT: Final = 2
+CODE_FIXED_FLOAT: Final = 3
+CODE_VARINT: Final = 4
+CODE_BYTES: Final = 5
+CODE_FIXED_BYTES: Final = 6
+CODE_BIG_DECIMAL: Final = 7
+CODE_TIMESTAMP: Final = 8
+
+DECIMAL_COMPACT_PRECISION_MAX: Final = 18
+DECIMAL_WIDTH_BYTES: Final = 16
+_DAY_MS_MAX: Final = 86_400_000 - 1
+
+_INT_BITS: Final = {
+    TypeRoot.TINYINT: 8,
+    TypeRoot.SMALLINT: 16,
+    TypeRoot.INTEGER: 32,
+    TypeRoot.BIGINT: 64,
+}
+_KINDS: Final = {
+    TypeRoot.BOOLEAN: KIND_BOOL,
+    **dict.fromkeys(_INT_BITS, KIND_INT),
+    TypeRoot.FLOAT: KIND_FLOAT,
+    TypeRoot.DOUBLE: KIND_DOUBLE,
+    TypeRoot.CHAR: KIND_STRING,
+    TypeRoot.STRING: KIND_STRING,
+    TypeRoot.BYTES: KIND_BYTES,
+    TypeRoot.BINARY: KIND_BINARY,
+    TypeRoot.DECIMAL: KIND_DECIMAL,
+    TypeRoot.DATE: KIND_DATE,
+    TypeRoot.TIME: KIND_TIME,
+    TypeRoot.TIMESTAMP: KIND_TIMESTAMP,
+    TypeRoot.TIMESTAMP_LTZ: KIND_TIMESTAMP_LTZ,
+}
+_FIXED_WIDTH_BYTES: Final = {
+    TypeRoot.BOOLEAN: 1,
+    TypeRoot.TINYINT: 1,
+    TypeRoot.SMALLINT: 2,
+    TypeRoot.INTEGER: 4,
+    TypeRoot.BIGINT: 8,
+    TypeRoot.FLOAT: 4,
+    TypeRoot.DOUBLE: 8,
+    TypeRoot.DECIMAL: DECIMAL_WIDTH_BYTES,
+    TypeRoot.DATE: 4,
+    TypeRoot.TIME: 8,
+    TypeRoot.TIMESTAMP: 8,
+    TypeRoot.TIMESTAMP_LTZ: 8,
+}
+_OFFSET_WIDTH_BYTES: Final = 4
+
+
+class Kind(NamedTuple):
+    """How one column's Python values are checked and converted."""
+
+    kind: int
+    limit: int  # INT: bits; CHAR, BINARY: length, 0 = any; DECIMAL: 10^precision; TIME, TIMESTAMP: units per second
+    scale: int  # DECIMAL only
+    nullable: bool
+    fixed_size_bytes: int  # for size estimates; variable parts come on top
+    type_text: str
+
+
+class Spec(NamedTuple):
+    """How one column lies in a compacted row: stored = physical * multiplier // divisor."""
+
+    code: int
+    width_bytes: int  # of the Arrow value
+    multiplier: int = 1
+    divisor: int = 1
+    bits: int = 64  # the pattern that a varint carries
+    low: int = -(1 << 63)
+    high: int = (1 << 63) - 1
+
+
+def units_per_second(precision: int) -> int:
+    """Of the Arrow unit that holds a fractional-second precision."""
+    return 10 ** (0 if precision == 0 else 3 if precision <= 3 else 6 if precision <= 6 else 9)
+
+
+def kind_of(data_type: DataType) -> Kind:
+    """The checks of a column."""
+    root = data_type.root
+    limit = 0
+    if root in _INT_BITS:
+        limit = _INT_BITS[root]
+    elif root in (TypeRoot.CHAR, TypeRoot.BINARY):
+        limit = data_type.length
+    elif root is TypeRoot.DECIMAL:
+        limit = 10**data_type.precision
+    elif root in (TypeRoot.TIME, TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ):
+        limit = units_per_second(data_type.precision)
+    fixed_size = data_type.length if root is TypeRoot.BINARY else _FIXED_WIDTH_BYTES.get(root, _OFFSET_WIDTH_BYTES)
+    kind = _KINDS.get(root, KIND_NESTED)
+    return Kind(kind, limit, data_type.scale, data_type.nullable, fixed_size, str(data_type))
+
+
+def spec_of(name: str, data_type: DataType) -> Spec:
+    """The place of a scalar column in compacted rows and keys."""
+    root = data_type.root
+    if root is TypeRoot.BOOLEAN:
+        return Spec(CODE_BOOL, 1)
+    if root in (TypeRoot.TINYINT, TypeRoot.SMALLINT):
+        return Spec(CODE_FIXED_INT, _FIXED_WIDTH_BYTES[root])
+    if root in (TypeRoot.FLOAT, TypeRoot.DOUBLE):
+        return Spec(CODE_FIXED_FLOAT, _FIXED_WIDTH_BYTES[root])
+    if root in (TypeRoot.INTEGER, TypeRoot.DATE):
+        return Spec(CODE_VARINT, 4, bits=32, low=-(1 << 31), high=(1 << 31) - 1)
+    if root is TypeRoot.BIGINT:
+        return Spec(CODE_VARINT, 8)
+    if root in (TypeRoot.CHAR, TypeRoot.STRING, TypeRoot.BYTES):
+        return Spec(CODE_BYTES, 0)
+    if root is TypeRoot.BINARY:
+        return Spec(CODE_FIXED_BYTES, data_type.length)
+    if root is TypeRoot.DECIMAL:
+        if data_type.precision > DECIMAL_COMPACT_PRECISION_MAX:
+            return Spec(CODE_BIG_DECIMAL, DECIMAL_WIDTH_BYTES)
+        limit = 10**data_type.precision - 1
+        return Spec(CODE_VARINT, DECIMAL_WIDTH_BYTES, low=-limit, high=limit)
+    return _temporal_spec(name, data_type)
+
+
+def _temporal_spec(name: str, data_type: DataType) -> Spec:
+    if data_type.is_nested:
+        raise SchemaMismatchError(f"Column {name!r} is {data_type}: nested types are not supported in row formats yet.")
+    units = units_per_second(data_type.precision)
+    if data_type.root is TypeRoot.TIME:
+        width = 4 if units <= 1_000 else 8
+        return Spec(CODE_VARINT, width, max(1_000 // units, 1), max(units // 1_000, 1), 32, 0, _DAY_MS_MAX)
+    if units <= 1_000:
+        return Spec(CODE_VARINT, 8, 1_000 // units)
+    return Spec(CODE_TIMESTAMP, 8, multiplier=units // 1_000)

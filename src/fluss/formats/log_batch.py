@@ -1,0 +1,195 @@
+"""The log record batch: the unit that travels on the wire and lies in segments, byte for byte the same.
+
+Offsets and the commit time are outside the checksum, so a server stamps them into a batch without touching the rest.
+Payloads are never copied here except once, when a batch is put together.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from crc32c import crc32c
+
+from fluss.model.errors import CorruptDataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    PayloadLike: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
+
+BufferLike: TypeAlias = bytes | bytearray | memoryview
+
+MAGIC: Final = 0
+ATTRIBUTE_APPEND_ONLY: Final = 0x01
+NO_WRITER_ID: Final = -1
+NO_BATCH_SEQUENCE: Final = -1
+
+_HEADER: Final = struct.Struct(
+    "<"
+    "q"  # base offset: stamped by the server, 0 from a client
+    "i"  # length: bytes after this field
+    "b"  # magic: layout of what follows
+    "q"  # commit timestamp in ms: stamped by the server, 0 from a client
+    "I"  # CRC-32C of everything after this field
+    "h"  # schema id
+    "B"  # attributes: bit 0 = append-only, there is no change-type vector
+    "i"  # last offset delta: record count - 1, but 0 for an empty batch, which still takes one offset
+    "q"  # writer id: -1 = not idempotent
+    "i"  # batch sequence of that writer: -1 = not idempotent
+    "i"  # record count
+)
+_CHECKED_FIELDS: Final = struct.Struct("<hBiqii")  # the tail of the header, which the CRC covers
+_BASE_OFFSET: Final = struct.Struct("<q")
+_COMMIT_TIMESTAMP: Final = struct.Struct("<q")
+_CRC: Final = struct.Struct("<I")
+_WRITER: Final = struct.Struct("<qi")
+
+HEADER_SIZE_BYTES: Final = _HEADER.size
+LENGTH_PREFIX_BYTES: Final = 12  # base offset and length: what the length field does not count
+LENGTH_MIN_BYTES: Final = HEADER_SIZE_BYTES - LENGTH_PREFIX_BYTES
+
+_COMMIT_TIMESTAMP_AT: Final = 13
+_CRC_AT: Final = 21
+_CRC_START: Final = 25
+_WRITER_AT: Final = 32
+
+CHANGE_TYPE_MAX: Final = 4
+
+
+class BatchHeader(NamedTuple):
+    base_offset: int
+    length: int
+    magic: int
+    commit_timestamp_ms: int
+    crc: int
+    schema_id: int
+    attributes: int
+    last_offset_delta: int
+    writer_id: int
+    batch_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        return LENGTH_PREFIX_BYTES + self.length
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def append_only(self) -> bool:
+        return self.attributes & ATTRIBUTE_APPEND_ONLY != 0
+
+
+def parse_header(buf: BufferLike, position: int = 0) -> BatchHeader:
+    """Read and check the header at `position`; the batch itself may be longer than `buf`."""
+    available_bytes = len(buf) - position
+    if position < 0 or available_bytes < HEADER_SIZE_BYTES:
+        raise CorruptDataError(
+            f"log batch at byte {position}: a header takes {HEADER_SIZE_BYTES} bytes, {max(available_bytes, 0)} are left"
+        )
+    header = BatchHeader._make(_HEADER.unpack_from(buf, position))
+    problem = _header_problem(header)
+    if problem is not None:
+        raise CorruptDataError(f"log batch at byte {position}: {problem}")
+    return header
+
+
+def _header_problem(header: BatchHeader) -> str | None:
+    if header.magic != MAGIC:
+        # Magic 1 has had two layouts upstream, so it cannot be read without knowing the server's generation.
+        return f"magic {header.magic} is not supported, only magic {MAGIC} is"
+    if header.length < LENGTH_MIN_BYTES:
+        return f"length {header.length} is less than the header's {LENGTH_MIN_BYTES}"
+    count = header.record_count
+    if count < 0:
+        return f"record count {count} is negative"
+    if header.last_offset_delta != (count - 1 if count else 0):
+        return f"last offset delta {header.last_offset_delta} does not fit {count} records"
+    if not header.append_only and header.length - LENGTH_MIN_BYTES < count:
+        return f"length {header.length} has no room for {count} change types"
+    return None
+
+
+def verify_crc(buf: BufferLike, position: int, header: BatchHeader) -> None:
+    """Raise `CorruptDataError` unless the whole batch is in `buf` and its checksum holds."""
+    end = position + header.size_bytes
+    if end > len(buf):
+        raise CorruptDataError(
+            f"log batch at byte {position}: {header.size_bytes} bytes announced, {len(buf) - position} are left"
+        )
+    actual = crc32c(memoryview(buf)[position + _CRC_START : end])
+    if actual != header.crc:
+        raise CorruptDataError(
+            f"log batch at byte {position} (base offset {header.base_offset}): "
+            f"CRC-32C is {actual:08x}, the header says {header.crc:08x}"
+        )
+
+
+def encode_batch(
+    payload: PayloadLike,
+    *,
+    schema_id: int,
+    record_count: int,
+    writer_id: int = NO_WRITER_ID,
+    batch_sequence: int = NO_BATCH_SEQUENCE,
+    change_types: bytes | bytearray | None = None,
+) -> bytearray:
+    """Put a batch together. Without `change_types` it is append-only; an empty batch has no payload."""
+    payload_bytes = memoryview(payload).nbytes
+    if record_count == 0 and payload_bytes:
+        raise ValueError("a batch without records has no payload")
+    if change_types is not None and len(change_types) != record_count:
+        raise ValueError(f"{len(change_types)} change types for {record_count} records")
+    changes = b"" if change_types is None else change_types
+    attributes = ATTRIBUTE_APPEND_ONLY if change_types is None else 0
+    delta = record_count - 1 if record_count else 0
+    checked = _CHECKED_FIELDS.pack(schema_id, attributes, delta, writer_id, batch_sequence, record_count)
+    crc = crc32c(payload, crc32c(changes, crc32c(checked)))
+    length = LENGTH_MIN_BYTES + len(changes) + payload_bytes
+    header = _HEADER.pack(
+        0, length, MAGIC, 0, crc, schema_id, attributes, delta, writer_id, batch_sequence, record_count
+    )
+    return bytearray().join((header, changes, payload))
+
+
+def stamp(buf: bytearray | memoryview, position: int, base_offset: int, commit_timestamp_ms: int) -> None:
+    """Set what the server decides, in place; the checksum does not cover it."""
+    _BASE_OFFSET.pack_into(buf, position, base_offset)
+    _COMMIT_TIMESTAMP.pack_into(buf, position + _COMMIT_TIMESTAMP_AT, commit_timestamp_ms)
+
+
+def set_writer(buf: bytearray | memoryview, writer_id: int, batch_sequence: int) -> None:
+    """Give the single batch in `buf` its idempotence identity, in place, and renew the checksum."""
+    _WRITER.pack_into(buf, _WRITER_AT, writer_id, batch_sequence)
+    _CRC.pack_into(buf, _CRC_AT, crc32c(memoryview(buf)[_CRC_START:]))
+
+
+def walk(buf: BufferLike, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield position and header of every complete batch; a cut last batch ends the walk, a bad header raises."""
+    end = len(buf)
+    while end - position >= HEADER_SIZE_BYTES:
+        header = parse_header(buf, position)
+        following = position + header.size_bytes
+        if following > end:
+            return
+        yield position, header
+        position = following
+
+
+def payload_of(buf: BufferLike, position: int, header: BatchHeader) -> tuple[memoryview | None, memoryview]:
+    """Views of the change-type vector (None when append-only) and of the payload behind it."""
+    view = memoryview(buf)
+    start = position + HEADER_SIZE_BYTES
+    end = position + header.size_bytes
+    if header.append_only:
+        return None, view[start:end]
+    payload_start = start + header.record_count
+    return view[start:payload_start], view[payload_start:end]

@@ -1,0 +1,1 @@
+"""Values without I/O: what a table, a bucket, an offset or an error is."""

@@ -1,0 +1,324 @@
+"""What a table or database is to be like: the argument of create_table and create_database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from fluss.model import table_options
+from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.model.schema import Schema
+
+BUCKET_COUNT_MAX = 128_000
+DESCRIPTOR_SIZE_BYTES_MAX = 1 << 20
+
+
+class LogFormat(StrEnum):
+    """How a table's log is stored."""
+
+    ARROW = "ARROW"
+    INDEXED = "INDEXED"
+    COMPACTED = "COMPACTED"
+
+
+class KvFormat(StrEnum):
+    """How a primary-key table's rows are stored."""
+
+    COMPACTED = "COMPACTED"
+    INDEXED = "INDEXED"
+
+
+class TableDescriptor:
+    """Schema, distribution and properties of a table."""
+
+    __slots__ = (
+        "_bucket_count",
+        "_bucket_keys",
+        "_comment",
+        "_custom_properties",
+        "_partition_keys",
+        "_properties",
+        "_schema",
+    )
+
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        partition_keys: list[str] | None = None,
+        bucket_count: int | None = None,
+        bucket_keys: list[str] | None = None,
+        comment: str | None = None,
+        log_format: str | None = None,
+        kv_format: str | None = None,
+        properties: dict[str, str] | None = None,
+        custom_properties: dict[str, str] | None = None,
+    ) -> None:
+        self._schema = schema
+        self._partition_keys = tuple(partition_keys or ())
+        self._bucket_keys = tuple(bucket_keys or ())
+        self._bucket_count = bucket_count
+        self._comment = comment
+        self._properties = _string_map("properties", properties)
+        self._custom_properties = _string_map("custom_properties", custom_properties)
+        if log_format is not None:
+            self._properties[table_options.LOG_FORMAT] = str(log_format).upper()
+        if kv_format is not None:
+            self._properties[table_options.KV_FORMAT] = str(kv_format).upper()
+        self._check()
+
+    def _check(self) -> None:
+        names = self._schema.column_names
+        primary_keys = self._schema.get_primary_keys()
+        for kind, keys in (("partition", self._partition_keys), ("bucket", self._bucket_keys)):
+            for key in keys:
+                if key not in names:
+                    raise _bad(f"The {kind} key {key!r} is not among the columns {names}")
+            if len(set(keys)) != len(keys):
+                raise _bad(f"The {kind} keys {list(keys)} name a column twice")
+        self._check_nested_keys()
+        for key in self._bucket_keys:
+            if key in self._partition_keys:
+                raise _bad(f"The bucket key {key!r} is a partition key too; a column is one or the other")
+            if primary_keys and key not in primary_keys:
+                raise _bad(f"The bucket key {key!r} must be part of the primary key {primary_keys}")
+        for key in self._partition_keys:
+            if primary_keys and key not in primary_keys:
+                raise _bad(f"The partition key {key!r} must be part of the primary key {primary_keys}")
+        if self._bucket_count is not None and self._bucket_count < 1:
+            raise _bad(f"bucket_count must be at least 1, not {self._bucket_count}")
+        if self._bucket_count is not None and self._bucket_count > BUCKET_COUNT_MAX:
+            raise InvalidRequestError(
+                f"bucket_count must be at most {BUCKET_COUNT_MAX}, not {self._bucket_count}.",
+                ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
+            )
+        table_options.check_properties(self._properties)
+
+    def _check_nested_keys(self) -> None:
+        keys = {*self._partition_keys, *self._bucket_keys, *self._schema.get_primary_keys()}
+        for column in self._schema.columns:
+            if column.name in keys and column.data_type.is_nested:
+                raise _bad(f"The key column {column.name!r} has the nested type {column.data_type}; use a scalar type")
+
+    @staticmethod
+    def builder() -> TableDescriptorBuilder:
+        """Start building a descriptor."""
+        return TableDescriptorBuilder()
+
+    def get_schema(self) -> Schema:
+        """The schema."""
+        return self._schema
+
+    @property
+    def schema(self) -> Schema:
+        return self._schema
+
+    @property
+    def partition_keys(self) -> list[str]:
+        return list(self._partition_keys)
+
+    @property
+    def bucket_keys(self) -> list[str]:
+        return list(self._bucket_keys)
+
+    @property
+    def bucket_count(self) -> int | None:
+        return self._bucket_count
+
+    @property
+    def has_primary_key(self) -> bool:
+        return self._schema.primary_key is not None
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return dict(self._properties)
+
+    @property
+    def custom_properties(self) -> dict[str, str]:
+        return dict(self._custom_properties)
+
+    @property
+    def comment(self) -> str | None:
+        return self._comment
+
+    def to_json(self) -> bytes:
+        """The protocol's JSON. `partition_key`, `properties` and `custom_properties` are required there, even if empty."""
+        result: dict[str, Any] = {"version": 1, "schema": self._schema.to_json()}
+        if self._comment is not None:
+            result["comment"] = self._comment
+        result["partition_key"] = list(self._partition_keys)
+        if self._bucket_count is not None or self._bucket_keys:
+            result["bucket_key"] = list(self._bucket_keys)
+        if self._bucket_count is not None:
+            result["bucket_count"] = self._bucket_count
+        result["properties"] = self._properties
+        result["custom_properties"] = self._custom_properties
+        return json.dumps(result, separators=(",", ":"), ensure_ascii=False).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> TableDescriptor:
+        """The descriptor that JSON describes; InvalidRequestError (code 15 or 39) says what is wrong with it."""
+        value = _parse(data, "table descriptor", ErrorCode.INVALID_TABLE_EXCEPTION)
+        return cls(
+            Schema.from_json(value.get("schema")),
+            partition_keys=_string_list(value, "partition_key"),
+            bucket_count=_optional_int(value, "bucket_count"),
+            bucket_keys=_string_list(value, "bucket_key"),
+            comment=value.get("comment"),
+            properties=value.get("properties") or {},
+            custom_properties=value.get("custom_properties") or {},
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TableDescriptor) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash(self._schema)
+
+    def __repr__(self) -> str:
+        return f"TableDescriptor({self.to_json().decode()})"
+
+
+class TableDescriptorBuilder:
+    """Builds a table descriptor step by step."""
+
+    def __init__(self) -> None:
+        self._schema: Schema | None = None
+        self._options: dict[str, Any] = {"properties": {}, "custom_properties": {}}
+
+    def schema(self, schema: Schema) -> TableDescriptorBuilder:
+        """Set the schema."""
+        self._schema = schema
+        return self
+
+    def log_format(self, format: LogFormat | str) -> TableDescriptorBuilder:
+        """Set the log format."""
+        self._options["log_format"] = str(format)
+        return self
+
+    def kv_format(self, format: KvFormat | str) -> TableDescriptorBuilder:
+        """Set the format of rows in a primary-key table."""
+        self._options["kv_format"] = str(format)
+        return self
+
+    def property(self, key: str, value: str) -> TableDescriptorBuilder:
+        """Set one `table.*` property."""
+        self._options["properties"][key] = value
+        return self
+
+    def custom_property(self, key: str, value: str) -> TableDescriptorBuilder:
+        """Set one property of your own."""
+        self._options["custom_properties"][key] = value
+        return self
+
+    def custom_properties(self, properties: Mapping[str, str]) -> TableDescriptorBuilder:
+        """Set properties of your own."""
+        self._options["custom_properties"].update(properties)
+        return self
+
+    def partitioned_by(self, keys: list[str]) -> TableDescriptorBuilder:
+        """Set the partition columns."""
+        self._options["partition_keys"] = keys
+        return self
+
+    def distributed_by(
+        self, bucket_count: int | None = None, bucket_keys: list[str] | None = None
+    ) -> TableDescriptorBuilder:
+        """Set the number of buckets and the columns that choose one."""
+        self._options.update(bucket_count=bucket_count, bucket_keys=bucket_keys)
+        return self
+
+    def comment(self, comment: str) -> TableDescriptorBuilder:
+        """Set the comment."""
+        self._options["comment"] = comment
+        return self
+
+    def build(self) -> TableDescriptor:
+        """The descriptor, checked."""
+        if self._schema is None:
+            raise _bad("A table descriptor needs a schema: call schema(...) before build()")
+        return TableDescriptor(self._schema, **self._options)
+
+
+class DatabaseDescriptor:
+    """Comment and properties of a database."""
+
+    __slots__ = ("_comment", "_custom_properties")
+
+    def __init__(self, comment: str | None = None, custom_properties: dict[str, str] | None = None) -> None:
+        self._comment = comment
+        self._custom_properties = _string_map("custom_properties", custom_properties)
+
+    @property
+    def comment(self) -> str | None:
+        return self._comment
+
+    def get_custom_properties(self) -> dict[str, str]:
+        """Properties of your own."""
+        return dict(self._custom_properties)
+
+    def to_json(self) -> bytes:
+        """The protocol's JSON."""
+        result: dict[str, Any] = {"version": 1}
+        if self._comment is not None:
+            result["comment"] = self._comment
+        result["custom_properties"] = self._custom_properties
+        return json.dumps(result, separators=(",", ":"), ensure_ascii=False).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> DatabaseDescriptor:
+        """The descriptor that JSON describes."""
+        value = _parse(data, "database descriptor", ErrorCode.INVALID_DATABASE_EXCEPTION)
+        return cls(value.get("comment"), value.get("custom_properties") or {})
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DatabaseDescriptor) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash(self._comment)
+
+    def __repr__(self) -> str:
+        return f"DatabaseDescriptor(comment={self._comment!r}, custom_properties={self._custom_properties!r})"
+
+
+def _string_map(name: str, value: Mapping[str, str] | None) -> dict[str, str]:
+    result: dict[str, str] = {}
+    for key, item in (value or {}).items():
+        if not isinstance(key, str) or not isinstance(item, str):
+            raise _bad(f"{name} must map strings to strings, not {key!r} to {item!r}")
+        if len(key) > table_options.PROPERTY_LENGTH_MAX or len(item) > table_options.PROPERTY_LENGTH_MAX:
+            raise _bad(f"A key or value in {name} is longer than {table_options.PROPERTY_LENGTH_MAX} characters")
+        result[key] = item
+    return result
+
+
+def _parse(data: bytes, what: str, error_code: int) -> dict[str, Any]:
+    if len(data) > DESCRIPTOR_SIZE_BYTES_MAX:
+        raise InvalidRequestError(f"The {what} is larger than {DESCRIPTOR_SIZE_BYTES_MAX} bytes.", error_code)
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"The {what} is not JSON: {error}.", error_code) from None
+    if not isinstance(value, dict):
+        raise InvalidRequestError(f"The {what} must be a JSON object.", error_code)
+    return value
+
+
+def _string_list(value: dict[str, Any], key: str) -> list[str]:
+    items = value.get(key) or []
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise _bad(f"{key!r} must be a list of column names")
+    return items
+
+
+def _optional_int(value: dict[str, Any], key: str) -> int | None:
+    number = value.get(key)
+    if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
+        raise _bad(f"{key!r} must be an integer")
+    return number
+
+
+def _bad(text: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{text}.", ErrorCode.INVALID_TABLE_EXCEPTION)

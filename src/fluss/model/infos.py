@@ -1,0 +1,155 @@
+"""What a server says about its tables, databases and nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from fluss.model.descriptor import DatabaseDescriptor, TableDescriptor
+from fluss.model.paths import TableBucket, TablePath
+from fluss.model.schema import Schema
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TableInfo:
+    """A table as the server knows it."""
+
+    table_path: TablePath
+    table_id: int
+    schema_id: int
+    descriptor: TableDescriptor
+    num_buckets: int
+    created_time: int
+    modified_time: int
+
+    @property
+    def comment(self) -> str | None:
+        return self.descriptor.comment
+
+    @property
+    def schema(self) -> Schema:
+        return self.descriptor.schema
+
+    @property
+    def primary_keys(self) -> list[str]:
+        return self.schema.get_primary_keys()
+
+    @property
+    def partition_keys(self) -> list[str]:
+        return self.descriptor.partition_keys
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return self.descriptor.properties
+
+    @property
+    def custom_properties(self) -> dict[str, str]:
+        return self.descriptor.custom_properties
+
+    def get_primary_keys(self) -> list[str]:
+        """Primary key columns; empty for a log table."""
+        return self.schema.get_primary_keys()
+
+    def get_partition_keys(self) -> list[str]:
+        """Partition columns."""
+        return self.descriptor.partition_keys
+
+    def get_bucket_keys(self) -> list[str]:
+        """Columns that choose a row's bucket."""
+        return self.descriptor.bucket_keys
+
+    def has_primary_key(self) -> bool:
+        """Whether rows are updated by key."""
+        return self.descriptor.has_primary_key
+
+    def is_partitioned(self) -> bool:
+        """Whether the table has partitions."""
+        return bool(self.descriptor.partition_keys)
+
+    def get_schema(self) -> Schema:
+        """The schema."""
+        return self.schema
+
+    def get_column_names(self) -> list[str]:
+        """Column names in order."""
+        return self.schema.column_names
+
+    def get_column_count(self) -> int:
+        """How many columns there are."""
+        return len(self.schema.columns)
+
+    def get_properties(self) -> dict[str, str]:
+        """All `table.*` properties."""
+        return self.descriptor.properties
+
+    def get_custom_properties(self) -> dict[str, str]:
+        """The table owner's own properties."""
+        return self.descriptor.custom_properties
+
+    def __repr__(self) -> str:
+        return f"TableInfo({self.table_path}, table_id={self.table_id}, num_buckets={self.num_buckets})"
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseInfo:
+    """A database as the server knows it."""
+
+    database_name: str
+    database_descriptor: DatabaseDescriptor
+    created_time: int
+    modified_time: int
+
+    def get_database_descriptor(self) -> DatabaseDescriptor:
+        """Comment and properties."""
+        return self.database_descriptor
+
+
+class ServerType(StrEnum):
+    """The roles of a cluster's servers."""
+
+    COORDINATOR_SERVER = "CoordinatorServer"
+    TABLET_SERVER = "TabletServer"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerNode:
+    """A server's address and role."""
+
+    id: int
+    host: str
+    port: int
+    server_type: ServerType
+
+    @property
+    def uid(self) -> str:
+        """`cs-<id>` for a coordinator, `ts-<id>` for a tablet server."""
+        return f"{'cs' if self.server_type is ServerType.COORDINATOR_SERVER else 'ts'}-{self.id}"
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """A partition's id and name."""
+
+    partition_id: int
+    partition_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSnapshot:
+    """How far a table has been tiered to the lake."""
+
+    snapshot_id: int
+    table_buckets_offset: dict[TableBucket, int] = field(default_factory=dict)
+
+    def get_bucket_offset(self, bucket: TableBucket) -> int | None:
+        """The tiered offset of a bucket, or None."""
+        return self.table_buckets_offset.get(bucket)
+
+    def get_table_buckets(self) -> list[TableBucket]:
+        """All buckets of the snapshot."""
+        return list(self.table_buckets_offset)

@@ -1,0 +1,207 @@
+"""Data types of table columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from fluss.model.errors import InvalidRequestError
+
+DECIMAL_PRECISION_MAX = 38
+TIME_PRECISION_MAX = 9
+LENGTH_MAX = 2**31 - 1
+
+
+class TypeRoot(StrEnum):
+    """Kinds of types; the values are the names that the protocol's JSON uses."""
+
+    BOOLEAN = "BOOLEAN"
+    TINYINT = "TINYINT"
+    SMALLINT = "SMALLINT"
+    INTEGER = "INTEGER"
+    BIGINT = "BIGINT"
+    FLOAT = "FLOAT"
+    DOUBLE = "DOUBLE"
+    CHAR = "CHAR"
+    STRING = "STRING"
+    BINARY = "BINARY"
+    BYTES = "BYTES"
+    DECIMAL = "DECIMAL"
+    DATE = "DATE"
+    TIME = "TIME_WITHOUT_TIME_ZONE"
+    TIMESTAMP = "TIMESTAMP_WITHOUT_TIME_ZONE"
+    TIMESTAMP_LTZ = "TIMESTAMP_WITH_LOCAL_TIME_ZONE"
+    ARRAY = "ARRAY"
+    MAP = "MAP"
+    ROW = "ROW"
+
+
+WITH_LENGTH = (TypeRoot.CHAR, TypeRoot.BINARY)
+WITH_PRECISION = (TypeRoot.TIME, TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ)
+NESTED = (TypeRoot.ARRAY, TypeRoot.MAP, TypeRoot.ROW)
+
+# How a type is written for people; a precision equal to the default here is left out.
+_SQL_NAMES = {
+    TypeRoot.INTEGER: "int",
+    TypeRoot.TIME: "time",
+    TypeRoot.TIMESTAMP: "timestamp",
+    TypeRoot.TIMESTAMP_LTZ: "timestamp_ltz",
+}
+_DEFAULT_PRECISION = {TypeRoot.TIME: 0, TypeRoot.TIMESTAMP: 6, TypeRoot.TIMESTAMP_LTZ: 6}
+
+
+@dataclass(frozen=True, slots=True)
+class DataField:
+    """A named field of a ROW type."""
+
+    name: str
+    data_type: DataType
+    description: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataType:
+    """One column type. Fields that a kind does not use stay at their defaults, so equality is structural."""
+
+    root: TypeRoot
+    nullable: bool = True
+    length: int = 0
+    precision: int = 0
+    scale: int = 0
+    element: DataType | None = None  # ARRAY
+    key: DataType | None = None  # MAP
+    value: DataType | None = None  # MAP
+    fields: tuple[DataField, ...] = ()  # ROW
+
+    def __post_init__(self) -> None:
+        problem = self._problem()
+        if problem:
+            raise InvalidRequestError(f"{self.root.name} {problem}.")
+
+    def _problem(self) -> str | None:
+        if self.root in WITH_LENGTH and not 1 <= self.length <= LENGTH_MAX:
+            return f"needs a length from 1 to {LENGTH_MAX}, not {self.length}"
+        if self.root in WITH_PRECISION and not 0 <= self.precision <= TIME_PRECISION_MAX:
+            return f"needs a precision from 0 to {TIME_PRECISION_MAX}, not {self.precision}"
+        if self.root is TypeRoot.DECIMAL:
+            if not 1 <= self.precision <= DECIMAL_PRECISION_MAX:
+                return f"needs a precision from 1 to {DECIMAL_PRECISION_MAX}, not {self.precision}"
+            if not 0 <= self.scale <= self.precision:
+                return f"needs a scale from 0 to its precision {self.precision}, not {self.scale}"
+        return None
+
+    def not_null(self) -> DataType:
+        """The same type without null."""
+        return replace(self, nullable=False)
+
+    def as_nullable(self) -> DataType:
+        """The same type with null."""
+        return replace(self, nullable=True)
+
+    @property
+    def is_nested(self) -> bool:
+        return self.root in NESTED
+
+    def __str__(self) -> str:
+        return self._text() + ("" if self.nullable else " NOT NULL")
+
+    def _text(self) -> str:
+        name = _SQL_NAMES.get(self.root, self.root.value.lower())
+        if self.root in WITH_LENGTH:
+            return f"{name}({self.length})"
+        if self.root in WITH_PRECISION:
+            return name if self.precision == _DEFAULT_PRECISION[self.root] else f"{name}({self.precision})"
+        if self.root is TypeRoot.DECIMAL:
+            return f"{name}({self.precision},{self.scale})"
+        if self.root is TypeRoot.ARRAY:
+            return f"{name}<{self.element}>"
+        if self.root is TypeRoot.MAP:
+            return f"{name}<{self.key},{self.value}>"
+        if self.root is TypeRoot.ROW:
+            inner = ", ".join(f"{field.name}: {field.data_type}" for field in self.fields)
+            return f"{name}<{inner}>"
+        return name
+
+
+class DataTypes:
+    """Makes data types; all are nullable until `.not_null()`."""
+
+    @staticmethod
+    def boolean() -> DataType:
+        return DataType(TypeRoot.BOOLEAN)
+
+    @staticmethod
+    def tinyint() -> DataType:
+        return DataType(TypeRoot.TINYINT)
+
+    @staticmethod
+    def smallint() -> DataType:
+        return DataType(TypeRoot.SMALLINT)
+
+    @staticmethod
+    def int() -> DataType:
+        return DataType(TypeRoot.INTEGER)
+
+    @staticmethod
+    def bigint() -> DataType:
+        return DataType(TypeRoot.BIGINT)
+
+    @staticmethod
+    def float() -> DataType:
+        return DataType(TypeRoot.FLOAT)
+
+    @staticmethod
+    def double() -> DataType:
+        return DataType(TypeRoot.DOUBLE)
+
+    @staticmethod
+    def string() -> DataType:
+        return DataType(TypeRoot.STRING)
+
+    @staticmethod
+    def bytes() -> DataType:
+        return DataType(TypeRoot.BYTES)
+
+    @staticmethod
+    def date() -> DataType:
+        return DataType(TypeRoot.DATE)
+
+    @staticmethod
+    def time(precision: _int = 0) -> DataType:
+        return DataType(TypeRoot.TIME, precision=precision)
+
+    @staticmethod
+    def timestamp(precision: _int = 6) -> DataType:
+        return DataType(TypeRoot.TIMESTAMP, precision=precision)
+
+    @staticmethod
+    def timestamp_ltz(precision: _int = 6) -> DataType:
+        return DataType(TypeRoot.TIMESTAMP_LTZ, precision=precision)
+
+    @staticmethod
+    def decimal(precision: _int, scale: _int) -> DataType:
+        return DataType(TypeRoot.DECIMAL, precision=precision, scale=scale)
+
+    @staticmethod
+    def char(length: _int) -> DataType:
+        return DataType(TypeRoot.CHAR, length=length)
+
+    @staticmethod
+    def binary(length: _int) -> DataType:
+        return DataType(TypeRoot.BINARY, length=length)
+
+    @staticmethod
+    def array(element: DataType) -> DataType:
+        return DataType(TypeRoot.ARRAY, element=element)
+
+    @staticmethod
+    def map(key: DataType, value: DataType) -> DataType:
+        return DataType(TypeRoot.MAP, key=key.not_null(), value=value)
+
+    @staticmethod
+    def row(fields: list[DataField]) -> DataType:
+        return DataType(TypeRoot.ROW, fields=tuple(fields))
+
+
+# The factory's methods shadow the builtins of the same names inside the class body.
+_int = int

@@ -1,0 +1,91 @@
+"""Data types as the protocol's JSON, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.model.types import WITH_LENGTH, WITH_PRECISION, DataField, DataType, TypeRoot
+
+NESTING_DEPTH_MAX = 32
+
+
+def type_to_json(data_type: DataType, field_ids: Iterator[int] | None = None) -> dict[str, Any]:
+    """The JSON object of a type. `field_ids` numbers nested ROW fields depth first, from the schema's own counter."""
+    result: dict[str, Any] = {"type": data_type.root.value}
+    if not data_type.nullable:
+        result["nullable"] = False
+    if data_type.root in WITH_LENGTH:
+        result["length"] = data_type.length
+    elif data_type.root in WITH_PRECISION:
+        result["precision"] = data_type.precision
+    elif data_type.root is TypeRoot.DECIMAL:
+        result["precision"] = data_type.precision
+        result["scale"] = data_type.scale
+    elif data_type.root is TypeRoot.ARRAY and data_type.element:
+        result["element_type"] = type_to_json(data_type.element, field_ids)
+    elif data_type.root is TypeRoot.MAP and data_type.key and data_type.value:
+        result["key_type"] = type_to_json(data_type.key, field_ids)
+        result["value_type"] = type_to_json(data_type.value, field_ids)
+    elif data_type.root is TypeRoot.ROW:
+        result["fields"] = [_field_to_json(field, field_ids) for field in data_type.fields]
+    return result
+
+
+def _field_to_json(field: DataField, field_ids: Iterator[int] | None) -> dict[str, Any]:
+    result: dict[str, Any] = {"name": field.name}
+    field_id = None if field_ids is None else next(field_ids)
+    result["field_type"] = type_to_json(field.data_type, field_ids)
+    if field.description is not None:
+        result["description"] = field.description
+    if field_id is not None:
+        result["field_id"] = field_id
+    return result
+
+
+def type_from_json(value: Any, depth: int = 0) -> DataType:
+    """The type that a JSON object describes; InvalidRequestError (code 15) says what is wrong with it."""
+    if depth > NESTING_DEPTH_MAX:
+        raise _bad(f"Types are nested deeper than {NESTING_DEPTH_MAX} levels")
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+        raise _bad("A data type must be a JSON object with a 'type'")
+    try:
+        root = TypeRoot(value["type"])
+    except ValueError:
+        raise _bad(f"Unknown data type {value['type']!r}") from None
+    return DataType(
+        root,
+        nullable=value.get("nullable", True) is not False,
+        length=_int(value, "length") if root in WITH_LENGTH else 0,
+        precision=_int(value, "precision") if root in (*WITH_PRECISION, TypeRoot.DECIMAL) else 0,
+        scale=_int(value, "scale") if root is TypeRoot.DECIMAL else 0,
+        element=type_from_json(value.get("element_type"), depth + 1) if root is TypeRoot.ARRAY else None,
+        key=type_from_json(value.get("key_type"), depth + 1).not_null() if root is TypeRoot.MAP else None,
+        value=type_from_json(value.get("value_type"), depth + 1) if root is TypeRoot.MAP else None,
+        fields=_fields_from_json(value.get("fields"), depth) if root is TypeRoot.ROW else (),
+    )
+
+
+def _fields_from_json(value: Any, depth: int) -> tuple[DataField, ...]:
+    if not isinstance(value, list):
+        raise _bad("A ROW type needs a list of 'fields'")
+    fields = []
+    for item in value:
+        if not isinstance(item, dict) or not isinstance(item.get("name"), str):
+            raise _bad("A field of a ROW type must be a JSON object with a 'name'")
+        fields.append(
+            DataField(item["name"], type_from_json(item.get("field_type"), depth + 1), item.get("description"))
+        )
+    return tuple(fields)
+
+
+def _int(value: dict[str, Any], key: str) -> int:
+    number = value.get(key)
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise _bad(f"{value['type']} needs an integer {key!r}")
+    return number
+
+
+def _bad(text: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{text}.", ErrorCode.INVALID_TABLE_EXCEPTION)

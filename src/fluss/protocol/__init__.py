@@ -1,0 +1,1 @@
+"""The wire: frames, api keys and messages. Nothing here opens a socket."""

@@ -1,0 +1,53 @@
+"""Requests of the protocol: number, versions, messages, and whether one must be logged in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from google.protobuf.message import Message
+
+from fluss.protocol import messages_pb2 as pb
+
+Req = TypeVar("Req", bound=Message)
+Resp = TypeVar("Resp", bound=Message)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Api(Generic[Req, Resp]):
+    """One kind of request."""
+
+    key: int
+    name: str
+    request: type[Req]
+    response: type[Resp]
+    version_max: int = 0
+    needs_login: bool = True  # on a listener with authentication
+
+
+API_VERSIONS = Api(1000, "ApiVersions", pb.ApiVersionsRequest, pb.ApiVersionsResponse, needs_login=False)
+CREATE_DATABASE = Api(1001, "CreateDatabase", pb.CreateDatabaseRequest, pb.CreateDatabaseResponse)
+DROP_DATABASE = Api(1002, "DropDatabase", pb.DropDatabaseRequest, pb.DropDatabaseResponse)
+LIST_DATABASES = Api(1003, "ListDatabases", pb.ListDatabasesRequest, pb.ListDatabasesResponse)
+DATABASE_EXISTS = Api(1004, "DatabaseExists", pb.DatabaseExistsRequest, pb.DatabaseExistsResponse)
+CREATE_TABLE = Api(1005, "CreateTable", pb.CreateTableRequest, pb.CreateTableResponse)
+DROP_TABLE = Api(1006, "DropTable", pb.DropTableRequest, pb.DropTableResponse)
+GET_TABLE_INFO = Api(1007, "GetTableInfo", pb.GetTableInfoRequest, pb.GetTableInfoResponse)
+LIST_TABLES = Api(1008, "ListTables", pb.ListTablesRequest, pb.ListTablesResponse)
+TABLE_EXISTS = Api(1010, "TableExists", pb.TableExistsRequest, pb.TableExistsResponse)
+GET_TABLE_SCHEMA = Api(1011, "GetTableSchema", pb.GetTableSchemaRequest, pb.GetTableSchemaResponse)
+METADATA = Api(1012, "Metadata", pb.MetadataRequest, pb.MetadataResponse)
+PRODUCE_LOG = Api(1014, "ProduceLog", pb.ProduceLogRequest, pb.ProduceLogResponse)
+FETCH_LOG = Api(1015, "FetchLog", pb.FetchLogRequest, pb.FetchLogResponse)
+LIST_OFFSETS = Api(1021, "ListOffsets", pb.ListOffsetsRequest, pb.ListOffsetsResponse)
+GET_FILE_SYSTEM_SECURITY_TOKEN = Api(
+    1025,
+    "GetFileSystemSecurityToken",
+    pb.GetFileSystemSecurityTokenRequest,
+    pb.GetFileSystemSecurityTokenResponse,
+)
+INIT_WRITER = Api(1026, "InitWriter", pb.InitWriterRequest, pb.InitWriterResponse)
+GET_DATABASE_INFO = Api(1035, "GetDatabaseInfo", pb.GetDatabaseInfoRequest, pb.GetDatabaseInfoResponse)
+
+ALL: tuple[Api[Message, Message], ...] = tuple(value for value in globals().copy().values() if isinstance(value, Api))
+BY_KEY = {api.key: api for api in ALL}

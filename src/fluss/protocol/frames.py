@@ -1,0 +1,168 @@
+"""Frames of the wire protocol, sans I/O. All integers are big-endian.
+
+Request:  length:int32  api_key:int16  api_version:int16  request_id:int32  body
+Response: length:int32  type:int8      request_id:int32   body              (type 2 has no request id)
+
+`length` counts what follows it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from fluss.model.errors import CorruptDataError, ErrorCode
+
+FRAME_SIZE_BYTES_MAX = 100 << 20
+LENGTH_SIZE_BYTES = 4
+
+SUCCESS, ERROR, FAILURE = 0, 1, 2
+
+_REQUEST = struct.Struct(
+    ">"
+    "i"  # length of the rest
+    "h"  # api key
+    "h"  # api version
+    "i"  # request id, the client's choice
+)
+_RESPONSE = struct.Struct(
+    ">"
+    "i"  # length of the rest
+    "b"  # SUCCESS, ERROR or FAILURE
+    "i"  # request id
+)
+_LENGTH = struct.Struct(">i")
+REQUEST_HEADER_SIZE_BYTES = _REQUEST.size
+RESPONSE_HEADER_SIZE_BYTES = _RESPONSE.size
+_REQUEST_REST = struct.Struct(">hhi")
+_RESPONSE_REST = struct.Struct(">bi")
+
+
+class Request(NamedTuple):
+    """A request frame without its length."""
+
+    api_key: int
+    api_version: int
+    request_id: int
+    body: memoryview
+
+
+class Response(NamedTuple):
+    """A response frame without its length. `request_id` is None for a FAILURE, which ends the connection."""
+
+    kind: int
+    request_id: int | None
+    body: memoryview
+
+
+def request_header(api_key: int, api_version: int, request_id: int, body_size_bytes: int) -> bytes:
+    """The bytes before a request's body."""
+    return _REQUEST.pack(8 + body_size_bytes, api_key, api_version, request_id)
+
+
+def response_header(kind: int, request_id: int, body_size_bytes: int) -> bytes:
+    """The bytes before a response's body."""
+    return _RESPONSE.pack(5 + body_size_bytes, kind, request_id)
+
+
+def parse_request(frame: memoryview) -> Request:
+    """A request from a frame's bytes after the length."""
+    if len(frame) < _REQUEST_REST.size:
+        raise CorruptDataError(
+            f"A request frame has at least {_REQUEST_REST.size} bytes, not {len(frame)}.", ErrorCode.CORRUPT_MESSAGE
+        )
+    return Request(*_REQUEST_REST.unpack_from(frame), frame[_REQUEST_REST.size :])
+
+
+def parse_response(frame: memoryview) -> Response:
+    """A response from a frame's bytes after the length."""
+    if len(frame) >= 1 and frame[0] == FAILURE:
+        return Response(FAILURE, None, frame[1:])
+    if len(frame) < _RESPONSE_REST.size:
+        raise CorruptDataError(
+            f"A response frame has at least {_RESPONSE_REST.size} bytes, not {len(frame)}.", ErrorCode.CORRUPT_MESSAGE
+        )
+    kind, request_id = _RESPONSE_REST.unpack_from(frame)
+    return Response(kind, request_id, frame[_RESPONSE_REST.size :])
+
+
+class FrameReader:
+    """Cuts a byte stream into frames, in the shape of asyncio's BufferedProtocol: the socket reads into our buffer.
+
+    A small frame is read into a scratch buffer shared by all frames of the connection; a frame that does not fit gets a
+    buffer of its exact size, so large bodies are copied once, by the socket. Memory is only taken when bytes of the
+    frame have come, in steps, so that a hostile length alone costs nothing.
+    """
+
+    SCRATCH_SIZE_BYTES = 64 << 10
+    GROWTH_SIZE_BYTES = 4 << 20
+
+    def __init__(self, frame_size_bytes_max: int = FRAME_SIZE_BYTES_MAX) -> None:
+        self._frame_size_bytes_max = frame_size_bytes_max
+        self._scratch = bytearray(self.SCRATCH_SIZE_BYTES)
+        self._start = 0  # first unread byte of scratch
+        self._end = 0  # one past the last byte read into scratch
+        self._large: bytearray | None = None  # the frame under way, when it does not fit into scratch
+        self._large_size = 0
+        self._large_filled = 0
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of unfinished frames held, for memory accounting."""
+        return (self._end - self._start) + (len(self._large) if self._large is not None else 0)
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes go; never empty."""
+        if self._large is not None:
+            if self._large_filled == len(self._large):
+                # A new buffer, not extend(): the event loop may still hold a view of the old one.
+                grown = bytearray(min(self._large_size, 2 * len(self._large)))
+                grown[: self._large_filled] = self._large
+                self._large = grown
+            return memoryview(self._large)[self._large_filled :]
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._end == len(self._scratch):
+            rest = self._scratch[self._start : self._end]
+            self._scratch[: len(rest)] = rest
+            self._start, self._end = 0, len(rest)
+        return memoryview(self._scratch)[self._end :]
+
+    def buffer_updated(self, size_bytes: int) -> list[bytearray | bytes]:
+        """The frames (without their length) that the last `size_bytes` read completed; each is the caller's to keep."""
+        frames: list[bytearray | bytes] = []
+        if self._large is not None:
+            self._large_filled += size_bytes
+            if self._large_filled == self._large_size:
+                frames.append(self._large)
+                self._large = None
+            return frames
+        self._end += size_bytes
+        while self._end - self._start >= LENGTH_SIZE_BYTES:
+            (length,) = _LENGTH.unpack_from(self._scratch, self._start)
+            self._check(length)
+            begin = self._start + LENGTH_SIZE_BYTES
+            if self._end - begin >= length:
+                frames.append(bytes(memoryview(self._scratch)[begin : begin + length]))
+                self._start = begin + length
+            elif length + LENGTH_SIZE_BYTES > len(self._scratch):
+                self._begin_large(length, begin)
+                break
+            else:
+                break
+        return frames
+
+    def _begin_large(self, length: int, begin: int) -> None:
+        have = self._end - begin
+        self._large = bytearray(min(length, max(self.GROWTH_SIZE_BYTES, have)))
+        self._large[:have] = memoryview(self._scratch)[begin : self._end]
+        self._large_size, self._large_filled = length, have
+        self._start = self._end = 0
+
+    def _check(self, length: int) -> None:
+        if not 0 <= length <= self._frame_size_bytes_max:
+            raise CorruptDataError(
+                f"A frame announces {length} bytes; the limit is {self._frame_size_bytes_max}. "
+                "Send smaller batches, or check that both sides speak the Fluss protocol.",
+                ErrorCode.CORRUPT_MESSAGE,
+            )
