@@ -1,1 +1,66 @@
-"""Real-time tables for Python."""
+"""Real-time tables for Python.
+
+This module is the API with admin calls, `get_table` and `flush` awaited and scans blocking. `fluss.aio` awaits scans
+too, `fluss.sync` awaits nothing; the names are the same in all three.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fluss.api import values as _values
+from fluss.api.values import *  # noqa: F403
+
+if TYPE_CHECKING:
+    from fluss.api.admin import FlussAdmin
+    from fluss.api.append import AppendWriter, TableAppend, WriteResultHandle
+    from fluss.api.connection import FlussConnection
+    from fluss.api.scanner import LogScanner
+    from fluss.api.table import FlussTable, TableScan
+
+    __version__: str
+
+# Loaded on first use: they need pyarrow, and a program that only builds a Config should not wait for it.
+_LAZY = {
+    "AppendWriter": "fluss.api.append",
+    "FlussAdmin": "fluss.api.admin",
+    "FlussConnection": "fluss.api.connection",
+    "FlussTable": "fluss.api.table",
+    "LogScanner": "fluss.api.scanner",
+    "TableAppend": "fluss.api.append",
+    "TableScan": "fluss.api.table",
+    "WriteResultHandle": "fluss.api.append",
+}
+
+__all__ = [
+    "AppendWriter",
+    "FlussAdmin",
+    "FlussConnection",
+    "FlussTable",
+    "LogScanner",
+    "TableAppend",
+    "TableScan",
+    "WriteResultHandle",
+    *_values.__all__,
+]
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name in _LAZY:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+    elif name in ("aio", "sync"):
+        value = importlib.import_module(f"fluss.{name}")
+    elif name == "__version__":
+        from importlib.metadata import version
+
+        value = version("flussbett")
+    else:
+        raise AttributeError(f"module 'fluss' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

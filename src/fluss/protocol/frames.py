@@ -71,7 +71,8 @@ def parse_request(frame: memoryview) -> Request:
         raise CorruptDataError(
             f"A request frame has at least {_REQUEST_REST.size} bytes, not {len(frame)}.", ErrorCode.CORRUPT_MESSAGE
         )
-    return Request(*_REQUEST_REST.unpack_from(frame), frame[_REQUEST_REST.size :])
+    api_key, api_version, request_id = _REQUEST_REST.unpack_from(frame)
+    return Request(api_key, api_version, request_id, frame[_REQUEST_REST.size :])
 
 
 def parse_response(frame: memoryview) -> Response:
@@ -86,19 +87,42 @@ def parse_response(frame: memoryview) -> Response:
     return Response(kind, request_id, frame[_RESPONSE_REST.size :])
 
 
+class BadLengthError(CorruptDataError):
+    """A frame announces a length that can't be right. `frames` came before it whole; `header` is how the bad one begins.
+
+    The code is not a retriable one: the same bytes would be refused again.
+    """
+
+    def __init__(self, length: int, limit: int, frames: list[bytearray | bytes], header: bytes) -> None:
+        super().__init__(
+            f"A frame announces {length} bytes; the limit is {limit}. "
+            "Send smaller batches, or check that both sides speak the Fluss protocol.",
+            ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+        )
+        self.frames = frames
+        self.header = header
+
+    def __reduce__(self) -> tuple[type[CorruptDataError], tuple[str, int]]:
+        return CorruptDataError, (self.message, self.error_code)
+
+
 class FrameReader:
     """Cuts a byte stream into frames, in the shape of asyncio's BufferedProtocol: the socket reads into our buffer.
 
     A small frame is read into a scratch buffer shared by all frames of the connection; a frame that does not fit gets a
     buffer of its exact size, so large bodies are copied once, by the socket. Memory is only taken when bytes of the
     frame have come, in steps, so that a hostile length alone costs nothing.
+
+    A bad length raises BadLengthError once `header_size_bytes` of that frame are there, so that a server can still say
+    whose request it refuses.
     """
 
     SCRATCH_SIZE_BYTES = 64 << 10
     GROWTH_SIZE_BYTES = 4 << 20
 
-    def __init__(self, frame_size_bytes_max: int = FRAME_SIZE_BYTES_MAX) -> None:
+    def __init__(self, frame_size_bytes_max: int = FRAME_SIZE_BYTES_MAX, header_size_bytes: int = 0) -> None:
         self._frame_size_bytes_max = frame_size_bytes_max
+        self._header_size_bytes = header_size_bytes
         self._scratch = bytearray(self.SCRATCH_SIZE_BYTES)
         self._start = 0  # first unread byte of scratch
         self._end = 0  # one past the last byte read into scratch
@@ -110,6 +134,11 @@ class FrameReader:
     def buffered_bytes(self) -> int:
         """Bytes of unfinished frames held, for memory accounting."""
         return (self._end - self._start) + (len(self._large) if self._large is not None else 0)
+
+    @property
+    def large_frame_size_bytes(self) -> int:
+        """The size of the frame under way once it has a buffer of its own, otherwise 0."""
+        return self._large_size if self._large is not None else 0
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes go; never empty."""
@@ -140,8 +169,12 @@ class FrameReader:
         self._end += size_bytes
         while self._end - self._start >= LENGTH_SIZE_BYTES:
             (length,) = _LENGTH.unpack_from(self._scratch, self._start)
-            self._check(length)
             begin = self._start + LENGTH_SIZE_BYTES
+            if not 0 <= length <= self._frame_size_bytes_max:
+                if self._end - begin < self._header_size_bytes:
+                    break
+                header = bytes(self._scratch[begin : begin + self._header_size_bytes])
+                raise BadLengthError(length, self._frame_size_bytes_max, frames, header)
             if self._end - begin >= length:
                 frames.append(bytes(memoryview(self._scratch)[begin : begin + length]))
                 self._start = begin + length
@@ -158,11 +191,3 @@ class FrameReader:
         self._large[:have] = memoryview(self._scratch)[begin : self._end]
         self._large_size, self._large_filled = length, have
         self._start = self._end = 0
-
-    def _check(self, length: int) -> None:
-        if not 0 <= length <= self._frame_size_bytes_max:
-            raise CorruptDataError(
-                f"A frame announces {length} bytes; the limit is {self._frame_size_bytes_max}. "
-                "Send smaller batches, or check that both sides speak the Fluss protocol.",
-                ErrorCode.CORRUPT_MESSAGE,
-            )

@@ -114,20 +114,20 @@ class ApacheFluss:
         self.stop(graceful=True)
         self.start()
 
-    def await_table(self, database: str, table: str, *, restarts: int = 1) -> None:
-        """Wait until all servers know leaders of a table that was just created.
+    def await_table(self, database: str, table: str, partition: str | None = None, *, restarts: int = 1) -> None:
+        """Wait until all servers know leaders of a table that was just created; a partitioned one by partition name.
 
         A coordinator that never elects one has lost its way for good (it happens when tables are created
         concurrently): the cluster is restarted up to `restarts` times, then this raises.
         """
         deadline = time.monotonic() + _LEADER_TIMEOUT_S
-        while not all(has_leaders(LOOPBACK, port, database, table) for port in self._client_ports()):
+        while not all(has_leaders(LOOPBACK, port, database, table, partition) for port in self._client_ports()):
             self._check_running()
             if time.monotonic() > deadline:
                 if restarts == 0:
                     raise self._processes[COORDINATOR].failed(f"elected no leader for {database}.{table}")
                 self.restart()
-                return self.await_table(database, table, restarts=restarts - 1)
+                return self.await_table(database, table, partition, restarts=restarts - 1)
             time.sleep(POLL_INTERVAL_S)
 
     def __enter__(self) -> ApacheFluss:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 _GET_METADATA = 1012
@@ -31,17 +31,20 @@ def probe_cluster(host: str, port: int) -> Cluster | None:
     fields = _metadata(host, port, b"")
     if fields is None:
         return None
-    nodes = [_node_address(value) for number, value in fields if number == 2 and isinstance(value, bytes)]
-    return Cluster(coordinators=sum(number == 1 for number, _ in fields), tablets=tuple(nodes))
+    tablets = tuple(_node_address(node) for node in _messages(fields, 2))
+    return Cluster(coordinators=len(_messages(fields, 1)), tablets=tablets)
 
 
-def has_leaders(host: str, port: int, database: str, table: str) -> bool:
-    """Whether the server at this address knows a leader for every bucket of a table."""
+def has_leaders(host: str, port: int, database: str, table: str, partition: str | None = None) -> bool:
+    """Whether the server at this address knows a leader for every bucket of a table, or of one partition of it."""
     path = _text(1, database) + _text(2, table)
-    fields = _metadata(host, port, _tagged(1, path))
-    tables = [value for number, value in fields or [] if number == 3 and isinstance(value, bytes)]
-    buckets = [value for found in tables for number, value in _parse(found) if number == 5 and isinstance(value, bytes)]
-    return bool(buckets) and all(any(number == 2 for number, _ in _parse(bucket)) for bucket in buckets)
+    if partition is None:
+        body, answers, buckets = _tagged(1, path), 3, 5
+    else:
+        body, answers, buckets = _tagged(2, path + _text(3, partition)), 4, 4
+    response = _metadata(host, port, body)
+    found = [bucket for answer in _messages(response or [], answers) for bucket in _messages(_parse(answer), buckets)]
+    return bool(found) and all(any(number == 2 for number, _ in _parse(bucket)) for bucket in found)
 
 
 def _metadata(host: str, port: int, body: bytes) -> Fields | None:
@@ -81,6 +84,10 @@ def _parse(message: bytes) -> Iterator[tuple[int, int | bytes]]:
             size = {_FIXED64: 8, _FIXED32: 4}[kind]
         yield number, message[position : position + size]
         position += size
+
+
+def _messages(fields: Iterable[tuple[int, int | bytes]], wanted: int) -> list[bytes]:
+    return [value for number, value in fields if number == wanted and isinstance(value, bytes)]
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:

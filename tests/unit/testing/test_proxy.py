@@ -201,7 +201,7 @@ def test_a_seed_repeats_its_draws(server: EchoServer) -> None:
             for request_id in range(64):
                 client.send(PRODUCE, request_id)
             client.send(FETCH, 64)
-            received = []
+            received: list[int] = []
             while not received or received[-1] != 64:
                 received.append(client.receive()[0])
             return received

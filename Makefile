@@ -1,0 +1,61 @@
+# Everything below works on a fresh machine: each target calls setup first, and setup does nothing when all is in place.
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest -q
+
+.PHONY: setup java demo test check test-compat test-full bench proto lock dist clean
+
+setup: .venv/.ready
+
+# The kernels are compiled when a C compiler is there; without one the same source runs as plain Python.
+.venv/.ready: pyproject.toml requirements.lock requirements-pyfluss.lock src/fluss/formats/_kernel.py
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e .
+	touch $@
+
+# Spark needs a Java runtime of version 17 or later.
+java:
+	@sh tools/ensure-java.sh
+
+demo: setup java
+	$(BIN)/python examples/demo.py
+
+check: setup
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: setup java
+	$(BIN)/python -m tests.peers.environments pyfluss
+	$(PYTEST) -m "not compat and not full"
+
+test-compat: setup java
+	$(BIN)/python -m tests.peers.environments pyfluss
+	$(PYTEST) -m "compat and not full"
+
+test-full: setup java
+	$(BIN)/python -m tests.peers.environments pyfluss
+	$(PYTEST) -m "full"
+
+bench: setup java
+	$(BIN)/python -m tests.peers.environments pyfluss
+	$(BIN)/python -m benchmarks.run
+
+# The generated code is kept in the tree. An old compiler is used on purpose: its output runs on every protobuf runtime
+# from 4.25 on, and Spark Connect pins one of its own.
+proto:
+	$(PYTHON) -m venv .peers/protoc
+	.peers/protoc/bin/python -m pip install -q --disable-pip-version-check "grpcio-tools==1.62.3" "setuptools<70"
+	.peers/protoc/bin/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src fluss/protocol/messages.proto
+
+# Needs uv. The lock files name versions only, no package index.
+lock:
+	uv pip compile pyproject.toml --group dev --no-emit-index-url --no-header --no-annotate --python-version 3.11 -o requirements.lock
+
+dist: setup
+	$(BIN)/python -m build --no-isolation
+
+clean:
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,23 @@
+"""The API with everything that talks to a server awaited; a drop-in for pyfluss: `import fluss.aio as fluss`."""
+
+from __future__ import annotations
+
+from fluss.api import values as _values
+from fluss.api.admin import FlussAdmin
+from fluss.api.append import AppendWriter, TableAppend, WriteResultHandle
+from fluss.api.connection_aio import FlussConnection
+from fluss.api.scanner_aio import LogScanner
+from fluss.api.table_aio import FlussTable, TableScan
+from fluss.api.values import *  # noqa: F403
+
+__all__ = [
+    "AppendWriter",
+    "FlussAdmin",
+    "FlussConnection",
+    "FlussTable",
+    "LogScanner",
+    "TableAppend",
+    "TableScan",
+    "WriteResultHandle",
+    *_values.__all__,
+]

@@ -1,0 +1,85 @@
+"""Appending to log tables; flush and acknowledgements are awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any
+
+from fluss.api.append_base import AppendWriterBase
+from fluss.api.table_base import FlussTableBase
+from fluss.client.append import WriteHandle
+from fluss.client.runtime import bridge
+from fluss.client.table import TableCore
+
+
+class WriteResultHandle:
+    """A write under way: ignore it, or await it (or `wait()`) until the server has stored the rows."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: WriteHandle) -> None:
+        self._handle = handle
+
+    async def wait(self) -> None:
+        """Wait until the server has stored the rows."""
+        await bridge(self._handle.wait())
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self.wait().__await__()
+
+    def __repr__(self) -> str:
+        return f"WriteResultHandle(done={self._handle.done()})"
+
+
+class AppendWriter(AppendWriterBase[WriteResultHandle]):
+    __doc__ = AppendWriterBase.__doc__
+
+    def _handle(self, handle: WriteHandle) -> WriteResultHandle:
+        return WriteResultHandle(handle)
+
+    async def flush(self) -> None:
+        """Send everything buffered and wait until it is stored; raises the first failure."""
+        await bridge(self._core.flush())
+
+    async def drain(self) -> None:
+        """Wait until the buffer has room, so that the next write does not block the event loop."""
+        await bridge(self._core.drain())
+
+    async def __aenter__(self) -> AppendWriter:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> bool:
+        await self.flush()
+        return False
+
+
+class TableAppend:
+    """Makes append writers. Obtain with `table.new_append()`."""
+
+    def __init__(self, core: TableCore) -> None:
+        self._core = core
+
+    def create_writer(self) -> AppendWriter:
+        """A writer for the table."""
+        return AppendWriter(self._core.append_writer())
+
+    def __repr__(self) -> str:
+        return f"TableAppend({self._core.info.table_path})"
+
+
+class AppendableTable(FlussTableBase):
+    """The appending half of a table in the facades that await."""
+
+    def new_append(self) -> TableAppend:
+        """Start appending."""
+        return TableAppend(self._core)
+
+    async def new_append_writer(self) -> AppendWriter:
+        """The older spelling of `new_append().create_writer()`."""
+        return self.new_append().create_writer()

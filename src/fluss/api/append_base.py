@@ -1,0 +1,51 @@
+"""What the append writers of all facades share: rows and batches go into the buffer at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from fluss.api.arguments import arrow_table, pandas_table
+from fluss.client.append import AppendWriterCore, WriteHandle
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+Handle = TypeVar("Handle")
+
+
+class AppendWriterBase(Generic[Handle]):
+    """Appends rows to a log table. Rows are buffered and sent in batches; `flush` waits until all are stored.
+
+    When the buffer is full the write methods wait for room; in async code await `drain()` between writes instead.
+    """
+
+    def __init__(self, core: AppendWriterCore) -> None:
+        self._core = core
+
+    def _handle(self, handle: WriteHandle) -> Handle:
+        raise NotImplementedError
+
+    def append(self, row: Mapping[str, Any] | Sequence[Any]) -> Handle:
+        """Append one row: a dict by column name, or a list or tuple in column order."""
+        return self._handle(self._core.append(row))
+
+    def write_arrow(self, table: pa.Table) -> None:
+        """Append a PyArrow Table, or anything with `__arrow_c_stream__`."""
+        self._core.write_table(arrow_table(table))
+
+    def write_arrow_batch(self, batch: pa.RecordBatch) -> Handle:
+        """Append a PyArrow RecordBatch."""
+        return self._handle(self._core.write_batch(batch))
+
+    def append_arrow_batch(self, batch: pa.RecordBatch) -> Handle:
+        """Same as `write_arrow_batch`."""
+        return self.write_arrow_batch(batch)
+
+    def write_pandas(self, df: pd.DataFrame) -> None:
+        """Append a pandas DataFrame; its index is not written."""
+        self._core.write_table(pandas_table(df))
+
+    def __repr__(self) -> str:
+        return f"AppendWriter({self._core.table_path}, pending_rows={self._core.pending_rows})"

@@ -1,0 +1,67 @@
+"""Appending to log tables; flush and acknowledgements block."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from fluss.api.append_base import AppendWriterBase
+from fluss.client.append import WriteHandle
+from fluss.client.runtime import run
+from fluss.client.table import TableCore
+
+
+class WriteResultHandle:
+    """A write under way: ignore it, or `wait()` until the server has stored the rows."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: WriteHandle) -> None:
+        self._handle = handle
+
+    def wait(self) -> None:
+        """Wait until the server has stored the rows."""
+        run(self._handle.wait())
+
+    def __repr__(self) -> str:
+        return f"WriteResultHandle(done={self._handle.done()})"
+
+
+class AppendWriter(AppendWriterBase[WriteResultHandle]):
+    __doc__ = AppendWriterBase.__doc__
+
+    def _handle(self, handle: WriteHandle) -> WriteResultHandle:
+        return WriteResultHandle(handle)
+
+    def flush(self) -> None:
+        """Send everything buffered and wait until it is stored; raises the first failure."""
+        run(self._core.flush())
+
+    def drain(self) -> None:
+        """Wait until the buffer has room."""
+        run(self._core.drain())
+
+    def __enter__(self) -> AppendWriter:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> bool:
+        self.flush()
+        return False
+
+
+class TableAppend:
+    """Makes append writers. Obtain with `table.new_append()`."""
+
+    def __init__(self, core: TableCore) -> None:
+        self._core = core
+
+    def create_writer(self) -> AppendWriter:
+        """A writer for the table."""
+        return AppendWriter(self._core.append_writer())
+
+    def __repr__(self) -> str:
+        return f"TableAppend({self._core.info.table_path})"

@@ -1,0 +1,32 @@
+"""Tables of the facade `fluss`: making scanners is awaited, reading from them blocks."""
+
+from __future__ import annotations
+
+from fluss.api.append import AppendableTable
+from fluss.api.scan_base import TableScanBase
+from fluss.api.scanner import LogScanner
+from fluss.api.table_base import FlussTableBase
+
+
+class TableScan(TableScanBase):
+    __doc__ = TableScanBase.__doc__
+
+    async def create_log_scanner(self) -> LogScanner:
+        """A scanner that returns records with offset, timestamp and change type."""
+        return LogScanner(self._scanner(), records=True)
+
+    async def create_record_batch_log_scanner(self) -> LogScanner:
+        """A scanner that returns Arrow batches."""
+        return LogScanner(self._scanner(), records=False)
+
+    async def create_batch_scanner(self) -> LogScanner:
+        """The older spelling of `create_record_batch_log_scanner`."""
+        return await self.create_record_batch_log_scanner()
+
+
+class FlussTable(AppendableTable):
+    __doc__ = FlussTableBase.__doc__
+
+    def new_scan(self) -> TableScan:
+        """Start a scan."""
+        return TableScan(self._core)

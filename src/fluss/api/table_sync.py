@@ -1,0 +1,40 @@
+"""Tables of the facade `fluss.sync`: nothing is awaited."""
+
+from __future__ import annotations
+
+from fluss.api.append_sync import AppendWriter, TableAppend
+from fluss.api.scan_base import TableScanBase
+from fluss.api.scanner import LogScanner
+from fluss.api.table_base import FlussTableBase
+
+
+class TableScan(TableScanBase):
+    __doc__ = TableScanBase.__doc__
+
+    def create_log_scanner(self) -> LogScanner:
+        """A scanner that returns records with offset, timestamp and change type."""
+        return LogScanner(self._scanner(), records=True)
+
+    def create_record_batch_log_scanner(self) -> LogScanner:
+        """A scanner that returns Arrow batches."""
+        return LogScanner(self._scanner(), records=False)
+
+    def create_batch_scanner(self) -> LogScanner:
+        """The older spelling of `create_record_batch_log_scanner`."""
+        return self.create_record_batch_log_scanner()
+
+
+class FlussTable(FlussTableBase):
+    __doc__ = FlussTableBase.__doc__
+
+    def new_scan(self) -> TableScan:
+        """Start a scan."""
+        return TableScan(self._core)
+
+    def new_append(self) -> TableAppend:
+        """Start appending."""
+        return TableAppend(self._core)
+
+    def new_append_writer(self) -> AppendWriter:
+        """The older spelling of `new_append().create_writer()`."""
+        return self.new_append().create_writer()

@@ -1,0 +1,222 @@
+"""The client's I/O thread: one event loop per process, made on first use.
+
+Core coroutines run on this loop only. A blocking caller enters through `run`, an asynchronous one through `bridge`.
+A forked child inherits neither the thread nor a usable loop: it gets a new runtime on first use, and objects made before
+the fork refuse to work there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from fluss.model.errors import FlussError
+
+T = TypeVar("T")
+
+EXIT_DRAIN_S_MAX = 5.0
+WORKER_COUNT = 2
+_START_S_MAX = 10.0
+_WAIT_STEP_S = 3600.0
+
+
+class Drainable(Protocol):
+    """Something with unsent rows at the end of the process."""
+
+    async def drain_at_exit(self) -> None: ...
+    def unsent(self) -> list[tuple[str, int]]: ...
+
+
+class _Runtime:
+    """A loop in a daemon thread, and a few workers for what would hold the loop up."""
+
+    def __init__(self) -> None:
+        self.loop = _new_loop()
+        self.workers = ThreadPoolExecutor(WORKER_COUNT, thread_name_prefix="fluss-worker")
+        started = threading.Event()
+        self.thread = threading.Thread(target=self._run, args=(started,), name="fluss-io", daemon=True)
+        self.thread.start()
+        if not started.wait(_START_S_MAX):
+            raise FlussError(f"The client's I/O thread did not start within {_START_S_MAX:g} s.")
+
+    def _run(self, started: threading.Event) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.call_soon(started.set)
+        self.loop.run_forever()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+process_id = os.getpid()
+"""This process, kept up to date across forks: cheaper to compare than os.getpid() on every call."""
+
+_lock = threading.Lock()
+_current: _Runtime | None = None
+# A child never closes what it inherited: the numbers of its descriptors may belong to others by then.
+_inherited: list[_Runtime] = []
+_socket_fds: set[int] = set()
+_drainables: weakref.WeakSet[Drainable] = weakref.WeakSet()
+
+
+def _runtime() -> _Runtime:
+    global _current
+    runtime = _current
+    if runtime is None:
+        with _lock:
+            if _current is None:
+                _current = _Runtime()
+            runtime = _current
+    return runtime
+
+
+def run(coro: Coroutine[Any, Any, T]) -> T:
+    """Run a core coroutine and wait for it, from any thread but the I/O thread. An interrupt cancels it."""
+    runtime = _runtime()
+    if threading.current_thread() is runtime.thread:
+        coro.close()
+        raise RuntimeError("A blocking call was made on the client's I/O thread; it would wait for itself for ever.")
+    future = asyncio.run_coroutine_threadsafe(coro, runtime.loop)
+    try:
+        return _result(future)
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def _result(future: Future[T]) -> T:
+    # On some platforms a wait without a limit can't be interrupted from the keyboard.
+    while True:
+        try:
+            return future.result(_WAIT_STEP_S)
+        except TimeoutError:
+            if future.done():
+                raise
+
+
+async def bridge(coro: Coroutine[Any, Any, T]) -> T:
+    """Await a core coroutine on the caller's own loop. Cancelling this cancels the core coroutine."""
+    runtime = _runtime()
+    if asyncio.get_running_loop() is runtime.loop:
+        return await coro
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coro, runtime.loop))
+
+
+def call_soon(callback: Callable[..., object], *args: Any) -> None:
+    """Call `callback` on the I/O loop soon; from any thread."""
+    _runtime().loop.call_soon_threadsafe(callback, *args)
+
+
+def on_io_thread() -> bool:
+    """Whether the caller is the I/O thread."""
+    runtime = _current
+    return runtime is not None and threading.current_thread() is runtime.thread
+
+
+async def in_worker(function: Callable[..., T], *args: Any) -> T:
+    """Run a function beside the loop; on the loop itself when the interpreter is shutting its threads down."""
+    runtime = _runtime()
+    try:
+        future = runtime.workers.submit(function, *args)
+    except RuntimeError:
+        return function(*args)
+    return await asyncio.wrap_future(future)
+
+
+def check_process(made_in: int, what: str) -> None:
+    """Raise when an object made before a fork is used in the child."""
+    if made_in != process_id:
+        raise FlussError(
+            f"This {what} was made in process {made_in} and can't be used in process {process_id}, its fork. "
+            "Open a new connection in the child process."
+        )
+
+
+def register_socket(fd: int) -> None:
+    """Remember a socket, so that a forked child lets go of it."""
+    _socket_fds.add(fd)
+
+
+def forget_socket(fd: int) -> None:
+    """The socket is closed."""
+    _socket_fds.discard(fd)
+
+
+def register_drainable(drainable: Drainable) -> None:
+    """Drain this at the end of the process; kept by weak reference."""
+    _drainables.add(drainable)
+
+
+def _before_fork() -> None:
+    # A child of a fork in the middle of `_runtime` would find the lock taken for ever.
+    _lock.acquire()
+
+
+def _after_fork_in_parent() -> None:
+    _lock.release()
+
+
+def _after_fork_in_child() -> None:
+    global process_id, _current, _drainables
+    process_id = os.getpid()
+    _drainables = weakref.WeakSet()
+    if _current is not None:
+        _inherited.append(_current)
+        _current = None
+    _replace_sockets()
+    _lock.release()
+
+
+def _replace_sockets() -> None:
+    """Put /dev/null in the place of each inherited socket: the connection ends with the parent, the number stays."""
+    if not _socket_fds:
+        return
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in _socket_fds:
+        try:
+            os.dup2(null, fd, inheritable=False)
+        except OSError:
+            pass
+    os.close(null)
+    _socket_fds.clear()
+
+
+def _drain_at_exit() -> None:
+    waiting = [drainable for drainable in list(_drainables) if drainable.unsent()]
+    if not waiting or _current is None:
+        return
+
+    async def drain() -> None:
+        await asyncio.gather(*(drainable.drain_at_exit() for drainable in waiting), return_exceptions=True)
+
+    future = asyncio.run_coroutine_threadsafe(drain(), _current.loop)
+    try:
+        future.result(EXIT_DRAIN_S_MAX)
+    except BaseException:
+        future.cancel()
+    for drainable in waiting:
+        for table, row_count in drainable.unsent():
+            print(
+                f"fluss: {row_count} rows for {table} were not acknowledged before the process ended; "
+                "call flush() or close the connection first.",
+                file=sys.stderr,
+            )
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+)
+atexit.register(_drain_at_exit)

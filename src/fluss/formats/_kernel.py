@@ -1,0 +1,1176 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=False
+"""Hot loops over rows, in Cython's pure-Python mode: `_kernel_c` is this file compiled, and this file is the fallback.
+
+Rules that keep one source for both: a variable typed as a pointer is, uncompiled, a memoryview or bytearray, so only
+`base[index]` is used, never pointer arithmetic. The few things that C and Python do differently are in the small
+helpers of the first section. Every range and type check is explicit, because C would wrap where Python would not.
+Columns are processed one at a time: a size pass, a prefix sum, a write pass.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, time
+from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
+from numbers import Real
+from operator import index as to_index
+from typing import Any
+
+from fluss.formats import kinds as _kinds
+from fluss.model.errors import CorruptDataError, SchemaMismatchError
+
+try:
+    import cython
+except ImportError:
+    from fluss.formats import _cyshim as cython
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
+
+COMPILED = bool(cython.compiled)
+
+_I64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
+_I32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
+_U32_MASK = cython.declare(cython.ulonglong, 0xFFFFFFFF)
+_FLOAT_MAX = cython.declare(cython.double, struct.unpack("<f", b"\xff\xff\x7f\x7f")[0])
+
+_NESTED = cython.declare(cython.int, _kinds.KIND_NESTED)
+_BOOL = cython.declare(cython.int, _kinds.KIND_BOOL)
+_INT = cython.declare(cython.int, _kinds.KIND_INT)
+_FLOAT = cython.declare(cython.int, _kinds.KIND_FLOAT)
+_DOUBLE = cython.declare(cython.int, _kinds.KIND_DOUBLE)
+_STRING = cython.declare(cython.int, _kinds.KIND_STRING)
+_BYTES = cython.declare(cython.int, _kinds.KIND_BYTES)
+_BINARY = cython.declare(cython.int, _kinds.KIND_BINARY)
+_DECIMAL = cython.declare(cython.int, _kinds.KIND_DECIMAL)
+_DATE = cython.declare(cython.int, _kinds.KIND_DATE)
+_TIME = cython.declare(cython.int, _kinds.KIND_TIME)
+_TIMESTAMP_LTZ = cython.declare(cython.int, _kinds.KIND_TIMESTAMP_LTZ)
+
+_CODE_BOOL = cython.declare(cython.int, _kinds.CODE_BOOL)
+_CODE_FIXED_INT = cython.declare(cython.int, _kinds.CODE_FIXED_INT)
+_CODE_FIXED_FLOAT = cython.declare(cython.int, _kinds.CODE_FIXED_FLOAT)
+_CODE_VARINT = cython.declare(cython.int, _kinds.CODE_VARINT)
+_CODE_BYTES = cython.declare(cython.int, _kinds.CODE_BYTES)
+_CODE_FIXED_BYTES = cython.declare(cython.int, _kinds.CODE_FIXED_BYTES)
+_CODE_BIG_DECIMAL = cython.declare(cython.int, _kinds.CODE_BIG_DECIMAL)
+
+# Seconds beyond these do not fit 64-bit nanoseconds.
+_NANOSECOND_RANGE_SECONDS = cython.declare(cython.longlong, 9_223_372_035)
+_SECONDS_TO_MS_MAX = cython.declare(cython.longlong, 9_223_372_036_854_775)
+
+_MISSING = object()
+_EPOCH = datetime(1970, 1, 1)
+_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_ORDINAL = cython.declare(cython.longlong, date(1970, 1, 1).toordinal())
+# 38 digits and any scale a table can have, exactly; rounding is an error.
+_EXACT = Context(prec=120, traps=[Inexact, InvalidOperation])
+
+
+# --- What C and Python do differently -------------------------------------------------------------------------------
+
+
+@cython.cfunc
+def _pointer(view: object) -> cython.p_uchar:
+    """The first byte of a bytes-like object; uncompiled, the object as a view of bytes."""
+    if cython.compiled:
+        typed: cython.const[cython.uchar][::1] = view
+        if typed.shape[0] == 0:
+            return cython.NULL
+        return cython.cast(cython.p_uchar, cython.address(typed[0]))
+    else:
+        return memoryview(view)
+
+
+@cython.cfunc
+@cython.inline
+def _as_int32(base: cython.p_uchar) -> cython.p_int:
+    if cython.compiled:
+        return cython.cast(cython.p_int, base)
+    else:
+        return base[: len(base) // 4 * 4].cast("i")
+
+
+@cython.cfunc
+@cython.inline
+def _as_int64(base: cython.p_uchar) -> cython.p_longlong:
+    if cython.compiled:
+        return cython.cast(cython.p_longlong, base)
+    else:
+        return base[: len(base) // 8 * 8].cast("q")
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _copy(
+    target: cython.p_uchar,
+    target_at: cython.Py_ssize_t,
+    source: cython.p_uchar,
+    source_at: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+) -> cython.void:
+    if cython.compiled:
+        if size > 0:
+            memcpy(cython.address(target[target_at]), cython.address(source[source_at]), size)
+    else:
+        target[target_at : target_at + size] = source[source_at : source_at + size]
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _unsigned(value: cython.longlong, bits: cython.int) -> cython.ulonglong:
+    """The two's-complement pattern of `value` in 32 or 64 bits."""
+    if cython.compiled:
+        if bits == 32:
+            return cython.cast(cython.uint, value)
+        return cython.cast(cython.ulonglong, value)
+    else:
+        return value & ((1 << bits) - 1)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _signed(pattern: cython.ulonglong, bits: cython.int) -> cython.longlong:
+    if cython.compiled:
+        if bits == 32:
+            return cython.cast(cython.int, cython.cast(cython.uint, pattern))
+        return cython.cast(cython.longlong, pattern)
+    else:
+        return pattern - (1 << bits) if pattern >> (bits - 1) else pattern
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _mul32(left: cython.uint, right: cython.uint) -> cython.uint:
+    if cython.compiled:
+        return left * right
+    else:
+        return (left * right) & 0xFFFFFFFF
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _rotl32(value: cython.uint, shift: cython.int) -> cython.uint:
+    if cython.compiled:
+        return (value << shift) | (value >> (32 - shift))
+    else:
+        return ((value << shift) | (value >> (32 - shift))) & 0xFFFFFFFF
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _add32(left: cython.uint, right: cython.uint) -> cython.uint:
+    if cython.compiled:
+        return left + right
+    else:
+        return (left + right) & 0xFFFFFFFF
+
+
+# --- Rows of Python values into columns -----------------------------------------------------------------------------
+
+
+@cython.cclass
+class RowAppender:
+    """Checks Python rows against column kinds and collects physical values, one list per column."""
+
+    _names: tuple
+    _kinds: tuple
+    _kind_codes: bytes
+    _nested: tuple
+    _columns: list
+    _scratch: list
+    _width: cython.Py_ssize_t
+    _fixed_bytes: cython.Py_ssize_t
+    _variable_bytes: cython.Py_ssize_t
+
+    def __init__(self, names: Sequence[str], kinds: Sequence[Any], nested: Sequence[Any]) -> None:
+        """`nested` has, for a nested column, a function that checks a value and returns an Arrow array of it."""
+        self._names = tuple(names)
+        self._kinds = tuple(kinds)
+        self._kind_codes = bytes([kind.kind for kind in kinds])
+        self._nested = tuple(nested)
+        self._width = len(self._names)
+        self._fixed_bytes = sum(kind.fixed_size_bytes for kind in kinds) + (len(self._names) + 7) // 8
+        self._variable_bytes = 0
+        self._columns = [[] for _ in names]
+        self._scratch = [None] * len(self._names)
+
+    def append(self, row: object) -> int:
+        """Take a row; returns the bytes it adds, about. A row that does not fit raises and changes nothing."""
+        i: cython.Py_ssize_t
+        scratch: list = self._scratch
+        columns: list = self._columns
+        column: list
+        self._convert_row(row)
+        for i in range(self._width):
+            column = columns[i]
+            column.append(scratch[i])
+        return self._fixed_bytes + self._variable_bytes
+
+    def convert(self, row: object) -> list[Any]:
+        """The physical values of a row, without taking it."""
+        self._convert_row(row)
+        return list(self._scratch)
+
+    def take(self) -> list[list[Any]]:
+        """The columns collected so far; the appender starts anew."""
+        columns: list = self._columns
+        self._columns = [[] for _ in self._names]
+        return columns
+
+    @cython.cfunc
+    def _convert_row(self, row: object) -> object:
+        self._variable_bytes = 0
+        if isinstance(row, dict):
+            self._convert_dict(row)
+        elif isinstance(row, (list, tuple)):
+            self._convert_sequence(row)
+        elif isinstance(row, Mapping):
+            self._convert_dict(dict(row))
+        else:
+            raise SchemaMismatchError(f"A row must be a dict, list or tuple, not {type(row).__name__}.")
+        return None
+
+    @cython.cfunc
+    def _convert_dict(self, row: dict) -> object:
+        i: cython.Py_ssize_t
+        found: cython.Py_ssize_t = 0
+        scratch: list = self._scratch
+        names: tuple = self._names
+        for i in range(self._width):
+            value = row.get(names[i], _MISSING)
+            if value is _MISSING:
+                if not self._kinds[i].nullable:
+                    raise SchemaMismatchError(
+                        f"Column {names[i]!r} expects {self._kinds[i].type_text}, the row does not have it."
+                    )
+                scratch[i] = None
+                continue
+            found += 1
+            scratch[i] = self._convert_value(i, value)
+        if found != len(row):
+            unknown = [key for key in row if key not in names]
+            raise SchemaMismatchError(f"The table has no column {unknown[0]!r}; its columns are {', '.join(names)}.")
+        return None
+
+    @cython.cfunc
+    def _convert_sequence(self, row: object) -> object:
+        i: cython.Py_ssize_t
+        scratch: list = self._scratch
+        if len(row) != self._width:
+            raise SchemaMismatchError(
+                f"A row of {len(row)} values for {self._width} columns ({', '.join(self._names)})."
+            )
+        for i in range(self._width):
+            scratch[i] = self._convert_value(i, row[i])
+        return None
+
+    @cython.cfunc
+    def _convert_value(self, i: cython.Py_ssize_t, value: object) -> object:
+        kind: cython.int = self._kind_codes[i]
+        if value is None:
+            return self._null(i)
+        if kind == _INT:
+            return self._integer(i, value)
+        if kind == _STRING:
+            return self._string(i, value)
+        if kind == _DOUBLE or kind == _FLOAT:
+            return self._floating(i, value, kind == _FLOAT)
+        if kind == _BOOL:
+            if value is True or value is False:
+                return value
+            raise self._mismatch(i, value)
+        if kind == _BYTES or kind == _BINARY:
+            return self._binary(i, value, kind == _BINARY)
+        if kind == _DECIMAL:
+            return self._decimal(i, value)
+        if kind == _DATE:
+            return self._date(i, value)
+        if kind == _TIME:
+            return self._time(i, value)
+        if kind == _NESTED:
+            converted = self._nested[i](value)
+            size: cython.Py_ssize_t = converted.nbytes
+            self._variable_bytes += size
+            return converted
+        return self._timestamp(i, value, kind == _TIMESTAMP_LTZ)
+
+    @cython.cfunc
+    def _null(self, i: cython.Py_ssize_t) -> object:
+        if not self._kinds[i].nullable:
+            raise SchemaMismatchError(f"Column {self._names[i]!r} expects {self._kinds[i].type_text}, not null.")
+        return None
+
+    @cython.cfunc
+    def _integer(self, i: cython.Py_ssize_t, value: object) -> object:
+        if type(value) is not int:
+            if isinstance(value, (bool, bytes, str)):
+                raise self._mismatch(i, value)
+            try:
+                value = int(to_index(value))
+            except TypeError:
+                raise self._mismatch(i, value) from None
+        bits: cython.int = self._kinds[i][1]
+        high: cython.longlong = _I64_MAX >> (64 - bits)
+        try:
+            number: cython.longlong = value
+        except OverflowError:
+            raise self._out_of_range(i, value) from None
+        if number > high or number < -high - 1:
+            raise self._out_of_range(i, value)
+        return value
+
+    @cython.cfunc
+    def _string(self, i: cython.Py_ssize_t, value: object) -> object:
+        if not isinstance(value, str):
+            raise self._mismatch(i, value)
+        text: str = str(value)
+        limit: cython.Py_ssize_t = self._kinds[i][1]
+        if limit and len(text) > limit:
+            raise self._out_of_range(i, value)
+        if text.isascii():
+            self._variable_bytes += len(text)
+            return text
+        try:
+            self._variable_bytes += len(text.encode())
+        except UnicodeEncodeError:
+            raise self._out_of_range(i, value) from None
+        return text
+
+    @cython.cfunc
+    def _floating(self, i: cython.Py_ssize_t, value: object, single: cython.bint) -> object:
+        if type(value) is not float:
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise self._mismatch(i, value)
+            try:
+                value = float(value)
+            except OverflowError:
+                raise self._out_of_range(i, value) from None
+        if single:
+            number: cython.double = value
+            # Infinities and NaN have a place in 32 bits; finite numbers beyond the range do not.
+            if (number > _FLOAT_MAX or number < -_FLOAT_MAX) and number - number == 0:
+                raise self._out_of_range(i, value)
+        return value
+
+    @cython.cfunc
+    def _binary(self, i: cython.Py_ssize_t, value: object, exact: cython.bint) -> object:
+        if type(value) is not bytes:
+            if not isinstance(value, (bytes, bytearray, memoryview)):
+                raise self._mismatch(i, value)
+            value = bytes(value)
+        if exact:
+            if len(value) != self._kinds[i].limit:
+                raise self._out_of_range(i, value)
+        else:
+            self._variable_bytes += len(value)
+        return value
+
+    @cython.cfunc
+    def _decimal(self, i: cython.Py_ssize_t, value: object) -> object:
+        kind = self._kinds[i]
+        if isinstance(value, Decimal):
+            try:
+                shifted = _EXACT.scaleb(value, kind.scale)
+                unscaled = int(shifted)
+            except (DecimalException, ValueError, OverflowError):
+                raise self._out_of_range(i, value) from None
+            if shifted != unscaled:
+                raise self._out_of_range(i, value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            unscaled = value * 10**kind.scale
+        else:
+            raise self._mismatch(i, value)
+        if abs(unscaled) >= kind.limit:
+            raise self._out_of_range(i, value)
+        return unscaled
+
+    @cython.cfunc
+    def _date(self, i: cython.Py_ssize_t, value: object) -> object:
+        if type(value) is not date and (not isinstance(value, date) or isinstance(value, datetime)):
+            raise self._mismatch(i, value)
+        ordinal: cython.longlong = value.toordinal()
+        return ordinal - _EPOCH_ORDINAL
+
+    @cython.cfunc
+    def _time(self, i: cython.Py_ssize_t, value: object) -> object:
+        if not isinstance(value, time) or value.tzinfo is not None:
+            raise self._mismatch(i, value)
+        hour: cython.longlong = value.hour
+        minute: cython.longlong = value.minute
+        second: cython.longlong = value.second
+        microsecond: cython.longlong = value.microsecond
+        units: cython.longlong = self._kinds[i][1]
+        return _in_units(hour * 3600 + minute * 60 + second, microsecond, units)
+
+    @cython.cfunc
+    def _timestamp(self, i: cython.Py_ssize_t, value: object, with_zone: cython.bint) -> object:
+        if type(value) is not datetime:
+            if not isinstance(value, datetime):
+                raise self._mismatch(i, value)
+            if value != value:  # pandas.NaT is a datetime
+                return self._null(i)
+        if value.tzinfo is None or value.utcoffset() is None:
+            delta = value.replace(tzinfo=None) - _EPOCH
+        elif with_zone:
+            delta = value - _EPOCH_UTC
+        else:
+            raise self._mismatch(i, value)
+        days: cython.longlong = delta.days
+        second_of_day: cython.longlong = delta.seconds
+        microsecond: cython.longlong = delta.microseconds
+        units: cython.longlong = self._kinds[i][1]
+        seconds: cython.longlong = days * 86_400 + second_of_day
+        if units <= 1_000_000:
+            return _in_units(seconds, microsecond, units)
+        if seconds > _NANOSECOND_RANGE_SECONDS or seconds < -_NANOSECOND_RANGE_SECONDS:
+            raise self._out_of_range(i, value)
+        nanoseconds: cython.longlong = getattr(delta, "nanoseconds", 0)
+        return _in_units(seconds, microsecond, units) + nanoseconds
+
+    @cython.cfunc
+    def _mismatch(self, i: cython.Py_ssize_t, value: object) -> object:
+        given = type(value).__name__
+        if getattr(value, "tzinfo", None) is not None:
+            given += " with a time zone"
+        return SchemaMismatchError(
+            f"Column {self._names[i]!r} expects {self._kinds[i].type_text}, not {given} ({_shown(value)})."
+        )
+
+    @cython.cfunc
+    def _out_of_range(self, i: cython.Py_ssize_t, value: object) -> object:
+        return SchemaMismatchError(
+            f"Column {self._names[i]!r} expects {self._kinds[i].type_text}; "
+            f"{type(value).__name__} {_shown(value)} does not fit."
+        )
+
+
+@cython.cfunc
+def _shown(value: object) -> str:
+    # Not the whole value: it may be large, and an int of many digits refuses to become text.
+    try:
+        text: str = repr(value)
+    except ValueError:
+        return "too large to show"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+@cython.cfunc
+@cython.inline
+def _in_units(seconds: cython.longlong, microsecond: cython.longlong, units: cython.longlong) -> cython.longlong:
+    """Digits that the unit can't hold are cut off, towards the past."""
+    if units <= 1_000_000:
+        return seconds * units + microsecond // (1_000_000 // units)
+    return seconds * units + microsecond * 1_000
+
+
+# --- Compacted rows and keys ----------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _varint_size(pattern: cython.ulonglong) -> cython.int:
+    size: cython.int = 1
+    while pattern >= 0x80:
+        pattern >>= 7
+        size += 1
+    return size
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put_varint(out: cython.p_uchar, at: cython.Py_ssize_t, pattern: cython.ulonglong) -> cython.Py_ssize_t:
+    while pattern >= 0x80:
+        out[at] = (pattern & 0x7F) | 0x80
+        pattern >>= 7
+        at += 1
+    out[at] = pattern
+    return at + 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _is_set(bits: cython.p_uchar, at: cython.Py_ssize_t) -> cython.bint:
+    return (bits[at >> 3] >> (at & 7)) & 1 != 0
+
+
+@cython.cclass
+class _Source:
+    """One Arrow column, ready for reading."""
+
+    name: str
+    code: cython.int
+    width: cython.Py_ssize_t
+    multiplier: cython.longlong
+    divisor: cython.longlong
+    bits: cython.int
+    low: cython.longlong
+    high: cython.longlong
+    has_nulls: cython.bint
+    validity: cython.p_uchar
+    offset: cython.Py_ssize_t
+    values: cython.p_uchar
+    values_size: cython.Py_ssize_t
+    offsets: cython.p_int
+    values32: cython.p_int
+    values64: cython.p_longlong
+    _keep: object
+
+    def __init__(self, name: str, spec: Any, buffers: Sequence[Any], offset: int, row_count: int) -> None:
+        """`buffers` are validity or None, value offsets or None, values."""
+        self.name = name
+        self.code, self.width, self.multiplier, self.divisor, self.bits, self.low, self.high = spec
+        self.offset = offset
+        self._keep = buffers
+        validity, value_offsets, values = buffers
+        end: cython.Py_ssize_t = offset + row_count
+        self.has_nulls = validity is not None
+        if validity is not None:
+            _need(name, validity, (end + 7) // 8)
+            self.validity = _pointer(validity)
+        if value_offsets is not None:
+            _need(name, value_offsets, (end + 1) * 4)
+            self.offsets = _as_int32(_pointer(value_offsets))
+        elif self.code == _CODE_BOOL:
+            _need(name, values, (end + 7) // 8)
+        else:
+            _need(name, values, end * self.width)
+        self.values = _pointer(values)
+        self.values_size = len(values)
+        if self.width == 4:
+            self.values32 = _as_int32(self.values)
+        elif self.width == 8 or self.width == 16:
+            self.values64 = _as_int64(self.values)
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def is_null(self, row: cython.Py_ssize_t) -> cython.bint:
+        return self.has_nulls and not _is_set(self.validity, self.offset + row)
+
+
+@cython.cfunc
+def _need(name: str, buffer: object, size: cython.Py_ssize_t) -> object:
+    if len(buffer) < size:
+        raise SchemaMismatchError(f"Column {name!r}: a buffer of {len(buffer)} bytes where {size} are needed.")
+    return None
+
+
+@cython.cfunc
+def _stored_varint(source: _Source, row: cython.Py_ssize_t) -> cython.longlong:
+    """The number a varint column stores for a row that is not null."""
+    at: cython.Py_ssize_t = source.offset + row
+    value: cython.longlong
+    if source.width == 4:
+        value = source.values32[at]
+    elif source.width == 8:
+        value = source.values64[at]
+    else:
+        value = source.values64[2 * at]
+    if source.multiplier != 1:
+        if value > _SECONDS_TO_MS_MAX or value < -_SECONDS_TO_MS_MAX:
+            raise _does_not_fit(source, row, value)
+        value *= source.multiplier
+    elif source.divisor != 1:
+        value = value // source.divisor
+    if value < source.low or value > source.high:
+        raise _does_not_fit(source, row, value)
+    return value
+
+
+@cython.cfunc
+def _does_not_fit(source: _Source, row: cython.Py_ssize_t, value: cython.longlong) -> object:
+    return SchemaMismatchError(f"Column {source.name!r}: {value} in row {row} does not fit.")
+
+
+def encode_columns(
+    columns: Sequence[Any], row_count: int, null_bits: bool
+) -> tuple[bytearray, bytearray]:
+    """Compacted rows, or keys when there are no null bits, and the int32 offsets of where each begins and ends.
+
+    A column is (name, spec, (validity, value offsets, values), offset).
+    """
+    i: cython.Py_ssize_t
+    c: cython.Py_ssize_t
+    rows: cython.Py_ssize_t = row_count
+    with_null_bits: cython.bint = null_bits
+    header: cython.int = (len(columns) + 7) // 8 if null_bits else 0
+    sources: list = [_Source(name, spec, buffers, offset, row_count) for name, spec, buffers, offset in columns]
+    offsets_bytes = bytearray(4 * (row_count + 1))
+    cursor_bytes = bytearray(4 * (row_count + 1))
+    offsets: cython.p_int = _as_int32(_pointer(offsets_bytes))
+    cursor: cython.p_int = _as_int32(_pointer(cursor_bytes))
+    for i in range(rows):
+        cursor[i] = header
+    for c in range(len(sources)):
+        _add_sizes(sources[c], cursor, rows, with_null_bits)
+    total: cython.longlong = 0
+    for i in range(rows):
+        total += cursor[i]
+        if total > _I32_MAX:
+            raise SchemaMismatchError(f"The rows take more than {_I32_MAX} bytes; write fewer at a time.")
+        offsets[i + 1] = cython.cast(cython.int, total) if cython.compiled else total
+        cursor[i] = offsets[i] + header
+    out_bytes = bytearray(total)
+    out: cython.p_uchar = _pointer(out_bytes)
+    for c in range(len(sources)):
+        if with_null_bits:
+            _put_null_bits(sources[c], out, offsets, rows, c)
+        _put_column(sources[c], out, cursor, rows)
+    return out_bytes, offsets_bytes
+
+
+@cython.cfunc
+def _add_sizes(source: _Source, sizes: cython.p_int, rows: cython.Py_ssize_t, nulls: cython.bint) -> object:
+    i: cython.Py_ssize_t
+    fixed: cython.int = 1 if source.code == _CODE_BOOL else source.width
+    length: cython.longlong
+    if source.has_nulls and not nulls:
+        for i in range(rows):
+            if source.is_null(i):
+                raise SchemaMismatchError(f"Column {source.name!r} is part of a key and null in row {i}.")
+    for i in range(rows):
+        if source.is_null(i):
+            continue
+        if source.code == _CODE_VARINT:
+            sizes[i] += _varint_size(_unsigned(_stored_varint(source, i), source.bits))
+        elif source.code == _CODE_BOOL or source.code == _CODE_FIXED_INT or source.code == _CODE_FIXED_FLOAT:
+            sizes[i] += fixed
+        elif source.code == _CODE_BYTES:
+            length = _checked_length(source, i)
+            _grow(source, sizes, i, length + _varint_size(length))
+        elif source.code == _CODE_FIXED_BYTES:
+            _grow(source, sizes, i, source.width + _varint_size(source.width))
+        elif source.code == _CODE_BIG_DECIMAL:
+            sizes[i] += 1 + _decimal_size(source.values, 16 * (source.offset + i))
+        else:
+            sizes[i] += _varint_size(_unsigned(_millis(source, i), 64)) + _varint_size(_nanos(source, i))
+    return None
+
+
+@cython.cfunc
+@cython.inline
+def _checked_length(source: _Source, row: cython.Py_ssize_t) -> cython.longlong:
+    start: cython.longlong = source.offsets[source.offset + row]
+    end: cython.longlong = source.offsets[source.offset + row + 1]
+    if start < 0 or end < start or end > source.values_size:
+        raise SchemaMismatchError(f"Column {source.name!r}: offsets {start} and {end} of row {row} are wrong.")
+    return end - start
+
+
+@cython.cfunc
+@cython.inline
+def _grow(source: _Source, sizes: cython.p_int, row: cython.Py_ssize_t, added: cython.longlong) -> cython.int:
+    if sizes[row] + added > _I32_MAX:
+        raise SchemaMismatchError(f"Column {source.name!r}: row {row} takes more than {_I32_MAX} bytes.")
+    sizes[row] += cython.cast(cython.int, added) if cython.compiled else added
+    return 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _decimal_size(values: cython.p_uchar, at: cython.Py_ssize_t) -> cython.int:
+    """Bytes of the shortest two's complement of the 16 little-endian bytes at `at`."""
+    size: cython.int = 16
+    fill: cython.int = 0xFF if values[at + 15] & 0x80 else 0
+    # The sign must stay visible in the highest byte that is kept.
+    while size > 1 and values[at + size - 1] == fill and (values[at + size - 2] & 0x80) == (fill & 0x80):
+        size -= 1
+    return size
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _floor_div(value: cython.longlong, divisor: cython.longlong) -> cython.longlong:
+    return value // divisor
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _millis(source: _Source, row: cython.Py_ssize_t) -> cython.longlong:
+    return _floor_div(source.values64[source.offset + row], source.multiplier)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _nanos(source: _Source, row: cython.Py_ssize_t) -> cython.longlong:
+    """Nanoseconds behind the millisecond."""
+    value: cython.longlong = source.values64[source.offset + row]
+    return (value - _millis(source, row) * source.multiplier) * (1_000_000 // source.multiplier)
+
+
+@cython.cfunc
+def _put_null_bits(
+    source: _Source, out: cython.p_uchar, offsets: cython.p_int, rows: cython.Py_ssize_t, column: cython.Py_ssize_t
+) -> object:
+    i: cython.Py_ssize_t
+    if source.has_nulls:
+        for i in range(rows):
+            if source.is_null(i):
+                out[offsets[i] + (column >> 3)] |= 1 << (column & 7)
+    return None
+
+
+@cython.cfunc
+def _put_column(source: _Source, out: cython.p_uchar, cursor: cython.p_int, rows: cython.Py_ssize_t) -> object:
+    i: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    start: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    for i in range(rows):
+        if source.is_null(i):
+            continue
+        at = cursor[i]
+        if source.code == _CODE_VARINT:
+            at = _put_varint(out, at, _unsigned(_stored_varint(source, i), source.bits))
+        elif source.code == _CODE_BOOL:
+            out[at] = 1 if _is_set(source.values, source.offset + i) else 0
+            at += 1
+        elif source.code == _CODE_FIXED_INT or source.code == _CODE_FIXED_FLOAT:
+            _copy(out, at, source.values, (source.offset + i) * source.width, source.width)
+            at += source.width
+        elif source.code == _CODE_BYTES or source.code == _CODE_FIXED_BYTES:
+            if source.code == _CODE_BYTES:
+                start = source.offsets[source.offset + i]
+                size = source.offsets[source.offset + i + 1] - start
+            else:
+                start = (source.offset + i) * source.width
+                size = source.width
+            at = _put_varint(out, at, size)
+            _copy(out, at, source.values, start, size)
+            at += size
+        elif source.code == _CODE_BIG_DECIMAL:
+            at = _put_big_decimal(out, at, source.values, 16 * (source.offset + i))
+        else:
+            at = _put_varint(out, at, _unsigned(_millis(source, i), 64))
+            at = _put_varint(out, at, _nanos(source, i))
+        cursor[i] = at
+    return None
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put_big_decimal(
+    out: cython.p_uchar, at: cython.Py_ssize_t, values: cython.p_uchar, source_at: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    k: cython.int
+    size: cython.int = _decimal_size(values, source_at)
+    out[at] = size
+    for k in range(size):
+        out[at + 1 + k] = values[source_at + size - 1 - k]
+    return at + 1 + size
+
+
+def encode_values(names: Sequence[str], specs: Sequence[Any], values: Sequence[Any], null_bits: bool) -> bytes:
+    """One compacted row, or key, from physical values."""
+    count: cython.Py_ssize_t = len(specs)
+    i: cython.Py_ssize_t
+    out: bytearray = bytearray((count + 7) // 8 if null_bits else 0)
+    for i in range(count):
+        value = values[i]
+        if value is None:
+            if not null_bits:
+                raise SchemaMismatchError(f"Column {names[i]!r} is part of a key and null.")
+            out[i >> 3] |= 1 << (i & 7)
+            continue
+        _append_value(out, specs[i], value)
+    return bytes(out)
+
+
+@cython.cfunc
+def _append_value(out: bytearray, spec: object, value: object) -> object:
+    code: cython.int = spec[0]
+    if code == _CODE_VARINT:
+        number: cython.longlong = value
+        multiplier: cython.longlong = spec[2]
+        divisor: cython.longlong = spec[3]
+        bits: cython.int = spec[4]
+        _append_varint(out, _unsigned(number * multiplier // divisor, bits))
+    elif code == _CODE_BOOL:
+        out.append(1 if value else 0)
+    elif code == _CODE_FIXED_INT:
+        out += value.to_bytes(spec[1], "little", signed=True)
+    elif code == _CODE_FIXED_FLOAT:
+        out += struct.pack("<f" if spec[1] == 4 else "<d", value)
+    elif code == _CODE_BYTES or code == _CODE_FIXED_BYTES:
+        content: bytes = value.encode() if isinstance(value, str) else value
+        _append_varint(out, len(content))
+        out += content
+    elif code == _CODE_BIG_DECIMAL:
+        magnitude = value if value >= 0 else ~value
+        size = magnitude.bit_length() // 8 + 1
+        out.append(size)
+        out += value.to_bytes(size, "big", signed=True)
+    else:
+        units: cython.longlong = spec[2]
+        stamp: cython.longlong = value
+        millis: cython.longlong = _floor_div(stamp, units)
+        _append_varint(out, _unsigned(millis, 64))
+        _append_varint(out, (stamp - millis * units) * (1_000_000 // units))
+    return None
+
+
+@cython.cfunc
+def _append_varint(out: bytearray, pattern: cython.ulonglong) -> object:
+    while pattern >= 0x80:
+        out.append((pattern & 0x7F) | 0x80)
+        pattern >>= 7
+    out.append(pattern)
+    return None
+
+
+# --- Compacted rows back into columns -------------------------------------------------------------------------------
+
+
+@cython.cclass
+class _Rows:
+    """Encoded rows and how far each has been read."""
+
+    data: cython.p_uchar
+    offsets: cython.p_int
+    cursor: cython.p_int
+    count: cython.Py_ssize_t
+    with_null_bits: cython.bint
+    _keep: object
+
+    def __init__(self, data: Any, offsets: Any, count: int, header: int) -> None:
+        i: cython.Py_ssize_t
+        cursor_bytes = bytearray(4 * (count + 1))
+        self._keep = (data, offsets, cursor_bytes)
+        if len(offsets) < 4 * (count + 1):
+            raise CorruptDataError(f"rows: {len(offsets)} bytes of offsets for {count} rows")
+        self.data = _pointer(data)
+        self.offsets = _as_int32(_pointer(offsets))
+        self.cursor = _as_int32(_pointer(cursor_bytes))
+        self.count = count
+        self.with_null_bits = header > 0
+        end: cython.Py_ssize_t = len(data)
+        head: cython.Py_ssize_t = header
+        for i in range(self.count):
+            if self.offsets[i] < 0 or self.offsets[i + 1] < self.offsets[i] or self.offsets[i + 1] > end:
+                raise CorruptDataError(f"rows: the offsets of row {i} are wrong")
+            if self.offsets[i + 1] - self.offsets[i] < head:
+                raise CorruptDataError(f"row {i}: too short for its null bits")
+            self.cursor[i] = self.offsets[i] + (cython.cast(cython.int, head) if cython.compiled else head)
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def is_null(self, row: cython.Py_ssize_t, column: cython.Py_ssize_t) -> cython.bint:
+        return self.with_null_bits and self.data[self.offsets[row] + (column >> 3)] & (1 << (column & 7)) != 0
+
+    @cython.cfunc
+    @cython.inline
+    def take(self, row: cython.Py_ssize_t, size: cython.longlong) -> cython.Py_ssize_t:
+        """The position of the next `size` bytes, which are now read."""
+        at: cython.Py_ssize_t = self.cursor[row]
+        if size > self.offsets[row + 1] - at:
+            raise CorruptDataError(f"row {row}: {size} bytes announced, {self.offsets[row + 1] - at} are left")
+        self.cursor[row] = cython.cast(cython.int, at + size) if cython.compiled else at + size
+        return at
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(77, check=True)
+    def take_varint(self, row: cython.Py_ssize_t, bits: cython.int) -> cython.ulonglong:
+        at: cython.Py_ssize_t = self.cursor[row]
+        end: cython.Py_ssize_t = self.offsets[row + 1]
+        pattern: cython.ulonglong = 0
+        shift: cython.int = 0
+        byte: cython.ulonglong
+        while at < end:
+            byte = self.data[at]
+            at += 1
+            if shift + 7 > bits and byte >> (bits - shift):
+                raise CorruptDataError(f"row {row}: a number has more than {bits} bits")
+            pattern |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                self.cursor[row] = cython.cast(cython.int, at) if cython.compiled else at
+                return pattern
+            shift += 7
+        raise CorruptDataError(f"row {row}: ends inside a number")
+
+
+def decode_columns(
+    data: Any, offsets: Any, row_count: int, specs: Sequence[Any], null_bits: bool
+) -> list[tuple[bytearray | None, int, bytearray | None, bytearray]]:
+    """Per column: validity (None when nothing is null), null count, value offsets (None when fixed), values."""
+    i: cython.Py_ssize_t
+    c: cython.Py_ssize_t
+    rows: _Rows = _Rows(data, offsets, row_count, (len(specs) + 7) // 8 if null_bits else 0)
+    columns: list = []
+    for c in range(len(specs)):
+        columns.append(_take_column(rows, c, specs[c]))
+    for i in range(rows.count):
+        if rows.cursor[i] != rows.offsets[i + 1]:
+            raise CorruptDataError(f"row {i}: {rows.offsets[i + 1] - rows.cursor[i]} bytes left over")
+    return columns
+
+
+@cython.cfunc
+def _take_column(rows: _Rows, column: cython.Py_ssize_t, spec: object) -> tuple:
+    i: cython.Py_ssize_t
+    null_count: cython.Py_ssize_t = 0
+    validity = bytearray((rows.count + 7) // 8)
+    valid: cython.p_uchar = _pointer(validity)
+    for i in range(rows.count):
+        if rows.is_null(i, column):
+            null_count += 1
+        else:
+            valid[i >> 3] |= 1 << (i & 7)
+    code: cython.int = spec[0]
+    value_offsets = None
+    if code == _CODE_BYTES:
+        value_offsets, values = _take_bytes(rows, valid)
+    elif code == _CODE_VARINT:
+        values = _take_varints(rows, valid, spec)
+    elif code == _CODE_BOOL:
+        values = _take_bools(rows, valid)
+    elif code == _CODE_BIG_DECIMAL:
+        values = _take_big_decimals(rows, valid)
+    elif code == _CODE_FIXED_INT or code == _CODE_FIXED_FLOAT or code == _CODE_FIXED_BYTES:
+        values = _take_fixed(rows, valid, spec[1], code == _CODE_FIXED_BYTES)
+    else:
+        values = _take_timestamps(rows, valid, spec[2])
+    return validity if null_count else None, null_count, value_offsets, values
+
+
+@cython.cfunc
+def _take_bytes(rows: _Rows, valid: cython.p_uchar) -> tuple:
+    i: cython.Py_ssize_t
+    length: cython.longlong
+    total: cython.Py_ssize_t = 0
+    starts_bytes = bytearray(4 * (rows.count + 1))
+    offsets_bytes = bytearray(4 * (rows.count + 1))
+    starts: cython.p_int = _as_int32(_pointer(starts_bytes))
+    offsets: cython.p_int = _as_int32(_pointer(offsets_bytes))
+    for i in range(rows.count):
+        if _is_set(valid, i):
+            length = rows.take_varint(i, 32)
+            starts[i] = rows.take(i, length)
+            total += length
+        offsets[i + 1] = total
+    values_bytes = bytearray(total)
+    values: cython.p_uchar = _pointer(values_bytes)
+    for i in range(rows.count):
+        _copy(values, offsets[i], rows.data, starts[i], offsets[i + 1] - offsets[i])
+    return offsets_bytes, values_bytes
+
+
+@cython.cfunc
+def _take_varints(rows: _Rows, valid: cython.p_uchar, spec: object) -> bytearray:
+    i: cython.Py_ssize_t
+    value: cython.longlong
+    width: cython.int = spec[1]
+    multiplier: cython.longlong = spec[2]
+    divisor: cython.longlong = spec[3]
+    bits: cython.int = spec[4]
+    low: cython.longlong = spec[5]
+    high: cython.longlong = spec[6]
+    out_bytes = bytearray(width * rows.count)
+    out32: cython.p_int = _as_int32(_pointer(out_bytes))
+    out64: cython.p_longlong = _as_int64(_pointer(out_bytes))
+    for i in range(rows.count):
+        if not _is_set(valid, i):
+            continue
+        value = _signed(rows.take_varint(i, bits), bits)
+        if value < low or value > high:
+            raise CorruptDataError(f"row {i}: {value} is outside {low} to {high}")
+        if multiplier != 1:
+            value = value // multiplier
+        # Only times of day have a divisor, and their range leaves room for it.
+        value *= divisor
+        if width == 4:
+            out32[i] = cython.cast(cython.int, value) if cython.compiled else value
+        elif width == 8:
+            out64[i] = value
+        else:
+            out64[2 * i] = value
+            out64[2 * i + 1] = -1 if value < 0 else 0
+    return out_bytes
+
+
+@cython.cfunc
+def _take_bools(rows: _Rows, valid: cython.p_uchar) -> bytearray:
+    i: cython.Py_ssize_t
+    out_bytes = bytearray((rows.count + 7) // 8)
+    out: cython.p_uchar = _pointer(out_bytes)
+    for i in range(rows.count):
+        if _is_set(valid, i) and rows.data[rows.take(i, 1)] != 0:
+            out[i >> 3] |= 1 << (i & 7)
+    return out_bytes
+
+
+@cython.cfunc
+def _take_fixed(rows: _Rows, valid: cython.p_uchar, width: cython.Py_ssize_t, prefixed: cython.bint) -> bytearray:
+    i: cython.Py_ssize_t
+    length: cython.longlong
+    out_bytes = bytearray(width * rows.count)
+    out: cython.p_uchar = _pointer(out_bytes)
+    for i in range(rows.count):
+        if not _is_set(valid, i):
+            continue
+        if prefixed:
+            length = rows.take_varint(i, 32)
+            if length != width:
+                raise CorruptDataError(f"row {i}: {length} bytes in a column of {width}")
+        _copy(out, i * width, rows.data, rows.take(i, width), width)
+    return out_bytes
+
+
+@cython.cfunc
+def _take_big_decimals(rows: _Rows, valid: cython.p_uchar) -> bytearray:
+    i: cython.Py_ssize_t
+    k: cython.int
+    at: cython.Py_ssize_t
+    size: cython.longlong
+    fill: cython.int
+    out_bytes = bytearray(16 * rows.count)
+    out: cython.p_uchar = _pointer(out_bytes)
+    for i in range(rows.count):
+        if not _is_set(valid, i):
+            continue
+        size = rows.take_varint(i, 32)
+        if size < 1 or size > 16:
+            raise CorruptDataError(f"row {i}: a decimal of {size} bytes")
+        at = rows.take(i, size)
+        fill = 0xFF if rows.data[at] & 0x80 else 0
+        for k in range(16):
+            out[16 * i + k] = rows.data[at + size - 1 - k] if k < size else fill
+    return out_bytes
+
+
+@cython.cfunc
+def _take_timestamps(rows: _Rows, valid: cython.p_uchar, units: cython.longlong) -> bytearray:
+    """`units` are those of the Arrow type in a millisecond."""
+    i: cython.Py_ssize_t
+    millis: cython.longlong
+    nanos: cython.longlong
+    limit: cython.longlong = _I64_MAX // units - 1
+    out_bytes = bytearray(8 * rows.count)
+    out: cython.p_longlong = _as_int64(_pointer(out_bytes))
+    for i in range(rows.count):
+        if not _is_set(valid, i):
+            continue
+        millis = _signed(rows.take_varint(i, 64), 64)
+        nanos = rows.take_varint(i, 32)
+        if millis > limit or millis < -limit or nanos > 999_999:
+            raise CorruptDataError(f"row {i}: {millis} ms and {nanos} ns are no timestamp")
+        out[i] = millis * units + nanos // (1_000_000 // units)
+    return out_bytes
+
+
+# --- Buckets --------------------------------------------------------------------------------------------------------
+
+_C1 = cython.declare(cython.uint, 0xCC9E2D51)
+_C2 = cython.declare(cython.uint, 0x1B873593)
+_C3 = cython.declare(cython.uint, 0xE6546B64)
+_C4 = cython.declare(cython.uint, 0x85EBCA6B)
+_C5 = cython.declare(cython.uint, 0xC2B2AE35)
+_SIGN_FILL = cython.declare(cython.uint, 0xFFFFFF00)
+_INT_MIN_PATTERN = cython.declare(cython.uint, 0x80000000)
+_SEED = cython.declare(cython.uint, 42)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _word_step(state: cython.uint, word: cython.uint) -> cython.uint:
+    word = _mul32(_rotl32(_mul32(word, _C1), 15), _C2)
+    return _add32(_mul32(_rotl32(state ^ word, 13), 5), _C3)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _finish(state: cython.uint) -> cython.uint:
+    state = _mul32(state ^ (state >> 16), _C4)
+    state = _mul32(state ^ (state >> 13), _C5)
+    return state ^ (state >> 16)
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _hash(
+    data: cython.p_uchar, start: cython.Py_ssize_t, end: cython.Py_ssize_t, sign_extend: cython.bint
+) -> cython.uint:
+    """Murmur3 with seed 42 whose leftover bytes each take a full word step, sign-extended as Java does it."""
+    at: cython.Py_ssize_t = start
+    word: cython.uint
+    state: cython.uint = _SEED
+    while at + 4 <= end:
+        word = data[at + 3]
+        word = (word << 8) | data[at + 2]
+        word = (word << 8) | data[at + 1]
+        word = (word << 8) | data[at]
+        state = _word_step(state, word)
+        at += 4
+    while at < end:
+        word = data[at]
+        if sign_extend and word >= 0x80:
+            word |= _SIGN_FILL
+        state = _word_step(state, word)
+        at += 1
+    length: cython.uint = end - start
+    return _finish(state ^ length)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _bucket(hashed: cython.uint, bucket_count: cython.uint) -> cython.uint:
+    mixed: cython.uint = _finish(_word_step(0, hashed) ^ 4)
+    if mixed == _INT_MIN_PATTERN:
+        mixed = 0
+    elif mixed > _INT_MIN_PATTERN:
+        mixed = _add32(~mixed if cython.compiled else mixed ^ 0xFFFFFFFF, 1)
+    return mixed % bucket_count
+
+
+def hash_key(key: bytes, sign_extend: bool) -> int:
+    """The signed 32-bit hash of an encoded key."""
+    view: object = key
+    pattern: cython.ulonglong = _hash(_pointer(view), 0, len(key), sign_extend)
+    return _signed(pattern, 32)
+
+
+def bucket_of(key: bytes, bucket_count: int, sign_extend: bool) -> int:
+    """The bucket of an encoded key."""
+    view: object = key
+    _check_bucket_count(bucket_count)
+    return _bucket(_hash(_pointer(view), 0, len(key), sign_extend), bucket_count)
+
+
+def buckets(data: Any, offsets: Any, row_count: int, bucket_count: int, sign_extend: bool) -> bytearray:
+    """The buckets of encoded keys, int32 each."""
+    i: cython.Py_ssize_t
+    count: cython.uint = _check_bucket_count(bucket_count)
+    extend: cython.bint = sign_extend
+    rows: _Rows = _Rows(data, offsets, row_count, 0)
+    out_bytes = bytearray(4 * row_count)
+    out: cython.p_int = _as_int32(_pointer(out_bytes))
+    for i in range(rows.count):
+        out[i] = _bucket(_hash(rows.data, rows.offsets[i], rows.offsets[i + 1], extend), count)
+    return out_bytes
+
+
+@cython.cfunc
+def _check_bucket_count(bucket_count: object) -> object:
+    if not 1 <= bucket_count <= 0x7FFFFFFF:
+        raise ValueError(f"a table has at least one bucket, not {bucket_count}")
+    return bucket_count

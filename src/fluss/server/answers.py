@@ -1,0 +1,52 @@
+"""What goes back to a client: a message, or an error, as the parts of one response frame."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, NamedTuple, TypeAlias
+
+from google.protobuf.message import Message
+
+from fluss.model.errors import ErrorCode, FlussError
+from fluss.protocol import frames
+from fluss.protocol import messages_pb2 as pb
+
+_log = logging.getLogger(__name__)
+
+ERROR_TEXT_LENGTH_MAX: Final = 1_000
+
+Part: TypeAlias = bytes | bytearray | memoryview
+
+
+class Encoded(NamedTuple):
+    """A message that is already bytes; large ones stay in pieces, so that their data is not copied together."""
+
+    parts: list[Part]
+    size_bytes: int
+
+
+Answer: TypeAlias = Message | Encoded
+
+
+def success_frame(request_id: int, answer: Answer) -> list[Part]:
+    """The response frame for an answer."""
+    if isinstance(answer, Encoded):
+        return [frames.response_header(frames.SUCCESS, request_id, answer.size_bytes), *answer.parts]
+    body = answer.SerializeToString()
+    return [frames.response_header(frames.SUCCESS, request_id, len(body)) + body]
+
+
+def error_frame(request_id: int, error: BaseException) -> list[Part]:
+    """The response frame for an error."""
+    code, text = code_and_text(error)
+    body = pb.ErrorResponse(error_code=code, error_message=text).SerializeToString()
+    return [frames.response_header(frames.ERROR, request_id, len(body)) + body]
+
+
+def code_and_text(error: BaseException) -> tuple[int, str]:
+    """The code and message to send for an error; one that is not ours goes to the log and says nothing of our insides."""
+    if isinstance(error, FlussError):
+        code = error.error_code if error.error_code > 0 else ErrorCode.UNKNOWN_SERVER_ERROR
+        return code, error.message[:ERROR_TEXT_LENGTH_MAX]
+    _log.error("a request failed", exc_info=error)
+    return ErrorCode.UNKNOWN_SERVER_ERROR, "The server failed on this request; its log has the details."

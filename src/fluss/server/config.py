@@ -1,0 +1,128 @@
+"""Settings of a server: defaults, then fluss.toml, then command-line flags."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from fluss.model.descriptor import BUCKET_COUNT_MAX
+from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.server.limits import Limits
+
+DURABILITIES: Final = ("fsync", "os")
+PORT_DEFAULT: Final = 9123
+_PORT_MAX: Final = 65_535
+_LIMITS: Final = "limits."
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """What a server is started with."""
+
+    data_dir: Path = Path("./fluss-data")
+    host: str = "127.0.0.1"
+    port: int = PORT_DEFAULT  # 0: any free one
+    advertise: Address | None = None  # None: the address at which a client reached us
+    durability: str = "fsync"
+    default_bucket_number: int = 1
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= _PORT_MAX:
+            raise _bad(f"port must be from 0 to {_PORT_MAX}, not {self.port}")
+        if self.durability not in DURABILITIES:
+            raise _bad(f"durability must be one of {', '.join(DURABILITIES)}, not {self.durability!r}")
+        if not 1 <= self.default_bucket_number <= BUCKET_COUNT_MAX:
+            raise _bad(f"default.bucket.number must be from 1 to {BUCKET_COUNT_MAX}, not {self.default_bucket_number}")
+
+
+# Key in fluss.toml, type of its value, field of ServerConfig.
+_KEYS: Final[dict[str, tuple[type, str]]] = {
+    "data-dir": (str, "data_dir"),
+    "host": (str, "host"),
+    "port": (int, "port"),
+    "advertise": (str, "advertise"),
+    "durability": (str, "durability"),
+    "default.bucket.number": (int, "default_bucket_number"),
+}
+
+
+def load_config(path: Path | None, flags: Mapping[str, Any]) -> ServerConfig:
+    """The settings of a config file, overruled by those `flags` (fields of ServerConfig) that are not None."""
+    values = _read(path) if path is not None else {}
+    values.update((name, value) for name, value in flags.items() if value is not None)
+    if isinstance(values.get("advertise"), str):
+        values["advertise"] = parse_address(values["advertise"])
+    if "data_dir" in values:
+        values["data_dir"] = Path(values["data_dir"])
+    return ServerConfig(**values)
+
+
+def parse_address(text: str) -> Address:
+    """`HOST:PORT`; an IPv6 host stands in brackets."""
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= _PORT_MAX:
+        raise _bad(f"An address must be HOST:PORT with a port from 1 to {_PORT_MAX}, not {text!r}")
+    if ":" in host and not bracketed:
+        raise _bad(f"Write the IPv6 address in brackets: [{host}]:{port}")
+    return Address(host[1:-1] if bracketed else host, int(port))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            content = tomllib.load(file)
+    except OSError as error:
+        raise _bad(f"Config file {path} can't be read: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise _bad(f"Config file {path} is not TOML: {error}") from None
+    try:
+        return _settings(content)
+    except InvalidRequestError as error:
+        raise _bad(f"Config file {path}: {error.message.rstrip('.')}") from None
+
+
+def _settings(content: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    limits: dict[str, int] = {}
+    limit_names = [field.name for field in fields(Limits)]
+    for key, value in _flat(content):
+        if key.startswith(_LIMITS):
+            name = key.removeprefix(_LIMITS).replace("-", "_")
+            if name not in limit_names:
+                raise _bad(f"unknown limit {name!r}; known are {', '.join(limit_names)}")
+            limits[name] = value
+            continue
+        kind, field = _KEYS.get(key.replace("_", "-"), (None, ""))
+        if kind is None:
+            raise _bad(f"unknown key {key!r}; known are {', '.join(_KEYS)} and those of the table [limits]")
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise _bad(f"{key} must be {'an integer' if kind is int else 'a string'}, not {value!r}")
+        values[field] = value
+    values["limits"] = Limits(**limits)
+    return values
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Keys with dots, whether they were written `a.b = 1`, `"a.b" = 1` or as tables."""
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _bad(text: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{text}.", ErrorCode.INVALID_CONFIG_EXCEPTION)

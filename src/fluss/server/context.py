@@ -1,0 +1,66 @@
+"""What request handlers may use, and the shapes of what they return."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeAlias
+
+from fluss.server.answers import Answer
+from fluss.server.budgets import RequestBudget, ResponseBudget
+from fluss.server.config import Address, ServerConfig
+from fluss.server.limits import Limits
+from fluss.storage.storage import Storage
+
+
+class ServerContext:
+    """What all connections of a server share."""
+
+    def __init__(self, config: ServerConfig, storage: Storage, loop: asyncio.AbstractEventLoop) -> None:
+        self.config = config
+        self.limits: Limits = config.limits
+        self.storage = storage
+        self.loop = loop
+        self.request_budget = RequestBudget(config.limits.request_bytes_total_max)
+        self.response_budget = ResponseBudget(config.limits.response_bytes_total_max)
+
+
+class ConnectionContext:
+    """What the requests of one connection share."""
+
+    def __init__(self, server: ServerContext, address: Address) -> None:
+        self.server = server
+        self.limits = server.limits
+        self.storage = server.storage
+        self.address = address  # where clients find this server
+        self.fetches_waiting = 0
+
+
+class Replier(Protocol):
+    """Where a request that was put aside delivers its answer."""
+
+    def reply(self, answer: Answer) -> None: ...
+
+    def fail(self, error: BaseException) -> None: ...
+
+    def when_writable(self, callback: Callable[[], None]) -> None:
+        """Call back now, or once the client has taken enough of what was sent before; not after it has gone."""
+
+
+class Aside(Protocol):
+    """A request that is answered later, while those behind it go on."""
+
+    wait_ms: int  # then `expire` is called; the server's own limit may be shorter
+
+    def start(self, replier: Replier) -> None: ...
+
+    def expire(self) -> None:
+        """The time is over: reply or fail now."""
+
+    def abandon(self) -> None:
+        """The client has gone, or the server stops: hold nothing any more."""
+
+
+# A coroutine is awaited before the connection's next request begins.
+Handled: TypeAlias = Answer | Aside | Coroutine[Any, Any, Answer]
+Handler: TypeAlias = Callable[[ConnectionContext, Any], Handled]

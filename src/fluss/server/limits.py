@@ -1,0 +1,64 @@
+"""A limit on everything a client can make the server hold or do. Units come last in the names.
+
+Each can be set in the `[limits]` table of fluss.toml, by its name here. The first worry is memory: one connection, and all
+of them together, cost a bounded amount however slowly they read or fast they write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.protocol.frames import FRAME_SIZE_BYTES_MAX
+
+_KIB = 1 << 10
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one server."""
+
+    # One request. Only ProduceLog carries data, so everything else has to be small.
+    frame_bytes_max: int = FRAME_SIZE_BYTES_MAX
+    control_request_bytes_max: int = 2 * _MIB
+    batch_bytes_max: int = 64 * _MIB
+    request_items_max: int = 10_000  # buckets or tables named in one request
+    request_wait_ms_max: int = 60_000  # after this an unanswered request is answered with REQUEST_TIME_OUT
+
+    # Connections. A client makes up to three per server.
+    connections_max: int = 10_000
+    connections_per_address_max: int = 4_000
+    refusals_waiting_max: int = 64  # refused connections kept until their first request, to answer it with the reason
+
+    # Requests received and not answered yet: above the limit the connection is not read.
+    request_bytes_per_connection_max: int = 8 * _MIB
+    requests_per_connection_max: int = 1_024
+    request_bytes_total_max: int = 256 * _MIB
+    frame_stall_ms_max: int = 30_000  # a large frame that gets no byte for so long loses its connection
+
+    # Responses not taken by the client yet: above the limit the connection's requests wait.
+    response_bytes_per_connection_max: int = 1 * _MIB
+    response_bytes_total_max: int = 256 * _MIB
+
+    # Fetches.
+    fetch_bytes_max: int = 16 * _MIB
+    fetch_wait_ms_max: int = 60_000
+    fetches_waiting_per_connection_max: int = 256
+
+    # Stopping: running requests get this long.
+    stop_wait_ms_max: int = 5_000
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise _bad(f"limits.{field.name} must be a positive integer, not {value!r}")
+        if self.frame_bytes_max > FRAME_SIZE_BYTES_MAX:
+            raise _bad(f"limits.frame_bytes_max must be at most {FRAME_SIZE_BYTES_MAX}, not {self.frame_bytes_max}")
+        if self.request_bytes_total_max < self.frame_bytes_max:
+            raise _bad("limits.request_bytes_total_max must not be less than limits.frame_bytes_max")
+
+
+def _bad(text: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{text}.", ErrorCode.INVALID_CONFIG_EXCEPTION)

@@ -1,0 +1,212 @@
+"""The requests of one connection: executed in the order of arrival, answered when they are ready, each within its time."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from fluss.model.errors import FlussError, TimeoutError
+from fluss.protocol import frames
+from fluss.server.answers import Answer, Part, error_frame, success_frame
+from fluss.server.context import Aside, ConnectionContext
+from fluss.server.dispatch import dispatch, name_of
+
+_log = logging.getLogger(__name__)
+
+
+class Call:
+    """One request until it is answered."""
+
+    __slots__ = ("_aside", "_session", "_timer", "answered", "request", "request_id", "size_bytes")
+
+    def __init__(self, session: Session, request: frames.Request, size_bytes: int) -> None:
+        self._session = session
+        self._aside: Aside | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.request: frames.Request | None = request
+        self.request_id = request.request_id
+        self.size_bytes = size_bytes
+        self.answered = False
+
+    def reply(self, answer: Answer) -> None:
+        """Send the answer, unless one was sent already."""
+        if self.answered:
+            return
+        try:
+            frame = success_frame(self.request_id, answer)
+        except Exception as error:
+            frame = error_frame(self.request_id, error)
+        self._send(frame)
+
+    def fail(self, error: BaseException) -> None:
+        """Send an error, unless an answer was sent already."""
+        if not self.answered:
+            self._send(error_frame(self.request_id, error))
+
+    def when_writable(self, callback: Callable[[], None]) -> None:
+        """Call back when the client takes what it is sent."""
+        self._session.when_writable(callback)
+
+    def put_aside(self, aside: Aside, wait_ms_max: int) -> None:
+        """Let the request wait for its answer while those behind it go on."""
+        self._aside = aside
+        self.arm(min(aside.wait_ms, wait_ms_max))
+        aside.start(self)
+
+    def arm(self, wait_ms: int) -> None:
+        """Answer in any case after `wait_ms`; a later call replaces an earlier one."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1_000, self._expire)
+
+    def abandon(self) -> None:
+        """Forget the request: nobody waits for it."""
+        self._settle()
+        if self._aside is not None:
+            self._aside.abandon()
+
+    def _expire(self) -> None:
+        if self.answered:
+            return
+        if self._aside is not None:
+            self._aside.expire()
+        else:
+            self.fail(TimeoutError("The server did not finish this request within its time limit; try again."))
+
+    def _send(self, frame: list[Part]) -> None:
+        self._settle()
+        self._session.answer(self, frame)
+
+    def _settle(self) -> None:
+        self.answered = True
+        self.request = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Session:
+    """Requests in, frames out. The connection feeds it, sends for it, and reads less when it holds too much."""
+
+    def __init__(self, context: ConnectionContext, send: Callable[[list[Part]], None]) -> None:
+        self._context = context
+        self._send = send
+        self._queue: deque[Call] = deque()
+        self._open: set[Call] = set()  # received and not answered
+        self._running: asyncio.Task[Answer] | None = None
+        self._writable_callbacks: deque[Callable[[], None]] = deque()
+        self._write_paused = False
+        self._closed = False
+        self.queued_bytes = 0
+
+    @property
+    def open_requests(self) -> int:
+        """How many requests are not answered yet."""
+        return len(self._open)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is queued, running or unanswered."""
+        return not self._open and self._running is None
+
+    def receive(self, frame: bytes | bytearray) -> None:
+        """Execute a request now, or when its turn comes."""
+        request = frames.parse_request(memoryview(frame))
+        call = Call(self, request, len(frame))
+        self._open.add(call)
+        if self._queue or self._blocked:
+            self._queue.append(call)
+            self.queued_bytes += call.size_bytes
+            self._context.server.request_budget.add(call.size_bytes)
+            call.arm(self._context.limits.request_wait_ms_max)
+        else:
+            self._execute(call, request)
+
+    def when_writable(self, callback: Callable[[], None]) -> None:
+        """Call back now, or when the client has taken enough of what was sent."""
+        if self._write_paused:
+            self._writable_callbacks.append(callback)
+        else:
+            callback()
+
+    def pause_writing(self) -> None:
+        """The client does not take its responses: begin nothing that makes more of them."""
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        """The client takes responses again."""
+        self._write_paused = False
+        while self._writable_callbacks and not self._write_paused and not self._closed:
+            self._writable_callbacks.popleft()()
+        self._drain()
+
+    def answer(self, call: Call, frame: list[Part]) -> None:
+        """Send a call's frame."""
+        self._open.discard(call)
+        if not self._closed:
+            self._send(frame)
+
+    def finish_waits(self) -> None:
+        """Answer at once what only waits for time to pass, because the server stops."""
+        for call in list(self._open):
+            call.arm(0)
+
+    def close(self) -> None:
+        """The connection is gone: drop everything that waits. A running request runs to its end."""
+        self._closed = True
+        for call in list(self._open):
+            call.abandon()
+        self._open.clear()
+        self._writable_callbacks.clear()
+        while self._queue:
+            self._unqueue()
+
+    @property
+    def _blocked(self) -> bool:
+        return self._running is not None or self._write_paused
+
+    def _unqueue(self) -> Call:
+        call = self._queue.popleft()
+        self.queued_bytes -= call.size_bytes
+        self._context.server.request_budget.release(call.size_bytes)
+        return call
+
+    def _drain(self) -> None:
+        while self._queue and not self._blocked:
+            call = self._unqueue()
+            # A request that ran out of time in the queue was answered so, and must not be executed after that.
+            if call.request is not None:
+                self._execute(call, call.request)
+
+    def _execute(self, call: Call, request: frames.Request) -> None:
+        call.request = None
+        try:
+            handled = dispatch(self._context, request)
+            if inspect.iscoroutine(handled):
+                self._run(call, handled)
+            elif isinstance(handled, Answer):
+                call.reply(handled)
+            else:
+                call.put_aside(handled, self._context.limits.request_wait_ms_max)
+        except Exception as error:
+            call.fail(error)
+
+    def _run(self, call: Call, coroutine: Coroutine[Any, Any, Answer]) -> None:
+        call.arm(self._context.limits.request_wait_ms_max)
+        self._running = asyncio.get_running_loop().create_task(coroutine)
+        self._running.add_done_callback(lambda task: self._ran(call, task))
+
+    def _ran(self, call: Call, task: asyncio.Task[Answer]) -> None:
+        self._running = None
+        if task.cancelled():
+            call.fail(FlussError("The server stopped before this request was done."))
+        elif (error := task.exception()) is not None:
+            call.fail(error)
+        else:
+            call.reply(task.result())
+        if not self._closed:
+            self._drain()

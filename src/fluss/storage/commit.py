@@ -1,0 +1,115 @@
+"""Group commit: one sync makes every batch durable that was appended before it began.
+
+Each log has at most one sync in flight. The first append of a loop turn asks for a sync at the end of that turn, so all
+appends of the turn share it; appends that arrive while it runs are covered by the next one, which starts the moment the
+first returns. No timers: a lone append waits for its own sync and one hop back to the loop. What a failed sync means is the
+log's business; here it is only carried back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Protocol
+
+_log = logging.getLogger(__name__)
+
+THREADS: Final = 4
+
+
+class Durable(asyncio.Future[None]):
+    """Completes when the batches appended before a sync are on disk; shared by all of them.
+
+    It refuses `cancel`, so a waiter that gives up can't take the others with it: a cancelled task ends when the sync does.
+    To stop waiting earlier, use `asyncio.wait` with a timeout.
+    """
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        return False
+
+    def fail(self, error: Exception) -> None:
+        if not self.done():
+            self.set_exception(error)
+            # Nobody need be waiting (acks = 0): mark it as seen, or asyncio complains.
+            self.exception()
+
+    def complete(self) -> None:
+        if not self.done():
+            self.set_result(None)
+
+
+class SyncJob(Protocol):
+    def run(self) -> None:
+        """Do the syncs; called in a thread."""
+
+
+class Syncable(Hashable, Protocol):
+    """What group commit needs of a log; both are called on the loop."""
+
+    def begin_sync(self) -> SyncJob | None:
+        """What is to be synced now, or None when all is durable."""
+
+    def finish_sync(self, job: Any, error: Exception | None) -> None:
+        """The job is done, or failed."""
+
+
+class GroupCommit:
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = THREADS) -> None:
+        self._loop = loop
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fluss-sync")
+        self._requested: dict[Syncable, None] = {}
+        self._in_flight: dict[Syncable, asyncio.Future[None]] = {}
+        self._start_scheduled = False
+
+    def request(self, log: Syncable) -> None:
+        """Ask for a sync of all that is appended in this turn of the loop."""
+        self._requested[log] = None
+        if not self._start_scheduled and log not in self._in_flight:
+            self._start_scheduled = True
+            self._loop.call_soon(self._start)
+
+    def is_busy(self, log: Syncable) -> bool:
+        return log in self._in_flight or log in self._requested
+
+    async def settle(self, log: Syncable) -> None:
+        """Return when no sync of the log is in flight."""
+        while log in self._in_flight:
+            await asyncio.wait([self._in_flight[log]])
+
+    async def run(self, work: Callable[[], None]) -> None:
+        """Run other blocking disk work in the same threads."""
+        await self._loop.run_in_executor(self._pool, work)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+
+    def _start(self) -> None:
+        self._start_scheduled = False
+        for log in [log for log in self._requested if log not in self._in_flight]:
+            self._launch(log)
+
+    def _launch(self, log: Syncable) -> None:
+        del self._requested[log]
+        job = log.begin_sync()
+        if job is not None:
+            self._in_flight[log] = self._loop.create_future()
+            self._pool.submit(self._sync, log, job)
+
+    def _sync(self, log: Syncable, job: SyncJob) -> None:
+        error: Exception | None = None
+        try:
+            job.run()
+        except Exception as raised:
+            error = raised
+        try:
+            self._loop.call_soon_threadsafe(self._finish, log, job, error)
+        except RuntimeError:
+            _log.warning("a sync ended after its event loop was closed")
+
+    def _finish(self, log: Syncable, job: SyncJob, error: Exception | None) -> None:
+        self._in_flight.pop(log).set_result(None)
+        log.finish_sync(job, error)
+        if log in self._requested:
+            self._launch(log)

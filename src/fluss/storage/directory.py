@@ -1,0 +1,139 @@
+"""The data directory: its format version, its lock, and the paths of what lies in it.
+
+A directory belongs to us when it has a `format_version` file. A newer version is refused, for an old program would read new
+files wrongly; a directory with foreign files is refused, for we would mix ours with them. The lock is an flock, so the
+kernel frees it when its holder dies; the holder's pid lies in a file of its own, because opening a lock file empties it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from filelock import FileLock, Timeout
+
+from fluss.model.errors import ErrorCode, FlussError
+from fluss.model.paths import TableBucket
+from fluss.storage import files
+from fluss.storage.failpoints import Site
+
+FORMAT_VERSION: Final = 1
+VERSION_NAME: Final = "format_version"
+LOCK_NAME: Final = "server.lock"
+PID_NAME: Final = "server.pid"
+CATALOG_NAME: Final = "catalog.db"
+TABLES_NAME: Final = "tables"
+
+# Files of the server process may be there before the format is: its lock, its log, its endpoint file.
+_OWN_PREFIX: Final = "server."
+_IGNORED_NAMES: Final = frozenset({"lost+found", VERSION_NAME + files.TEMPORARY_SUFFIX})
+_VERSION_LINE_BYTES_MAX: Final = 64
+
+
+class DataDirectoryError(FlussError):
+    """The data directory can't be used; the message says why and what to do."""
+
+    def __init__(self, message: str, error_code: int = ErrorCode.STORAGE_EXCEPTION) -> None:
+        super().__init__(message, error_code)
+
+
+class DataDirectory:
+    """A locked data directory of the current format."""
+
+    def __init__(self, root: Path, lock: FileLock) -> None:
+        self.root = root
+        self._lock = lock
+
+    @classmethod
+    def open(cls, root: Path) -> DataDirectory:
+        """Make the directory if needed, take its lock, check or write its format version."""
+        root = root.absolute()
+        try:
+            _make(root)
+            # Before the lock file is made: a refused directory stays as it was.
+            version = _version(root)
+            lock = _lock(root)
+        except OSError as error:
+            raise DataDirectoryError(f"Data directory {root} can't be used: {error}.") from error
+        directory = cls(root, lock)
+        try:
+            files.overwrite(root / PID_NAME, f"{os.getpid()}\n".encode(), Site.LOCK_PID)
+            if version is None:
+                files.replace(root / VERSION_NAME, f"{FORMAT_VERSION}\n".encode(), Site.FORMAT_REPLACE, durable=True)
+        except BaseException:
+            directory.close()
+            raise
+        return directory
+
+    @property
+    def catalog_path(self) -> Path:
+        return self.root / CATALOG_NAME
+
+    @property
+    def tables_path(self) -> Path:
+        return self.root / TABLES_NAME
+
+    def table_path(self, table_id: int) -> Path:
+        return self.tables_path / str(table_id)
+
+    def bucket_path(self, bucket: TableBucket) -> Path:
+        table = self.table_path(bucket.table_id)
+        if bucket.partition_id is not None:
+            table = table / f"p{bucket.partition_id}"
+        return table / str(bucket.bucket_id)
+
+    def close(self) -> None:
+        self._lock.release()
+
+
+def _make(root: Path) -> None:
+    missing = [path for path in (root, *root.parents) if not path.exists()]
+    for path in reversed(missing):
+        files.make_directory(path, Site.DIRECTORY_CREATE)
+        files.sync_directory(path.parent, Site.DIRECTORY_CREATE)
+    if not root.is_dir():
+        raise DataDirectoryError(f"Data directory {root} is a file. Name a directory, or a path that does not exist yet.")
+
+
+def _version(root: Path) -> int | None:
+    """The directory's format version, None for a fresh directory; raises for one we must not touch."""
+    path = root / VERSION_NAME
+    if not path.exists():
+        foreign = sorted(
+            entry.name
+            for entry in root.iterdir()
+            if not entry.name.startswith(_OWN_PREFIX) and entry.name not in _IGNORED_NAMES
+        )
+        if foreign:
+            raise DataDirectoryError(
+                f"Data directory {root} has files but no '{VERSION_NAME}' file (found {foreign[0]!r}), so it was not made by "
+                "this program. Name an empty directory, or one that a server has used before."
+            )
+        return None
+    with path.open("rb") as file:
+        line = file.read(_VERSION_LINE_BYTES_MAX).decode("ascii", "replace").strip()
+    if not line.isdigit():
+        raise DataDirectoryError(f"{path} should hold a version number but holds {line!r}. Restore it from a backup.")
+    version = int(line)
+    if version > FORMAT_VERSION:
+        raise DataDirectoryError(
+            f"Data directory {root} has format version {version}; this program knows versions up to {FORMAT_VERSION}. "
+            "Upgrade flussbett, or name another directory."
+        )
+    return version
+
+
+def _lock(root: Path) -> FileLock:
+    lock = FileLock(root / LOCK_NAME, timeout=0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        try:
+            holder = f" (process {int((root / PID_NAME).read_text())})"
+        except (OSError, ValueError):
+            holder = ""
+        raise DataDirectoryError(
+            f"Data directory {root} is in use by another server{holder}. Stop it, or name another directory."
+        ) from None
+    return lock

@@ -1,0 +1,147 @@
+"""Named places at which a crash or an I/O error can be made to happen.
+
+A crash test must be able to stop the process at each step that touches the disk, and must know that it missed none. So
+the steps are a closed list: `Site` says where in the storage layer, the step says before, in the middle of, or after what.
+Armed by `FLUSS_FAIL_POINT="name[:count[:action]]"`: at the count-th hit (default the first) the process kills itself with
+SIGKILL, or, by action, raises `FailPointHit` ("raise") or an OSError ("eio", "enospc"). An armed point fires once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+from enum import StrEnum
+from typing import Final, NoReturn
+
+ENVIRONMENT_VARIABLE: Final = "FLUSS_FAIL_POINT"
+ACTIONS: Final = ("kill", "raise", "eio", "enospc")
+
+
+class Site(StrEnum):
+    """A kind of call site; one site's steps are hit in the order of `STEPS`."""
+
+    DIRECTORY_CREATE = "directory.create"
+    FORMAT_REPLACE = "format.replace"
+    LOCK_PID = "lock.pid"
+    CATALOG_COMMIT = "catalog.commit"
+    BUCKET_DIRECTORY = "bucket.directory"
+    SEGMENT_CREATE = "segment.create"
+    SEGMENT_APPEND = "segment.append"
+    SEGMENT_COMMIT = "segment.commit"
+    SEGMENT_SEAL = "segment.seal"
+    SEGMENT_RECOVER = "segment.recover"
+    SEGMENT_CUT = "segment.cut"
+    INDEX_REPLACE = "index.replace"
+    WRITERS_REPLACE = "writers.replace"
+    TABLE_REMOVE = "table.remove"
+
+
+class Step(StrEnum):
+    BEFORE_CREATE = "before_create"
+    AFTER_CREATE = "after_create"
+    BEFORE_WRITE = "before_write"
+    TORN_WRITE = "torn_write"
+    AFTER_WRITE = "after_write"
+    BEFORE_TRUNCATE = "before_truncate"
+    AFTER_TRUNCATE = "after_truncate"
+    BEFORE_SYNC = "before_sync"
+    AFTER_SYNC = "after_sync"
+    BEFORE_RENAME = "before_rename"
+    AFTER_RENAME = "after_rename"
+    BEFORE_SYNC_DIRECTORY = "before_sync_directory"
+    AFTER_SYNC_DIRECTORY = "after_sync_directory"
+    BEFORE_REMOVE = "before_remove"
+    AFTER_REMOVE = "after_remove"
+    BEFORE_COMMIT = "before_commit"
+    AFTER_COMMIT = "after_commit"
+
+
+_CREATE: Final = (Step.BEFORE_CREATE, Step.AFTER_CREATE)
+_WRITE: Final = (Step.BEFORE_WRITE, Step.TORN_WRITE, Step.AFTER_WRITE)
+_TRUNCATE: Final = (Step.BEFORE_TRUNCATE, Step.AFTER_TRUNCATE)
+_SYNC: Final = (Step.BEFORE_SYNC, Step.AFTER_SYNC)
+_RENAME: Final = (Step.BEFORE_RENAME, Step.AFTER_RENAME)
+_SYNC_DIRECTORY: Final = (Step.BEFORE_SYNC_DIRECTORY, Step.AFTER_SYNC_DIRECTORY)
+_REMOVE: Final = (Step.BEFORE_REMOVE, Step.AFTER_REMOVE)
+_COMMIT: Final = (Step.BEFORE_COMMIT, Step.AFTER_COMMIT)
+
+STEPS: Final[dict[Site, tuple[Step, ...]]] = {
+    Site.DIRECTORY_CREATE: _CREATE + _SYNC_DIRECTORY,
+    Site.FORMAT_REPLACE: _WRITE + _SYNC + _RENAME + _SYNC_DIRECTORY,
+    Site.LOCK_PID: _WRITE,
+    Site.CATALOG_COMMIT: _COMMIT,
+    Site.BUCKET_DIRECTORY: _CREATE + _SYNC_DIRECTORY,
+    Site.SEGMENT_CREATE: _CREATE + _SYNC_DIRECTORY,
+    Site.SEGMENT_APPEND: _WRITE,
+    Site.SEGMENT_COMMIT: _SYNC,
+    Site.SEGMENT_SEAL: _SYNC,
+    Site.SEGMENT_RECOVER: _SYNC + _SYNC_DIRECTORY,
+    Site.SEGMENT_CUT: _TRUNCATE + _SYNC,
+    Site.INDEX_REPLACE: _WRITE + _RENAME,
+    Site.WRITERS_REPLACE: _WRITE + _RENAME,
+    Site.TABLE_REMOVE: _REMOVE,
+}
+
+NAMES: Final[tuple[str, ...]] = tuple(f"{site}.{step}" for site, steps in STEPS.items() for step in steps)
+
+
+class FailPointHit(Exception):
+    """Raised by an armed fail point with the action "raise"."""
+
+
+class FailPoint:
+    """One armed point. Hits come from the loop and from sync threads, so counting is locked."""
+
+    def __init__(self, spec: str) -> None:
+        name, _, rest = spec.partition(":")
+        count, _, action = rest.partition(":")
+        if name not in NAMES:
+            raise ValueError(f"{ENVIRONMENT_VARIABLE}: unknown fail point {name!r}; known: {', '.join(NAMES)}")
+        if action and action not in ACTIONS:
+            raise ValueError(f"{ENVIRONMENT_VARIABLE}: unknown action {action!r}; known: {', '.join(ACTIONS)}")
+        self.name = name
+        self.action = action or "kill"
+        self._hits_left = int(count or 1)
+        self._lock = threading.Lock()
+
+    def due(self, site: Site, step: Step) -> bool:
+        """Count a hit; True when this is the one to fire on."""
+        if f"{site}.{step}" != self.name:
+            return False
+        with self._lock:
+            self._hits_left -= 1
+            return self._hits_left == 0
+
+    def fire(self) -> NoReturn:
+        if self.action == "raise":
+            raise FailPointHit(self.name)
+        if self.action in ("eio", "enospc"):
+            code = errno.EIO if self.action == "eio" else errno.ENOSPC
+            raise OSError(code, f"{os.strerror(code)} (fail point {self.name})")
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("SIGKILL does not return")
+
+    def hit(self, site: Site, step: Step) -> None:
+        if self.due(site, step):
+            self.fire()
+
+
+# None costs one comparison per disk operation; that is the price of the feature in production.
+armed: FailPoint | None = None
+
+
+def arm(spec: str) -> None:
+    """Arm one fail point; it replaces the one armed before."""
+    global armed
+    armed = FailPoint(spec)
+
+
+def disarm() -> None:
+    global armed
+    armed = None
+
+
+if os.environ.get(ENVIRONMENT_VARIABLE):
+    arm(os.environ[ENVIRONMENT_VARIABLE])

@@ -1,0 +1,192 @@
+"""The only door from storage to the disk: write, sync, rename, remove, truncate, make.
+
+Fault model. A write may be torn at any byte, and until a sync returned its bytes may vanish or reach the disk in any order.
+A created, renamed or removed name is lost unless its directory was synced afterwards. A sync that failed says nothing about
+what is on disk, and a later sync that succeeds does not repair it. A full disk can refuse any write half way.
+What was synced stays, but may rot; so whoever reads, checks.
+
+Each call passes the fail points of its `Site`. SQLite does its own I/O; its commits pass through `around_commit`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from fluss.storage import failpoints
+from fluss.storage.failpoints import Site, Step
+
+BufferLike: TypeAlias = bytes | bytearray | memoryview
+
+TEMPORARY_SUFFIX: Final = ".tmp"
+_FILE_MODE: Final = 0o640
+_DIRECTORY_MODE: Final = 0o750
+
+
+def _full_sync(fd: int) -> None:
+    if sys.platform == "darwin":
+        # fsync on macOS stops at the drive's cache.
+        import fcntl
+
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(fd)
+
+
+def _data_sync(fd: int) -> None:
+    if sys.platform == "linux":
+        # Skips the modification time but not a changed size, so an append needs no second journal write.
+        os.fdatasync(fd)
+    else:
+        _full_sync(fd)
+
+
+def _pass(site: Site, step: Step) -> None:
+    if failpoints.armed is not None:
+        failpoints.armed.hit(site, step)
+
+
+def open_existing(path: Path, *, writable: bool) -> int:
+    return os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+
+
+def close(fd: int) -> None:
+    os.close(fd)
+
+
+def read_at(fd: int, size_bytes: int, position: int) -> bytes:
+    """Up to `size_bytes` bytes; fewer only at the end of the file."""
+    data = os.pread(fd, size_bytes, position)
+    if len(data) == size_bytes or not data:
+        return data
+    parts = [data]
+    missing = size_bytes - len(data)
+    while missing:
+        data = os.pread(fd, missing, position + size_bytes - missing)
+        if not data:
+            break
+        parts.append(data)
+        missing -= len(data)
+    return b"".join(parts)
+
+
+def create(path: Path, site: Site) -> int:
+    """Make an empty file, or open one that an interrupted attempt left empty; the directory is not synced."""
+    _pass(site, Step.BEFORE_CREATE)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+    if os.fstat(fd).st_size:
+        os.close(fd)
+        raise FileExistsError(f"{path} exists and is not empty")
+    _pass(site, Step.AFTER_CREATE)
+    return fd
+
+
+def make_directory(path: Path, site: Site) -> None:
+    """Make a directory unless it is there; its parent is not synced."""
+    _pass(site, Step.BEFORE_CREATE)
+    path.mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
+    _pass(site, Step.AFTER_CREATE)
+
+
+def write_at(fd: int, data: BufferLike, position: int, site: Site) -> None:
+    """Write all of `data` at `position`. When this raises, any part of it may have been written."""
+    if failpoints.armed is not None:
+        failpoints.armed.hit(site, Step.BEFORE_WRITE)
+        if failpoints.armed.due(site, Step.TORN_WRITE):
+            _write_all(fd, memoryview(data)[: len(data) // 2], position)
+            failpoints.armed.fire()
+    written = os.pwrite(fd, data, position)
+    if written < len(data):
+        _write_all(fd, memoryview(data)[written:], position + written)
+    _pass(site, Step.AFTER_WRITE)
+
+
+def _write_all(fd: int, view: memoryview, position: int) -> None:
+    while view:
+        written = os.pwrite(fd, view, position)
+        view = view[written:]
+        position += written
+
+
+def sync(fd: int, site: Site) -> None:
+    """Return when the file's bytes are on disk."""
+    _pass(site, Step.BEFORE_SYNC)
+    _data_sync(fd)
+    _pass(site, Step.AFTER_SYNC)
+
+
+def sync_directory(path: Path, site: Site) -> None:
+    """Return when the names in a directory are on disk."""
+    _pass(site, Step.BEFORE_SYNC_DIRECTORY)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _full_sync(fd)
+    finally:
+        os.close(fd)
+    _pass(site, Step.AFTER_SYNC_DIRECTORY)
+
+
+def truncate(fd: int, size_bytes: int, site: Site) -> None:
+    """Cut the file and return when the cut is on disk."""
+    _pass(site, Step.BEFORE_TRUNCATE)
+    os.ftruncate(fd, size_bytes)
+    _pass(site, Step.AFTER_TRUNCATE)
+    sync(fd, site)
+
+
+def replace(path: Path, data: BufferLike, site: Site, *, durable: bool) -> None:
+    """Put a whole file in place by rename: readers see the old content or the new.
+
+    Without `durable` a power loss may leave any content, so that is for files whose readers check and can do without.
+    """
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+    try:
+        write_at(fd, data, 0, site)
+        if durable:
+            sync(fd, site)
+    finally:
+        os.close(fd)
+    _pass(site, Step.BEFORE_RENAME)
+    os.replace(temporary, path)
+    _pass(site, Step.AFTER_RENAME)
+    if durable:
+        sync_directory(path.parent, site)
+
+
+def overwrite(path: Path, data: BufferLike, site: Site) -> None:
+    """Write a file in place, for content that nobody relies on."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+    try:
+        write_at(fd, data, 0, site)
+    finally:
+        os.close(fd)
+
+
+def remove_tree(path: Path, site: Site) -> None:
+    """Remove a directory and all below it; what is gone already does not matter."""
+    for parent, directories, names in os.walk(path, topdown=False):
+        for name in names:
+            _remove(Path(parent, name), os.unlink, site)
+        for name in directories:
+            _remove(Path(parent, name), os.rmdir, site)
+    _remove(path, os.rmdir, site)
+
+
+def _remove(path: Path, how: Callable[[Path], None], site: Site) -> None:
+    _pass(site, Step.BEFORE_REMOVE)
+    try:
+        how(path)
+    except FileNotFoundError:
+        return
+    _pass(site, Step.AFTER_REMOVE)
+
+
+def around_commit(commit: Callable[[], None], site: Site) -> None:
+    """Run a database commit between its two fail points."""
+    _pass(site, Step.BEFORE_COMMIT)
+    commit()
+    _pass(site, Step.AFTER_COMMIT)

@@ -1,0 +1,457 @@
+"""The log of one bucket: segments, the writers' state, what is durable, and who waits for it.
+
+All calls are made on the loop; only `LogSync.run` runs in a thread. An append puts bytes into the page cache and hands out
+a future; the high watermark follows the syncs, so a reader never sees a batch that a crash can take back (with
+`fsync=False` it follows the appends, and a power loss can take the last seconds). The checksum of a batch is checked here
+and nowhere before. A failed sync makes the log read-only for good: what reached the disk is unknown, so the unacknowledged
+tail is cut off and no later sync is asked to vouch for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from fluss.formats.log_batch import NO_WRITER_ID, BatchHeader, stamp, verify_crc
+from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
+from fluss.storage import files
+from fluss.storage.commit import Durable, GroupCommit
+from fluss.storage.failpoints import Site
+from fluss.storage.recovery import lineage, recover, write_disposable
+from fluss.storage.segment import WRITERS_SUFFIX, Segment, segment_path
+from fluss.storage.writers import EXPIRY_MS, StoredBatch
+
+_log = logging.getLogger(__name__)
+
+SEGMENT_SIZE_BYTES: Final = 256 * 1024 * 1024
+SEGMENT_SIZE_BYTES_MAX: Final = 1024 * 1024 * 1024
+CHECKPOINT_INTERVAL_BYTES: Final = 64 * 1024 * 1024
+SEALED_OPEN_MAX: Final = 4
+# A full segment waits this much longer for a moment when all is durable, so that sealing it blocks nobody.
+_ROLL_SLACK: Final = 1.25
+_TRANSIENT_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    fsync: bool = True
+    segment_size_bytes: int = SEGMENT_SIZE_BYTES
+    checkpoint_interval_bytes: int = CHECKPOINT_INTERVAL_BYTES
+    writer_expiry_ms: int = EXPIRY_MS
+
+
+class Appended(NamedTuple):
+    base_offset: int
+    last_offset: int
+    durable: Durable
+    duplicate: bool
+
+
+class LogSync(NamedTuple):
+    """One sync: files first, then the disposable files that speak for them."""
+
+    segments: tuple[tuple[Segment, int, tuple[tuple[Path, Site], ...]], ...]
+    end_offset: int
+    end_position: int
+    durable: Durable | None
+    writes: tuple[tuple[Path, bytes, Site], ...]
+
+    def run(self) -> None:
+        for _, fd, directories in self.segments:
+            for directory, site in directories:
+                files.sync_directory(directory, site)
+            files.sync(fd, Site.SEGMENT_COMMIT)
+        for path, data, site in self.writes:
+            write_disposable(path, data, site)
+
+
+class BucketLog:
+    def __init__(
+        self, directory: Path, root: Path, commit: GroupCommit, loop: asyncio.AbstractEventLoop, options: LogOptions
+    ) -> None:
+        """Open and recover the bucket in `directory`; a bucket that was never written has no files."""
+        self._directory = directory
+        self._root = root
+        self._commit = commit
+        self._loop = loop
+        self._options = options
+        self._done = Durable(loop=loop)
+        self._done.complete()
+        self._waiters: dict[int, Callable[[], None]] = {}
+        self._waiter_ids = count()
+        self._failure: tuple[str, int] | None = None
+        self._closed: tuple[str, int] | None = None
+        self._pending: Durable | None = None
+        self._in_flight: LogSync | None = None
+        self._deferred: dict[Path, tuple[bytes, Site]] = {}
+
+        self._segments, self._writers, problem = recover(directory, root, options.writer_expiry_ms)
+        if problem is not None:
+            self._failure = (f"{problem.message} (the bucket is read-only)", ErrorCode.LOG_STORAGE_EXCEPTION)
+        self._bases = [segment.base_offset for segment in self._segments]
+        self._active = self._segments[-1] if self._segments else None
+        self._opened = [segment for segment in self._segments[:-1] if segment.is_open]
+        self._unsynced: list[Segment] = []
+        self._end = self._active.end_offset if self._active else 0
+        self._durable_end = self._end
+        self._durable_position = self._active.size_bytes if self._active else 0
+        self._checkpoint_position = self._durable_position
+        self._timestamp_ms = self._active.timestamp_ms_max if self._active else 0
+
+    # --- what there is
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._bases[0] if self._bases else 0
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._end
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of what readers may see."""
+        return self._durable_end if self._options.fsync else self._end
+
+    @property
+    def is_read_only(self) -> bool:
+        return self._failure is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody waits, everything is durable: the log may be closed and opened again at will."""
+        return not self._waiters and self._durable_end == self._end and not self._commit.is_busy(self)
+
+    def on_advance(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back on the loop whenever the high watermark moves, or the log goes away; returns how to stop that."""
+        key = next(self._waiter_ids)
+        self._waiters[key] = callback
+        return lambda: self._waiters.pop(key, None) and None
+
+    # --- writing
+
+    def append(self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int) -> Appended:
+        """Check one batch, stamp offset and commit time into it (in place), and write it."""
+        self._check_usable()
+        if header.size_bytes != len(batch):
+            raise CorruptDataError(f"log batch: {header.size_bytes} bytes announced, {len(batch)} received")
+        verify_crc(batch, 0, header)
+        if header.writer_id != NO_WRITER_ID:
+            stored = self._writers.check(header.writer_id, header.batch_sequence, now_ms)
+            if stored is not None:
+                return Appended(stored.base_offset, stored.last_offset, self._durable_at(stored.last_offset), True)
+        if self._failure is not None:
+            raise FlussError(*self._failure)
+        segment = self._segment_for(len(batch))
+        base_offset, last_offset = self._end, self._end + header.last_offset_delta
+        timestamp_ms = max(self._timestamp_ms, now_ms)
+        stamp(batch, 0, base_offset, timestamp_ms)
+        try:
+            segment.append(batch, base_offset, last_offset + 1, timestamp_ms)
+        except OSError as error:
+            raise self._take_back(segment, error) from error
+        self._end = last_offset + 1
+        self._timestamp_ms = timestamp_ms
+        if header.writer_id != NO_WRITER_ID:
+            stored = StoredBatch(header.batch_sequence, base_offset, last_offset)
+            self._writers.record(header.writer_id, stored, timestamp_ms)
+        if not self._options.fsync:
+            self._wake()
+        return Appended(base_offset, last_offset, self._durable_at(last_offset), False)
+
+    async def flush(self) -> None:
+        """Return when everything appended so far is on disk, whatever the durability mode."""
+        if self._end > self._durable_end and self._failure is None:
+            await self._sync_covering(self._end - 1)
+        await self._commit.settle(self)
+
+    def request_sync(self) -> None:
+        """Start making everything durable, without waiting."""
+        if self._end > self._durable_end and self._failure is None:
+            self._sync_covering(self._end - 1)
+
+    def _durable_at(self, last_offset: int) -> Durable:
+        if not self._options.fsync:
+            return self._done
+        return self._sync_covering(last_offset)
+
+    def _sync_covering(self, last_offset: int) -> Durable:
+        """The future of the sync that makes an offset durable; asks for one if none is under way."""
+        if last_offset < self._durable_end:
+            return self._done
+        if self._failure is not None:
+            raise FlussError(*self._failure)
+        if self._in_flight is not None and last_offset < self._in_flight.end_offset and self._in_flight.durable:
+            return self._in_flight.durable
+        if self._pending is None:
+            self._pending = Durable(loop=self._loop)
+            self._commit.request(self)
+        return self._pending
+
+    def _segment_for(self, size_bytes: int) -> Segment:
+        """The segment that takes the next batch; a full one is sealed first."""
+        active = self._active
+        if active is not None:
+            room_bytes = self._options.segment_size_bytes - active.size_bytes
+            if size_bytes <= room_bytes or not active.size_bytes:
+                return active
+            slack_bytes = self._options.segment_size_bytes * (_ROLL_SLACK - 1)
+            if self._durable_end < self._end and size_bytes <= room_bytes + slack_bytes:
+                return active
+        try:
+            return self._roll(active)
+        except OSError as error:
+            raise FlussError(
+                f"{self._directory}: a new segment can't be made: {error}", ErrorCode.LOG_STORAGE_EXCEPTION
+            ) from error
+
+    def _roll(self, active: Segment | None) -> Segment:
+        if active is None:
+            for path in reversed(lineage(self._directory, self._root)):
+                if not path.exists():
+                    files.make_directory(path, Site.BUCKET_DIRECTORY)
+        elif self._options.fsync:
+            self._seal(active)
+        segment = Segment.create(self._directory, self._end)
+        if active is None:
+            parents = tuple((path, Site.BUCKET_DIRECTORY) for path in lineage(self._directory, self._root)[1:])
+            segment.unsynced_directories += parents
+        else:
+            self._deferred[active.index_path] = (active.encode_index(), Site.INDEX_REPLACE)
+            self._keep_open(active)
+            if not self._options.fsync:
+                self._unsynced.append(active)
+                self._commit.request(self)
+        self._defer_writers(segment)
+        self._segments.append(segment)
+        self._bases.append(segment.base_offset)
+        self._active = segment
+        self._durable_position = self._checkpoint_position = 0
+        return segment
+
+    def _seal(self, segment: Segment) -> None:
+        """Sync a full segment here and now: the next one may only begin when this one can't be torn any more."""
+        if self._durable_end == self._end and not segment.unsynced_directories:
+            return
+        try:
+            segment.sync(Site.SEGMENT_SEAL)
+        except OSError as error:
+            raise self._fail(error) from error
+        self._advance(self._end, segment.size_bytes)
+        if self._in_flight is not None and self._in_flight.durable is not None:
+            self._in_flight.durable.complete()
+        if self._pending is not None:
+            self._pending.complete()
+            self._pending = None
+
+    def _take_back(self, segment: Segment, error: OSError) -> FlussError:
+        """A write failed half way: remove what there is of it, or give up on the log."""
+        try:
+            segment.cut(segment.size_bytes, segment.end_offset)
+        except OSError as second:
+            return self._fail(second)
+        return FlussError(f"{segment.path}: write failed: {error}", ErrorCode.LOG_STORAGE_EXCEPTION)
+
+    def _fail(self, error: Exception) -> FlussError:
+        """Read-only from here on; nobody who waits is told that his batch is safe."""
+        text = f"{self._directory}: a sync or repair failed, the bucket is read-only until the server restarts: {error}"
+        _log.error("%s", text)
+        self._failure = (text, ErrorCode.LOG_STORAGE_EXCEPTION)
+        self._end_waits(self._failure)
+        if self._active is not None and self._options.fsync:
+            try:
+                self._active.cut(self._durable_position, self._durable_end)
+            except OSError as second:
+                _log.error("%s: the unacknowledged tail could not be cut: %s", self._active.path, second)
+            self._end = self._durable_end
+        return FlussError(*self._failure)
+
+    def _end_waits(self, failure: tuple[str, int]) -> None:
+        if self._in_flight is not None and self._in_flight.durable is not None:
+            self._in_flight.durable.fail(FlussError(*failure))
+        if self._pending is not None:
+            self._pending.fail(FlussError(*failure))
+            self._pending = None
+
+    # --- group commit calls these
+
+    def begin_sync(self) -> LogSync | None:
+        active = self._active
+        if active is None or self._failure is not None or self._closed is not None:
+            return None
+        if self._durable_end == self._end and not self._deferred:
+            return None
+        if active.size_bytes - self._checkpoint_position >= self._options.checkpoint_interval_bytes:
+            self._defer_checkpoint(active)
+        segments = (*self._unsynced, active)
+        self._in_flight = LogSync(
+            tuple((segment, segment.fd, segment.unsynced_directories) for segment in segments),
+            self._end,
+            active.size_bytes,
+            self._pending,
+            tuple((path, data, site) for path, (data, site) in self._deferred.items()),
+        )
+        self._pending = None
+        self._deferred = {}
+        return self._in_flight
+
+    def finish_sync(self, job: LogSync, error: Exception | None) -> None:
+        self._in_flight = None
+        if self._failure is not None or self._closed is not None:
+            return
+        if error is not None:
+            if job.durable is not None:
+                self._in_flight = job
+            self._fail(error)
+            self._in_flight = None
+            return
+        synced = [segment for segment, _, _ in job.segments]
+        for segment in synced:
+            segment.unsynced_directories = ()
+        self._unsynced = [segment for segment in self._unsynced if segment not in synced]
+        if job.end_offset > self._durable_end:
+            self._advance(job.end_offset, job.end_position if synced[-1] is self._active else self._durable_position)
+        if job.durable is not None:
+            job.durable.complete()
+
+    def _advance(self, end_offset: int, position: int) -> None:
+        self._durable_end = end_offset
+        self._durable_position = position
+        if self._options.fsync:
+            self._wake()
+
+    def _wake(self) -> None:
+        for callback in self._waiters.values():
+            self._loop.call_soon(callback)
+
+    def _defer_checkpoint(self, active: Segment) -> None:
+        self._deferred[active.index_path] = (active.encode_index(), Site.INDEX_REPLACE)
+        self._defer_writers(active)
+        self._checkpoint_position = active.size_bytes
+
+    def _defer_writers(self, segment: Segment) -> None:
+        path = segment_path(self._directory, segment.base_offset, WRITERS_SUFFIX)
+        self._deferred[path] = (self._writers.encode(self._end), Site.WRITERS_REPLACE)
+
+    # --- reading
+
+    def read(self, fetch_offset: int, max_bytes: int) -> bytes:
+        """Whole batches below the high watermark from the one with `fetch_offset` on; at least one if there is any."""
+        self._check_usable()
+        if not self.log_start_offset <= fetch_offset <= self._end:
+            raise FlussError(
+                f"Offset {fetch_offset} is out of range: the log has offsets {self.log_start_offset} to {self._end}.",
+                ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+            )
+        if fetch_offset >= self.high_watermark:
+            return b""
+        segment = self._segments[bisect_right(self._bases, fetch_offset) - 1]
+        try:
+            self._open(segment)
+            return segment.read(fetch_offset, max_bytes, self._readable_bytes(segment))
+        except OSError as error:
+            raise _unreadable(segment, error) from error
+
+    def offset_for_timestamp(self, timestamp_ms: int, now_ms: int) -> int:
+        """The first offset of the first batch committed at or after a time; the high watermark if there is none yet."""
+        self._check_usable()
+        if timestamp_ms > now_ms:
+            raise FlussError(
+                f"Timestamp {timestamp_ms} lies in the future, it is now {now_ms}.", ErrorCode.INVALID_TIMESTAMP_EXCEPTION
+            )
+        low, high = 0, len(self._segments)
+        while low < high:
+            # Find the first segment whose first batch is late enough; the batch may still be at the end of the one before.
+            middle = (low + high) // 2
+            first_ms = self._first_timestamp_ms(self._segments[middle])
+            if first_ms is not None and first_ms < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+        offset = self._segments[low].base_offset if low < len(self._segments) else self._end
+        if low > 0:
+            segment = self._segments[low - 1]
+            try:
+                self._open(segment)
+                found = segment.first_at_or_after(timestamp_ms)
+            except OSError as error:
+                raise _unreadable(segment, error) from error
+            offset = found.base_offset if found is not None else offset
+        return min(offset, self.high_watermark)
+
+    def _first_timestamp_ms(self, segment: Segment) -> int | None:
+        try:
+            self._open(segment)
+        except OSError as error:
+            raise _unreadable(segment, error) from error
+        return segment.index.first_timestamp_ms
+
+    def _readable_bytes(self, segment: Segment) -> int:
+        if segment is self._active and self._options.fsync:
+            return self._durable_position
+        return segment.size_bytes
+
+    def _open(self, segment: Segment) -> None:
+        if segment is not self._active:
+            segment.ensure_open()
+            self._keep_open(segment)
+
+    def _keep_open(self, segment: Segment) -> None:
+        """Remember a sealed segment as used last; close the ones used longest ago, unless a sync may hold them."""
+        if segment in self._opened:
+            self._opened.remove(segment)
+        self._opened.append(segment)
+        while len(self._opened) > SEALED_OPEN_MAX and self._in_flight is None and self._opened[0] not in self._unsynced:
+            self._opened.pop(0).release()
+
+    # --- the end
+
+    def _check_usable(self) -> None:
+        if self._closed is not None:
+            raise FlussError(*self._closed)
+
+    async def close(self) -> None:
+        """Make everything durable, leave a checkpoint, close the files."""
+        try:
+            await self.flush()
+        except FlussError as error:
+            _log.error("%s: closed with unsynced batches: %s", self._directory, error)
+        self.release()
+
+    def release(self) -> None:
+        """Leave a checkpoint and close the files of an idle log."""
+        if self._closed is not None:
+            return
+        if self._active is not None and self._failure is None and self._durable_end == self._end:
+            self._defer_checkpoint(self._active)
+            for path, (data, site) in self._deferred.items():
+                write_disposable(path, data, site)
+        self._close_files((f"{self._directory}: the bucket was closed, look it up again", ErrorCode.LOG_STORAGE_EXCEPTION))
+
+    async def discard(self) -> None:
+        """The table is gone: tell everyone at once, and close the files when no sync holds them."""
+        gone = (f"{self._directory}: the table was dropped", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
+        self._closed = gone
+        self._end_waits(gone)
+        self._wake()
+        await self._commit.settle(self)
+        self._close_files(gone)
+
+    def _close_files(self, reason: tuple[str, int]) -> None:
+        self._closed = reason
+        for segment in self._segments:
+            segment.release()
+
+
+def _unreadable(segment: Segment, error: OSError) -> FlussError:
+    # Too many open files passes; a bad disk does not, and readers must be told instead of trying for ever.
+    transient = error.errno in _TRANSIENT_ERRNOS
+    code = ErrorCode.LOG_STORAGE_EXCEPTION if transient else ErrorCode.CORRUPT_MESSAGE
+    return FlussError(f"{segment.path}: can't be read: {error}", code)

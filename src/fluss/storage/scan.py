@@ -1,0 +1,87 @@
+"""Walking the batches of a segment file, with checks.
+
+A batch is good when its header makes sense, it ends within the file, its base offset is the one expected next, and, where
+asked, its checksum holds. Length, magic, base offset and commit time are outside the checksum: the first two break the walk
+when wrong, the third is caught by density.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from fluss.formats.log_batch import HEADER_SIZE_BYTES, BatchHeader, parse_header, verify_crc, walk
+from fluss.model.errors import CorruptDataError, ErrorCode
+from fluss.storage import files
+
+_WINDOW_VERIFY_BYTES: Final = 4 * 1024 * 1024
+_WINDOW_HEADERS_BYTES: Final = 8 * 1024
+
+
+class CorruptBatchError(CorruptDataError):
+    """A batch on disk is bad. CORRUPT_MESSAGE makes readers raise; the storage codes would make them retry for ever."""
+
+    def __init__(self, path: Path, position: int, reason: str) -> None:
+        super().__init__(f"{path}: corrupt batch at byte {position}: {reason}", ErrorCode.CORRUPT_MESSAGE)
+        self.path = path
+        self.position = position
+
+    def __reduce__(self) -> tuple[type[CorruptDataError], tuple[str, int]]:
+        return CorruptDataError, (self.message, self.error_code)
+
+
+def _reason(error: CorruptDataError) -> str:
+    # The format layer's text begins with a position within its buffer, which means nothing here.
+    return error.message.partition(": ")[2] or error.message
+
+
+def scan(
+    fd: int, path: Path, position: int, end: int, offset: int, *, verify: bool
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield each batch from `position` to `end`, the first beginning at `offset`; a bad one raises CorruptBatchError.
+
+    With `verify` every byte is read and every checksum compared; without, only headers are read.
+    """
+    window_bytes = _WINDOW_VERIFY_BYTES if verify else _WINDOW_HEADERS_BYTES
+    window, window_start = b"", position
+    while position < end:
+        at = position - window_start
+        if at + HEADER_SIZE_BYTES > len(window):
+            window, window_start, at = files.read_at(fd, min(window_bytes, end - position), position), position, 0
+        try:
+            header = parse_header(window, at)
+            _check_place(header, position, end, offset)
+            if verify:
+                if at + header.size_bytes > len(window):
+                    wanted = min(max(window_bytes, header.size_bytes), end - position)
+                    window, window_start, at = files.read_at(fd, wanted, position), position, 0
+                verify_crc(window, at, header)
+        except CorruptDataError as error:
+            raise CorruptBatchError(path, position, _reason(error)) from None
+        yield position, header
+        position += header.size_bytes
+        offset = header.next_offset
+
+
+def _check_place(header: BatchHeader, position: int, end: int, offset: int) -> None:
+    if header.base_offset != offset:
+        raise CorruptDataError(f"log batch: base offset is {header.base_offset}, {offset} should follow here")
+    if position + header.size_bytes > end:
+        raise CorruptDataError(f"log batch: {header.size_bytes} bytes announced, {end - position} are left")
+
+
+def check(data: bytes, path: Path, position: int, offset: int) -> tuple[int, CorruptBatchError | None]:
+    """Verify batches in memory that were read from `position`: how many bytes are good, and what is wrong after them."""
+    good = 0
+    try:
+        for at, header in walk(data):
+            _check_place(header, at, len(data), offset)
+            verify_crc(data, at, header)
+            good = at + header.size_bytes
+            offset = header.next_offset
+        if good < len(data):
+            raise CorruptDataError(f"log batch: a batch is cut after {len(data) - good} bytes")
+    except CorruptDataError as error:
+        return good, CorruptBatchError(path, position + good, _reason(error))
+    return good, None

@@ -1,0 +1,232 @@
+"""One segment: a file of batches with dense offsets, and its index.
+
+Only the last segment of a log is ever written. Bytes are put at known positions, so a failed or torn append leaves garbage
+only behind the segment's end, where the next append or recovery removes it. A sealed segment is opened when it is first
+read; its bytes were synced before the next segment took a batch, so anything wrong in it is corruption and not a torn tail.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from fluss.formats.log_batch import BatchHeader
+from fluss.storage import files
+from fluss.storage.failpoints import Site
+from fluss.storage.files import BufferLike
+from fluss.storage.index import Checkpoint, OffsetIndex
+from fluss.storage.ranges import ByteRanges
+from fluss.storage.scan import CorruptBatchError, check, scan
+
+_log = logging.getLogger(__name__)
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+WRITERS_SUFFIX: Final = ".writers"
+NO_TIMESTAMP_MS: Final = -1
+
+_LOG_NAME: Final = re.compile(r"(\d{20})\.log\Z")
+_CLOSED: Final = -1
+
+
+def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
+    return directory / f"{base_offset:020d}{suffix}"
+
+
+def list_base_offsets(directory: Path) -> list[int]:
+    """Base offsets of the segments in a directory, ascending; none if there is no directory."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted(int(match[1]) for match in map(_LOG_NAME.match, names) if match)
+
+
+class Segment:
+    __slots__ = (
+        "_fd",
+        "base_offset",
+        "directory",
+        "end_offset",
+        "index",
+        "path",
+        "size_bytes",
+        "timestamp_ms_max",
+        "unsynced_directories",
+        "verified",
+    )
+
+    def __init__(self, directory: Path, base_offset: int) -> None:
+        self.directory = directory
+        self.path = segment_path(directory, base_offset, LOG_SUFFIX)
+        self.base_offset = base_offset
+        self.end_offset = base_offset
+        self.size_bytes = 0
+        self.timestamp_ms_max = NO_TIMESTAMP_MS
+        self.index = OffsetIndex(base_offset)
+        self.verified = ByteRanges()
+        # Directories whose sync must come before the first acknowledged batch of this segment.
+        self.unsynced_directories: tuple[tuple[Path, Site], ...] = ()
+        self._fd = _CLOSED
+
+    @classmethod
+    def create(cls, directory: Path, base_offset: int) -> Segment:
+        segment = cls(directory, base_offset)
+        segment._fd = files.create(segment.path, Site.SEGMENT_CREATE)
+        segment.unsynced_directories = ((directory, Site.SEGMENT_CREATE),)
+        return segment
+
+    @classmethod
+    def sealed(cls, directory: Path, base_offset: int, end_offset: int) -> Segment:
+        """A segment that ends where the next one begins; nothing is opened yet."""
+        segment = cls(directory, base_offset)
+        segment.end_offset = end_offset
+        return segment
+
+    @classmethod
+    def open_last(cls, directory: Path, base_offset: int) -> tuple[Segment, int]:
+        """The last segment up to its checkpoint (or empty without one), and the file's size: the caller recovers."""
+        segment = cls(directory, base_offset)
+        segment._fd = files.open_existing(segment.path, writable=True)
+        file_size_bytes = os.fstat(segment._fd).st_size
+        loaded = segment._load_index()
+        if loaded is not None and loaded[1].size_bytes <= file_size_bytes:
+            segment._adopt(*loaded)
+        return segment, file_size_bytes
+
+    @property
+    def is_open(self) -> bool:
+        return self._fd != _CLOSED
+
+    @property
+    def fd(self) -> int:
+        return self._fd
+
+    @property
+    def index_path(self) -> Path:
+        return segment_path(self.directory, self.base_offset, INDEX_SUFFIX)
+
+    def append(self, batch: BufferLike, base_offset: int, end_offset: int, timestamp_ms: int) -> None:
+        """Write one stamped batch behind the last; on OSError nothing of it counts."""
+        position = self.size_bytes
+        files.write_at(self._fd, batch, position, Site.SEGMENT_APPEND)
+        self.accept(position, len(batch), base_offset, end_offset, timestamp_ms)
+
+    def accept(self, position: int, size_bytes: int, base_offset: int, end_offset: int, timestamp_ms: int) -> None:
+        """Count a batch, known to be good, that lies at the segment's end."""
+        self.index.add(base_offset, position, timestamp_ms)
+        self.size_bytes = position + size_bytes
+        self.end_offset = end_offset
+        self.timestamp_ms_max = timestamp_ms
+        self.verified.add(position, self.size_bytes)
+
+    def cut(self, size_bytes: int, end_offset: int) -> None:
+        """Remove everything behind a batch boundary, from memory first: whatever the disk does, it is not served."""
+        self.size_bytes = size_bytes
+        self.end_offset = end_offset
+        self.index.cut(size_bytes)
+        self.verified.cut(size_bytes)
+        files.truncate(self._fd, size_bytes, Site.SEGMENT_CUT)
+
+    def sync(self, site: Site) -> None:
+        """Make names and bytes durable, in the loop's thread."""
+        for directory, directory_site in self.unsynced_directories:
+            files.sync_directory(directory, directory_site)
+        files.sync(self._fd, site)
+        self.unsynced_directories = ()
+
+    def batches(self, position: int, offset: int, *, verify: bool) -> Iterator[tuple[int, BatchHeader]]:
+        return scan(self._fd, self.path, position, self.size_bytes, offset, verify=verify)
+
+    def headers_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Headers from the batch that contains `offset` to the end."""
+        entry = self.index.at_offset(offset)
+        for position, header in self.batches(entry.position, entry.offset, verify=False):
+            if header.last_offset >= offset:
+                yield position, header
+
+    def locate(self, offset: int) -> tuple[int, BatchHeader]:
+        """Where the batch with `offset` lies."""
+        for found in self.headers_from(offset):
+            return found
+        raise CorruptBatchError(self.path, self.size_bytes, f"the file ends before offset {offset}, later offsets exist")
+
+    def first_at_or_after(self, timestamp_ms: int) -> BatchHeader | None:
+        """The first batch committed at `timestamp_ms` or later."""
+        entry = self.index.before_timestamp(timestamp_ms)
+        for _, header in self.batches(entry.position, entry.offset, verify=False):
+            if header.commit_timestamp_ms >= timestamp_ms:
+                return header
+        return None
+
+    def read(self, offset: int, max_bytes: int, readable_bytes: int) -> bytes:
+        """Whole good batches from the one with `offset` on, within the segment's first `readable_bytes`."""
+        position, first = self.locate(offset)
+        end = readable_bytes
+        if end - position > max_bytes:
+            # Cut at an indexed boundary: that may leave up to one index interval unused, and saves walking every header.
+            end = max(self.index.boundary(position + max_bytes), position + first.size_bytes)
+        data = files.read_at(self._fd, end - position, position)
+        if not self.verified.contains(position, end) or len(data) < end - position:
+            good, problem = check(data, self.path, position, first.base_offset)
+            if problem is not None and not good:
+                raise problem
+            self.verified.add(position, position + good)
+            data = data[:good]
+        return data
+
+    def encode_index(self) -> bytes:
+        return self.index.encode(Checkpoint(self.size_bytes, self.end_offset, self.timestamp_ms_max))
+
+    def ensure_open(self) -> None:
+        """Open a sealed segment, with its index from the file or rebuilt from the log."""
+        if self.is_open:
+            return
+        self._fd = files.open_existing(self.path, writable=False)
+        self.size_bytes = os.fstat(self._fd).st_size
+        loaded = self._load_index()
+        if loaded is not None and loaded[1].size_bytes == self.size_bytes and loaded[1].end_offset == self.end_offset:
+            self._adopt(*loaded)
+        else:
+            self._rebuild_index()
+
+    def release(self) -> None:
+        """Close the file and forget the index."""
+        if self.is_open:
+            files.close(self._fd)
+            self._fd = _CLOSED
+        self.index = OffsetIndex(self.base_offset)
+        self.verified = ByteRanges()
+
+    def _load_index(self) -> tuple[OffsetIndex, Checkpoint] | None:
+        try:
+            data = self.index_path.read_bytes()
+        except OSError:
+            return None
+        return OffsetIndex.decode(data, self.base_offset)
+
+    def _adopt(self, index: OffsetIndex, checkpoint: Checkpoint) -> None:
+        self.index = index
+        self.size_bytes, self.end_offset, self.timestamp_ms_max = checkpoint
+
+    def _rebuild_index(self) -> None:
+        """Index what can be walked. A break in the walk is met again, and reported, by whoever reads up to it."""
+        self.index = OffsetIndex(self.base_offset)
+        end_offset = self.base_offset
+        try:
+            for position, header in self.batches(0, self.base_offset, verify=False):
+                self.index.add(header.base_offset, position, header.commit_timestamp_ms)
+                self.timestamp_ms_max = header.commit_timestamp_ms
+                end_offset = header.next_offset
+        except CorruptBatchError as error:
+            _log.error("%s", error)
+            return
+        if end_offset == self.end_offset:
+            try:
+                files.replace(self.index_path, self.encode_index(), Site.INDEX_REPLACE, durable=False)
+            except OSError as error:
+                _log.warning("%s was rebuilt but could not be written: %s", self.index_path, error)

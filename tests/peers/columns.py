@@ -1,0 +1,49 @@
+"""Columns by their Fluss type names, the one spelling that every peer understands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+_PLAIN: Mapping[str, pa.DataType] = {
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "STRING": pa.string(),
+    "BYTES": pa.binary(),
+    "DATE": pa.date32(),
+}
+_TIME = {0: pa.time32("s"), 3: pa.time32("ms"), 6: pa.time64("us"), 9: pa.time64("ns")}
+_UNITS = {0: "s", 3: "ms", 6: "us", 9: "ns"}
+_PARAMETRISED = re.compile(r"(\w+)\((\d+)(?:,\s*(\d+))?\)")
+
+
+def arrow_type(name: str) -> pa.DataType:
+    """The Arrow type of a scalar Fluss type, for the precisions that Arrow has a unit for."""
+    if name in _PLAIN:
+        return _PLAIN[name]
+    match = _PARAMETRISED.fullmatch(name)
+    if match is None:
+        raise ValueError(f"not a scalar Fluss type: {name}")
+    root, first, second = match[1], int(match[2]), int(match[3] or 0)
+    if root == "DECIMAL":
+        return pa.decimal128(first, second)
+    if root == "BINARY":
+        return pa.binary(first)
+    if root == "TIME":
+        return _TIME[first]
+    if root == "TIMESTAMP":
+        return pa.timestamp(_UNITS[first])
+    if root == "TIMESTAMP_LTZ":
+        return pa.timestamp(_UNITS[first], tz="UTC")
+    raise ValueError(f"not a scalar Fluss type: {name}")
+
+
+def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
+    return pa.schema([pa.field(name, arrow_type(type_name)) for name, type_name in columns.items()])

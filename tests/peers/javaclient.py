@@ -1,0 +1,63 @@
+"""The real Java client of Apache Fluss, in a JVM of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from filelock import FileLock
+
+from fluss.testing.maven import CLIENT_ARTIFACTS, cache_dir, fetch_jars
+from tests.peers.jsonlines import JsonLinesProcess
+from tests.peers.peer import Peer
+
+_SOURCES = Path(__file__).parent / "java" / "peer"
+_COMPILE_TIMEOUT_S = 120
+_JVM_OPTIONS = (
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:-UsePerfData",
+    "-Dlog4j2.level=WARN",
+)
+
+
+class JavaPeer(Peer):
+    """fluss-client 0.9.1; `config` takes Java's keys, e.g. `{"client.writer.batch-timeout": "0ms"}`."""
+
+    def __init__(self, bootstrap_servers: str, work_dir: Path, config: Mapping[str, str] | None = None) -> None:
+        jars = fetch_jars("client", CLIENT_ARTIFACTS)
+        class_path = f"{_compile(jars)}:{jars}/*"
+        command = [_tool("java"), *_JVM_OPTIONS, "-cp", class_path, "peer.Driver"]
+        process = JsonLinesProcess("Java client", command, log_file=work_dir / "java-client.log")
+        super().__init__(process, bootstrap_servers, config or {})
+
+
+def _compile(jars: Path) -> Path:
+    """The directory of the driver's classes; compiled once for a state of its sources."""
+    sources = sorted(_SOURCES.glob("*.java"))
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources) + jars.name.encode())
+    root = cache_dir()
+    final = root / f"driver-{digest.hexdigest()[:12]}"
+    with FileLock(root / "driver.lock", timeout=_COMPILE_TIMEOUT_S + 60):
+        if not final.is_dir():
+            # Renamed when complete, so that the directory is whole whenever it exists.
+            scratch = Path(tempfile.mkdtemp(dir=root, prefix="compile-"))
+            command = [_tool("javac"), "-cp", f"{jars}/*", "-d", str(scratch), *map(str, sources)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False)
+            if done.returncode != 0:
+                shutil.rmtree(scratch)
+                raise RuntimeError(f"the Java driver does not compile:\n{done.stderr}")
+            scratch.rename(final)
+    return final
+
+
+def _tool(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise RuntimeError(f"a Java 17 development kit ({name}) is needed for the Java client and is not on the PATH")
+    return found

@@ -1,0 +1,157 @@
+"""What every peer can do: one client connection and the commands on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from tests.peers.jsonlines import JsonLinesProcess
+
+Row = dict[str, Any]
+Columns = Mapping[str, str]
+
+DEFAULT_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record of a log as a peer saw it."""
+
+    bucket: int
+    partition: int | None
+    offset: int
+    timestamp: int
+    change: str
+    """`+A`, `+I`, `-U`, `+U` or `-D`."""
+    row: Row
+
+
+class Tail:
+    """A scanner that runs in the peer until it is stopped."""
+
+    def __init__(self, peer: Peer, name: str) -> None:
+        self._peer, self._name = peer, name
+
+    def take(self, count: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[Record]:
+        """Wait until at least `count` records arrived that were not taken yet, and take all."""
+        return [Record(**item) for item in self._peer.process.take_events(self._name, count, timeout_s)]
+
+    def stop(self) -> None:
+        self._peer.call("stop_tail", tail=self._name)
+
+
+class Peer:
+    """A connected client. Arguments named `timeout_s` bound each call; a peer that hangs is killed."""
+
+    def __init__(self, process: JsonLinesProcess, bootstrap_servers: str, config: Mapping[str, str]) -> None:
+        self.process = process
+        self._tails = 0
+        self.call("connect", config={"bootstrap.servers": bootstrap_servers, **config})
+
+    def call(self, command: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, **arguments: Any) -> Any:
+        return self.process.call(command, timeout_s, **arguments)
+
+    def create_database(self, database: str, *, ignore_if_exists: bool = True) -> None:
+        self.call("create_database", database=database, ignore_if_exists=ignore_if_exists)
+
+    def drop_database(self, database: str) -> None:
+        self.call("drop_database", database=database)
+
+    def list_databases(self) -> list[str]:
+        return list(self.call("list_databases"))
+
+    def create_table(self, database: str, table: str, columns: Columns, **options: Any) -> None:
+        """`columns` by Fluss type names; options: primary_keys, partition_keys, bucket_count, bucket_keys, comment,
+        properties, custom_properties."""
+        self.call("create_table", database=database, table=table, columns=dict(columns), **options)
+
+    def drop_table(self, database: str, table: str) -> None:
+        self.call("drop_table", database=database, table=table)
+
+    def list_tables(self, database: str) -> list[str]:
+        return list(self.call("list_tables", database=database))
+
+    def table_info(self, database: str, table: str) -> dict[str, Any]:
+        """table_id, schema_id, bucket_count, columns, primary_keys, bucket_keys, partition_keys, comment, properties,
+        custom_properties."""
+        info: dict[str, Any] = self.call("table_info", database=database, table=table)
+        return info
+
+    def create_partition(self, database: str, table: str, spec: Mapping[str, str]) -> None:
+        self.call("create_partition", database=database, table=table, spec=dict(spec))
+
+    def list_partitions(self, database: str, table: str) -> dict[str, int]:
+        """Partition ids by name."""
+        return dict(self.call("list_partitions", database=database, table=table))
+
+    def append_rows(
+        self,
+        database: str,
+        table: str,
+        rows: Sequence[Row],
+        *,
+        flush: bool = True,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        arguments = {"database": database, "table": table, "rows": list(rows), "flush": flush}
+        self.call("append_rows", timeout_s=timeout_s, **arguments)
+
+    def upsert_rows(self, database: str, table: str, rows: Sequence[Row]) -> None:
+        self.call("upsert_rows", database=database, table=table, rows=list(rows))
+
+    def delete_rows(self, database: str, table: str, keys: Sequence[Row]) -> None:
+        self.call("delete_rows", database=database, table=table, rows=list(keys))
+
+    def lookup(self, database: str, table: str, keys: Sequence[Row]) -> list[Row | None]:
+        """The row of each key, None for a key that has none."""
+        return list(self.call("lookup", database=database, table=table, rows=list(keys)))
+
+    def flush(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Wait until all rows appended so far are acknowledged."""
+        self.call("flush", timeout_s=timeout_s)
+
+    def scan_records(
+        self,
+        database: str,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> list[Record]:
+        """All records of all buckets from the earliest to the latest offset at the time of the call."""
+        found = self.call("scan_records", database=database, table=table, columns=columns, timeout_s=timeout_s)
+        return [Record(**item) for item in found]
+
+    def scan_rows(self, database: str, table: str, *, columns: Sequence[str] | None = None) -> list[Row]:
+        return [record.row for record in self.scan_records(database, table, columns=columns)]
+
+    def start_tail(self, database: str, table: str, start: str = "earliest") -> Tail:
+        """Follow a table from `earliest` or `latest`."""
+        self._tails += 1
+        name = f"tail-{self._tails}"
+        self.call("start_tail", tail=name, database=database, table=table, start=start)
+        return Tail(self, name)
+
+    def list_offsets(
+        self, database: str, table: str, spec: str | int = "latest", *, partition: str | None = None
+    ) -> dict[int, int]:
+        """Offsets by bucket; `spec` is `earliest`, `latest` or a timestamp in milliseconds."""
+        found = self.call("list_offsets", database=database, table=table, spec=spec, partition=partition)
+        return {int(bucket): offset for bucket, offset in found.items()}
+
+    def close(self) -> None:
+        """Close the client's connection as a user would, then end the process."""
+        try:
+            self.call("close")
+        finally:
+            self.process.kill()
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.process.kill()

@@ -1,0 +1,76 @@
+"""The three facades offer the same names with the same parameters, and importing the package is light."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import fluss
+import fluss.aio
+import fluss.sync
+
+FACADES = [fluss, fluss.aio, fluss.sync]
+SHELLS = [
+    "AppendWriter",
+    "FlussAdmin",
+    "FlussConnection",
+    "FlussTable",
+    "LogScanner",
+    "TableAppend",
+    "TableScan",
+    "WriteResultHandle",
+]
+
+
+def methods(facade: ModuleType, name: str) -> dict[str, list[str]]:
+    shell = getattr(facade, name)
+    return {
+        member: list(inspect.signature(value).parameters) if callable(value) else ["<property>"]
+        for member, value in inspect.getmembers(shell)
+        if not member.startswith("_")
+    }
+
+
+def test_names_agree() -> None:
+    assert sorted(fluss.__all__) == sorted(fluss.aio.__all__) == sorted(fluss.sync.__all__)
+
+
+@pytest.mark.parametrize("name", sorted(set(fluss.__all__) - set(SHELLS)))
+def test_values_are_the_same_objects(name: str) -> None:
+    assert getattr(fluss, name) is getattr(fluss.aio, name) is getattr(fluss.sync, name)
+
+
+@pytest.mark.parametrize("name", SHELLS)
+def test_shells_have_the_same_methods(name: str) -> None:
+    assert methods(fluss, name) == methods(fluss.aio, name) == methods(fluss.sync, name)
+
+
+@pytest.mark.parametrize("name", SHELLS)
+def test_what_is_awaited(name: str) -> None:
+    """`fluss.sync` awaits nothing; `fluss.aio` awaits all that `fluss` awaits, and reading from scanners too."""
+
+    def awaited(facade: ModuleType) -> set[str]:
+        shell = getattr(facade, name)
+        return {m for m in methods(facade, name) if inspect.iscoroutinefunction(getattr(shell, m))}
+
+    assert awaited(fluss.sync) == set()
+    extra = awaited(fluss.aio) - awaited(fluss)
+    reads = {"poll", "poll_arrow", "poll_batches", "poll_record_batch", "to_arrow", "to_pandas"}
+    assert extra == (reads if name == "LogScanner" else set())
+    assert awaited(fluss) <= awaited(fluss.aio)
+
+
+def test_import_loads_no_arrow() -> None:
+    code = "import fluss, sys; fluss.Config(); assert not {'pyarrow', 'numpy', 'pandas', 'asyncio'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_unknown_names_are_attribute_errors() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = fluss.no_such_name
+    assert "FlussConnection" in dir(fluss)
+    assert fluss.__version__
