@@ -1,4 +1,8 @@
-"""Environments of the peers: `python -m tests.peers.environments pyfluss` makes one and prints its interpreter."""
+"""What the peers need, made once: `python -m tests.peers.environments pyfluss java`.
+
+`pyfluss` is a virtual environment, `java` the jars of Apache Fluss's server and client and the compiled driver. Tests
+make both on first use; doing it before keeps downloads out of the tests' time limits.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,12 @@ import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Callable
 from pathlib import Path
 
 from filelock import FileLock
+
+from fluss.testing.maven import SERVER_ARTIFACTS, fetch_jars
 
 _ROOT = Path(__file__).parents[2]
 _PEERS = _ROOT / ".peers"
@@ -38,7 +45,18 @@ def _environment(name: str, requirements: Path) -> Path:
     return python
 
 
+def _jars_and_driver() -> Path:
+    # Here, because making the pyfluss environment must not need what the Java client needs.
+    from tests.peers.javaclient import compiled_driver
+
+    fetch_jars("server", SERVER_ARTIFACTS)
+    return compiled_driver()
+
+
+_MAKERS: dict[str, Callable[[], Path]] = {"pyfluss": pyfluss_python, "java": _jars_and_driver}
+
 if __name__ == "__main__":
-    if sys.argv[1:] != ["pyfluss"]:
-        sys.exit("usage: python -m tests.peers.environments pyfluss")
-    print(pyfluss_python())
+    if not sys.argv[1:] or not set(sys.argv[1:]) <= _MAKERS.keys():
+        sys.exit(f"usage: python -m tests.peers.environments {' | '.join(_MAKERS)} ...")
+    for name in sys.argv[1:]:
+        print(_MAKERS[name]())

@@ -30,15 +30,19 @@ class JavaPeer(Peer):
     """fluss-client 0.9.1; `config` takes Java's keys, e.g. `{"client.writer.batch-timeout": "0ms"}`."""
 
     def __init__(self, bootstrap_servers: str, work_dir: Path, config: Mapping[str, str] | None = None) -> None:
-        jars = fetch_jars("client", CLIENT_ARTIFACTS)
-        class_path = f"{_compile(jars)}:{jars}/*"
+        class_path = f"{compiled_driver()}:{_client_jars()}/*"
         command = [_tool("java"), *_JVM_OPTIONS, "-cp", class_path, "peer.Driver"]
         process = JsonLinesProcess("Java client", command, log_file=work_dir / "java-client.log")
         super().__init__(process, bootstrap_servers, config or {})
 
 
-def _compile(jars: Path) -> Path:
+def _client_jars() -> Path:
+    return fetch_jars("client", CLIENT_ARTIFACTS)
+
+
+def compiled_driver() -> Path:
     """The directory of the driver's classes; compiled once for a state of its sources."""
+    jars = _client_jars()
     sources = sorted(_SOURCES.glob("*.java"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources) + jars.name.encode())
     root = cache_dir()

@@ -46,10 +46,6 @@ class JsonLinesProcess:
         self._reader = threading.Thread(target=self._read, name=f"{name}-reader", daemon=True)
         self._reader.start()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def call(self, command: str, timeout_s: float, **arguments: Any) -> Any:
         """Run one command. The driver gets the limit too, so that it can name what hung."""
         self._last_id += 1

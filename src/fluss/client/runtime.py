@@ -14,7 +14,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from fluss.model.errors import FlussError
@@ -24,7 +24,6 @@ T = TypeVar("T")
 EXIT_DRAIN_S_MAX = 5.0
 WORKER_COUNT = 2
 _START_S_MAX = 10.0
-_WAIT_STEP_S = 3600.0
 
 
 class Drainable(Protocol):
@@ -91,20 +90,10 @@ def run(coro: Coroutine[Any, Any, T]) -> T:
         raise RuntimeError("A blocking call was made on the client's I/O thread; it would wait for itself for ever.")
     future = asyncio.run_coroutine_threadsafe(coro, runtime.loop)
     try:
-        return _result(future)
+        return future.result()
     except BaseException:
         future.cancel()
         raise
-
-
-def _result(future: Future[T]) -> T:
-    # On some platforms a wait without a limit can't be interrupted from the keyboard.
-    while True:
-        try:
-            return future.result(_WAIT_STEP_S)
-        except TimeoutError:
-            if future.done():
-                raise
 
 
 async def bridge(coro: Coroutine[Any, Any, T]) -> T:

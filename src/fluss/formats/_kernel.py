@@ -281,13 +281,13 @@ class RowAppender:
             return self._integer(i, value)
         if kind == _STRING:
             return self._string(i, value)
-        if kind == _DOUBLE or kind == _FLOAT:
+        if kind in (_DOUBLE, _FLOAT):
             return self._floating(i, value, kind == _FLOAT)
         if kind == _BOOL:
             if value is True or value is False:
                 return value
             raise self._mismatch(i, value)
-        if kind == _BYTES or kind == _BINARY:
+        if kind in (_BYTES, _BINARY):
             return self._binary(i, value, kind == _BINARY)
         if kind == _DECIMAL:
             return self._decimal(i, value)
@@ -417,9 +417,10 @@ class RowAppender:
                 raise self._mismatch(i, value)
             if value != value:  # pandas.NaT is a datetime
                 return self._null(i)
-        if value.tzinfo is None or value.utcoffset() is None:
-            delta = value.replace(tzinfo=None) - _EPOCH
-        elif with_zone:
+        zone = value.tzinfo
+        if zone is None:
+            delta = value - _EPOCH
+        elif with_zone and (zone is UTC or value.utcoffset() is not None):
             delta = value - _EPOCH_UTC
         else:
             raise self._mismatch(i, value)
@@ -593,9 +594,7 @@ def _does_not_fit(source: _Source, row: cython.Py_ssize_t, value: cython.longlon
     return SchemaMismatchError(f"Column {source.name!r}: {value} in row {row} does not fit.")
 
 
-def encode_columns(
-    columns: Sequence[Any], row_count: int, null_bits: bool
-) -> tuple[bytearray, bytearray]:
+def encode_columns(columns: Sequence[Any], row_count: int, null_bits: bool) -> tuple[bytearray, bytearray]:
     """Compacted rows, or keys when there are no null bits, and the int32 offsets of where each begins and ends.
 
     A column is (name, spec, (validity, value offsets, values), offset).
@@ -807,7 +806,7 @@ def _append_value(out: bytearray, spec: object, value: object) -> object:
         out += value.to_bytes(spec[1], "little", signed=True)
     elif code == _CODE_FIXED_FLOAT:
         out += struct.pack("<f" if spec[1] == 4 else "<d", value)
-    elif code == _CODE_BYTES or code == _CODE_FIXED_BYTES:
+    elif code in (_CODE_BYTES, _CODE_FIXED_BYTES):
         content: bytes = value.encode() if isinstance(value, str) else value
         _append_varint(out, len(content))
         out += content
@@ -911,11 +910,8 @@ def decode_columns(
 ) -> list[tuple[bytearray | None, int, bytearray | None, bytearray]]:
     """Per column: validity (None when nothing is null), null count, value offsets (None when fixed), values."""
     i: cython.Py_ssize_t
-    c: cython.Py_ssize_t
     rows: _Rows = _Rows(data, offsets, row_count, (len(specs) + 7) // 8 if null_bits else 0)
-    columns: list = []
-    for c in range(len(specs)):
-        columns.append(_take_column(rows, c, specs[c]))
+    columns: list = [_take_column(rows, c, specs[c]) for c in range(len(specs))]
     for i in range(rows.count):
         if rows.cursor[i] != rows.offsets[i + 1]:
             raise CorruptDataError(f"row {i}: {rows.offsets[i + 1] - rows.cursor[i]} bytes left over")
@@ -943,7 +939,7 @@ def _take_column(rows: _Rows, column: cython.Py_ssize_t, spec: object) -> tuple:
         values = _take_bools(rows, valid)
     elif code == _CODE_BIG_DECIMAL:
         values = _take_big_decimals(rows, valid)
-    elif code == _CODE_FIXED_INT or code == _CODE_FIXED_FLOAT or code == _CODE_FIXED_BYTES:
+    elif code in (_CODE_FIXED_INT, _CODE_FIXED_FLOAT, _CODE_FIXED_BYTES):
         values = _take_fixed(rows, valid, spec[1], code == _CODE_FIXED_BYTES)
     else:
         values = _take_timestamps(rows, valid, spec[2])

@@ -15,8 +15,7 @@ from fluss.model.errors import CorruptDataError
 DECODED_SIZE_MAX_BYTES: Final = 1 << 30
 BUFFER_COUNT_MAX: Final = 1 << 16
 
-_CONTINUATION: Final = b"\xff\xff\xff\xff"
-_PREFIX_BYTES: Final = 8  # continuation marker and metadata size
+_CONTINUATION: Final = 0xFFFFFFFF
 _HEADER_TYPE_RECORD_BATCH: Final = 3
 _STORED_RAW: Final = -1
 
@@ -28,6 +27,8 @@ _BATCH_LENGTH: Final = 0
 _BATCH_BUFFERS: Final = 2
 _BATCH_COMPRESSION: Final = 3
 
+_PREFIX: Final = struct.Struct("<Ii")  # continuation marker and metadata size
+_PREFIX_BYTES: Final = _PREFIX.size
 _I64: Final = struct.Struct("<q")
 _I32: Final = struct.Struct("<i")
 _U32: Final = struct.Struct("<I")
@@ -52,9 +53,9 @@ def parse_record_batch_message(view: memoryview) -> RecordBatchMessage:
 
 
 def _parse(view: memoryview) -> RecordBatchMessage:
-    if view[:4] != _CONTINUATION:
-        raise CorruptDataError(f"Arrow message: starts with {bytes(view[:4]).hex() or 'nothing'}, not with ffffffff")
-    (metadata_size,) = _I32.unpack_from(view, 4)
+    marker, metadata_size = _PREFIX.unpack_from(view, 0)
+    if marker != _CONTINUATION:
+        raise CorruptDataError(f"Arrow message: starts with {marker:08x}, not with {_CONTINUATION:08x}")
     body_start = _PREFIX_BYTES + metadata_size
     if metadata_size <= 0 or body_start > len(view):
         raise CorruptDataError(f"Arrow message: metadata of {metadata_size} bytes in {len(view)} bytes")

@@ -69,7 +69,7 @@ def encode(batch: pa.RecordBatch, codec: Codec) -> pa.Buffer:
         return batch.serialize()
     sink = pa.BufferOutputStream()
     options = _write_options(codec, batch.nbytes >= THREADED_COMPRESSION_MIN_BYTES)
-    # pyarrow compresses only inside a stream: write one, then drop the schema message before the batch and the end mark.
+    # pyarrow compresses only inside a stream: drop the schema message before the batch and the end mark behind it.
     with ipc.RecordBatchStreamWriter(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
     stream = sink.getvalue()

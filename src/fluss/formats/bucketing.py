@@ -39,9 +39,7 @@ class BucketAssigner:
 
     __slots__ = ("_bucket_count", "_format", "_names", "_sign_extend")
 
-    def __init__(
-        self, key_columns: Sequence[Column], bucket_count: int, variant: BucketHash = BucketHash.JAVA
-    ) -> None:
+    def __init__(self, key_columns: Sequence[Column], bucket_count: int, variant: BucketHash = BucketHash.JAVA) -> None:
         self._names = [column.name for column in key_columns]
         self._format = CompactedFormat(key_columns, with_null_bits=False)
         self._bucket_count = bucket_count

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from fluss.formats import kernel
-from fluss.formats.kinds import CODE_BYTES, CODE_FIXED_BYTES, Spec, kind_of, spec_of
-from fluss.model.arrow_types import arrow_field, to_arrow
+from fluss.formats.kinds import CODE_BYTES, Spec, kind_of, spec_of
+from fluss.model.arrow_types import arrow_field
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
 from fluss.model.schema import Column
 
@@ -19,7 +19,10 @@ KernelColumn: TypeAlias = tuple[str, Spec, tuple[Any, Any, Any], int]
 
 
 class CompactedFormat:
-    """Writes and reads compacted rows of given columns; `with_null_bits=False` makes keys, which can't be null."""
+    """Writes and reads compacted rows of given columns; `with_null_bits=False` makes keys, which can't be null.
+
+    One thread at a time may use `encode_row`; the rest has no state.
+    """
 
     __slots__ = ("_appender", "_arrow_schema", "_names", "_specs", "_with_null_bits")
 

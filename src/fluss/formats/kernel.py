@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from fluss.formats import _kernel as implementation
-elif os.environ.get("FLUSS_PURE") == "1":
+if TYPE_CHECKING or os.environ.get("FLUSS_PURE") == "1":
     from fluss.formats import _kernel as implementation
 else:
     try:

@@ -90,10 +90,10 @@ class BatchHeader(NamedTuple):
 
 def parse_header(buf: BufferLike, position: int = 0) -> BatchHeader:
     """Read and check the header at `position`; the batch itself may be longer than `buf`."""
-    available_bytes = len(buf) - position
-    if position < 0 or available_bytes < HEADER_SIZE_BYTES:
+    left_bytes = max(len(buf) - position, 0)
+    if position < 0 or left_bytes < HEADER_SIZE_BYTES:
         raise CorruptDataError(
-            f"log batch at byte {position}: a header takes {HEADER_SIZE_BYTES} bytes, {max(available_bytes, 0)} are left"
+            f"log batch at byte {position}: a header takes {HEADER_SIZE_BYTES} bytes, {left_bytes} are left"
         )
     header = BatchHeader._make(_HEADER.unpack_from(buf, position))
     problem = _header_problem(header)

@@ -32,7 +32,7 @@ class RowBuilder:
 
     Every value is checked when it is appended, so that an error names the row's mistake where it was made and `build`
     can't fail. Digits of a time or timestamp beyond the column's precision are cut off, towards the past; a datetime
-    with a time zone is converted to UTC for TIMESTAMP_LTZ, one without is taken as UTC.
+    with a time zone is converted to UTC for TIMESTAMP_LTZ, one without is taken as UTC. One thread at a time.
     """
 
     __slots__ = ("_appender", "_arrow_schema", "_estimated_bytes", "_kinds", "_row_count")

@@ -28,9 +28,7 @@ def to_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 def to_tuples(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
     """One tuple per row, in column order."""
-    columns = [
-        column_values(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)
-    ]
+    columns = [column_values(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
     return list(zip(*columns, strict=True))
 
 

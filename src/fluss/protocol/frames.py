@@ -176,7 +176,7 @@ class FrameReader:
                 header = bytes(self._scratch[begin : begin + self._header_size_bytes])
                 raise BadLengthError(length, self._frame_size_bytes_max, frames, header)
             if self._end - begin >= length:
-                frames.append(bytes(memoryview(self._scratch)[begin : begin + length]))
+                frames.append(self._scratch[begin : begin + length])
                 self._start = begin + length
             elif length + LENGTH_SIZE_BYTES > len(self._scratch):
                 self._begin_large(length, begin)

@@ -35,7 +35,7 @@ class Limits:
     request_bytes_per_connection_max: int = 8 * _MIB
     requests_per_connection_max: int = 1_024
     request_bytes_total_max: int = 256 * _MIB
-    frame_stall_ms_max: int = 30_000  # a large frame that gets no byte for so long loses its connection
+    frame_wait_ms_max: int = 120_000  # a large frame that is not there by then loses its connection
 
     # Responses not taken by the client yet: above the limit the connection's requests wait.
     response_bytes_per_connection_max: int = 1 * _MIB

@@ -13,7 +13,7 @@ from fluss.model.errors import FlussError, TimeoutError
 from fluss.protocol import frames
 from fluss.server.answers import Answer, Part, error_frame, success_frame
 from fluss.server.context import Aside, ConnectionContext
-from fluss.server.dispatch import dispatch, name_of
+from fluss.server.dispatch import dispatch
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""Durable storage of the server: catalog, logs, recovery. Nothing here knows of sockets or messages."""

@@ -1,9 +1,9 @@
 """Group commit: one sync makes every batch durable that was appended before it began.
 
-Each log has at most one sync in flight. The first append of a loop turn asks for a sync at the end of that turn, so all
-appends of the turn share it; appends that arrive while it runs are covered by the next one, which starts the moment the
-first returns. No timers: a lone append waits for its own sync and one hop back to the loop. What a failed sync means is the
-log's business; here it is only carried back.
+Each log has at most one sync in flight. The first append of a loop turn asks for a sync at the end of that turn, so
+all appends of the turn share it; appends that arrive while it runs are covered by the next one, which starts the
+moment the first returns. No timers: a lone append waits for its own sync and one hop back to the loop. What a failed
+sync means is the log's business; here it is only carried back.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ THREADS: Final = 4
 class Durable(asyncio.Future[None]):
     """Completes when the batches appended before a sync are on disk; shared by all of them.
 
-    It refuses `cancel`, so a waiter that gives up can't take the others with it: a cancelled task ends when the sync does.
-    To stop waiting earlier, use `asyncio.wait` with a timeout.
+    It refuses `cancel`, so a waiter that gives up can't take the others with it: a cancelled task ends when the sync
+    does. To stop waiting earlier, use `asyncio.wait` with a timeout.
     """
 
     def cancel(self, msg: Any | None = None) -> bool:

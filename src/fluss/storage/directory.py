@@ -1,8 +1,9 @@
 """The data directory: its format version, its lock, and the paths of what lies in it.
 
-A directory belongs to us when it has a `format_version` file. A newer version is refused, for an old program would read new
-files wrongly; a directory with foreign files is refused, for we would mix ours with them. The lock is an flock, so the
-kernel frees it when its holder dies; the holder's pid lies in a file of its own, because opening a lock file empties it.
+A directory belongs to us when it has a `format_version` file. A newer version is refused, for an old program would
+read new files wrongly; a directory with foreign files is refused, for we would mix ours with them. The lock is an
+flock, so the kernel frees it when its holder dies; the holder's pid lies in a file of its own, because opening a lock
+file empties it.
 """
 
 from __future__ import annotations
@@ -93,7 +94,9 @@ def _make(root: Path) -> None:
         files.make_directory(path, Site.DIRECTORY_CREATE)
         files.sync_directory(path.parent, Site.DIRECTORY_CREATE)
     if not root.is_dir():
-        raise DataDirectoryError(f"Data directory {root} is a file. Name a directory, or a path that does not exist yet.")
+        raise DataDirectoryError(
+            f"Data directory {root} is a file. Name a directory, or a path that does not exist yet."
+        )
 
 
 def _version(root: Path) -> int | None:
@@ -107,8 +110,8 @@ def _version(root: Path) -> int | None:
         )
         if foreign:
             raise DataDirectoryError(
-                f"Data directory {root} has files but no '{VERSION_NAME}' file (found {foreign[0]!r}), so it was not made by "
-                "this program. Name an empty directory, or one that a server has used before."
+                f"Data directory {root} has files but no '{VERSION_NAME}' file (found {foreign[0]!r}), so it was not made "
+                "by this program. Name an empty directory, or one that a server has used before."
             )
         return None
     with path.open("rb") as file:

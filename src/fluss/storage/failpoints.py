@@ -1,9 +1,10 @@
 """Named places at which a crash or an I/O error can be made to happen.
 
 A crash test must be able to stop the process at each step that touches the disk, and must know that it missed none. So
-the steps are a closed list: `Site` says where in the storage layer, the step says before, in the middle of, or after what.
-Armed by `FLUSS_FAIL_POINT="name[:count[:action]]"`: at the count-th hit (default the first) the process kills itself with
-SIGKILL, or, by action, raises `FailPointHit` ("raise") or an OSError ("eio", "enospc"). An armed point fires once.
+the steps are a closed list: `Site` says where in the storage layer, the step says before, in the middle of, or after
+what. Armed by `FLUSS_FAIL_POINT="name[:count[:action]]"`: at the count-th hit (default the first) the process kills
+itself with SIGKILL, or, by action, raises `FailPointError` ("raise") or an OSError ("eio", "enospc"). An armed point
+fires once.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ STEPS: Final[dict[Site, tuple[Step, ...]]] = {
 NAMES: Final[tuple[str, ...]] = tuple(f"{site}.{step}" for site, steps in STEPS.items() for step in steps)
 
 
-class FailPointHit(Exception):
+class FailPointError(Exception):
     """Raised by an armed fail point with the action "raise"."""
 
 
@@ -116,7 +117,7 @@ class FailPoint:
 
     def fire(self) -> NoReturn:
         if self.action == "raise":
-            raise FailPointHit(self.name)
+            raise FailPointError(self.name)
         if self.action in ("eio", "enospc"):
             code = errno.EIO if self.action == "eio" else errno.ENOSPC
             raise OSError(code, f"{os.strerror(code)} (fail point {self.name})")

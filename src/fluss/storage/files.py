@@ -1,9 +1,9 @@
 """The only door from storage to the disk: write, sync, rename, remove, truncate, make.
 
-Fault model. A write may be torn at any byte, and until a sync returned its bytes may vanish or reach the disk in any order.
-A created, renamed or removed name is lost unless its directory was synced afterwards. A sync that failed says nothing about
-what is on disk, and a later sync that succeeds does not repair it. A full disk can refuse any write half way.
-What was synced stays, but may rot; so whoever reads, checks.
+Fault model. A write may be torn at any byte, and until a sync returned its bytes may vanish or reach the disk in any
+order. A created, renamed or removed name is lost unless its directory was synced afterwards. A sync that failed says
+nothing about what is on disk, and a later sync that succeeds does not repair it. A full disk can refuse any write half
+way. What was synced stays, but may rot; so whoever reads, checks.
 
 Each call passes the fail points of its `Site`. SQLite does its own I/O; its commits pass through `around_commit`.
 """

@@ -1,8 +1,9 @@
 """Sparse index of one segment: offset and commit time to byte position, about one entry per 4 KiB.
 
-Every entry points at the first byte of a batch, so positions from here are also safe places to cut a read. Commit times
-never decrease along a log, so a binary search over them is right. The file form is disposable: checksummed, bound to the
-segment's base offset and to the length of log it covers, and rebuilt from the log whenever anything about it is wrong.
+Every entry points at the first byte of a batch, so positions from here are also safe places to cut a read. Commit
+times never decrease along a log, so a binary search over them is right. The file form is disposable: checksummed,
+bound to the segment's base offset and to the length of log it covers, and rebuilt from the log whenever anything about
+it is wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from crc32c import crc32c
 INTERVAL_BYTES: Final = 4096
 
 _MAGIC: Final = b"FLIX"
-# In the machine's own byte order, as the arrays are: a file from another kind of machine fails the check and is rebuilt.
+# In the machine's own byte order, as the arrays are: a file from another kind of machine is rebuilt.
 _HEADER: Final = struct.Struct("=4sHxxqqqqI")
 _CRC: Final = struct.Struct("=I")
 _VERSION: Final = 1
@@ -88,9 +89,7 @@ class OffsetIndex:
 
     def encode(self, checkpoint: Checkpoint) -> bytes:
         header = _HEADER.pack(_MAGIC, _VERSION, self.base_offset, *checkpoint, len(self))
-        body = b"".join(
-            (header, self._offsets.tobytes(), self._positions.tobytes(), self._timestamps.tobytes())
-        )
+        body = b"".join((header, self._offsets.tobytes(), self._positions.tobytes(), self._timestamps.tobytes()))
         return body + _CRC.pack(crc32c(body))
 
     @classmethod

@@ -1,10 +1,10 @@
 """The log of one bucket: segments, the writers' state, what is durable, and who waits for it.
 
-All calls are made on the loop; only `LogSync.run` runs in a thread. An append puts bytes into the page cache and hands out
-a future; the high watermark follows the syncs, so a reader never sees a batch that a crash can take back (with
-`fsync=False` it follows the appends, and a power loss can take the last seconds). The checksum of a batch is checked here
-and nowhere before. A failed sync makes the log read-only for good: what reached the disk is unknown, so the unacknowledged
-tail is cut off and no later sync is asked to vouch for it.
+All calls are made on the loop; only `LogSync.run` runs in a thread. An append puts bytes into the page cache and hands
+out a future; the high watermark follows the syncs, so a reader never sees a batch that a crash can take back (with
+`fsync=False` it follows the appends, and a power loss can take the last seconds). The checksum of a batch is checked
+here and nowhere before. A failed sync makes the log read-only for good: what reached the disk is unknown, so the
+unacknowledged tail is cut off and no later sync is asked to vouch for it.
 """
 
 from __future__ import annotations
@@ -126,14 +126,23 @@ class BucketLog:
 
     @property
     def is_idle(self) -> bool:
-        """Nobody waits, everything is durable: the log may be closed and opened again at will."""
-        return not self._waiters and self._durable_end == self._end and not self._commit.is_busy(self)
+        """Nobody waits, everything is durable: the log may be closed and opened again at will.
+
+        Not a failed one: opening it again would forget the failure.
+        """
+        if self._waiters or self._failure is not None:
+            return False
+        return self._durable_end == self._end and not self._commit.is_busy(self)
 
     def on_advance(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back on the loop whenever the high watermark moves, or the log goes away; returns how to stop that."""
         key = next(self._waiter_ids)
         self._waiters[key] = callback
-        return lambda: self._waiters.pop(key, None) and None
+
+        def stop() -> None:
+            self._waiters.pop(key, None)
+
+        return stop
 
     # --- writing
 
@@ -303,15 +312,14 @@ class BucketLog:
         return self._in_flight
 
     def finish_sync(self, job: LogSync, error: Exception | None) -> None:
+        if self._failure is None and self._closed is None:
+            if error is not None:
+                self._fail(error)
+            else:
+                self._accept_sync(job)
         self._in_flight = None
-        if self._failure is not None or self._closed is not None:
-            return
-        if error is not None:
-            if job.durable is not None:
-                self._in_flight = job
-            self._fail(error)
-            self._in_flight = None
-            return
+
+    def _accept_sync(self, job: LogSync) -> None:
         synced = [segment for segment, _, _ in job.segments]
         for segment in synced:
             segment.unsynced_directories = ()
@@ -364,7 +372,8 @@ class BucketLog:
         self._check_usable()
         if timestamp_ms > now_ms:
             raise FlussError(
-                f"Timestamp {timestamp_ms} lies in the future, it is now {now_ms}.", ErrorCode.INVALID_TIMESTAMP_EXCEPTION
+                f"Timestamp {timestamp_ms} lies in the future, it is now {now_ms}.",
+                ErrorCode.INVALID_TIMESTAMP_EXCEPTION,
             )
         low, high = 0, len(self._segments)
         while low < high:
@@ -433,19 +442,19 @@ class BucketLog:
             self._defer_checkpoint(self._active)
             for path, (data, site) in self._deferred.items():
                 write_disposable(path, data, site)
-        self._close_files((f"{self._directory}: the bucket was closed, look it up again", ErrorCode.LOG_STORAGE_EXCEPTION))
+        self._closed = (f"{self._directory}: the bucket was closed, look it up again", ErrorCode.LOG_STORAGE_EXCEPTION)
+        for segment in self._segments:
+            segment.release()
+
+    def end(self) -> None:
+        """The table is gone: tell everyone who waits. The files are closed by `discard`."""
+        self._closed = (f"{self._directory}: the table was dropped", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
+        self._end_waits(self._closed)
+        self._wake()
 
     async def discard(self) -> None:
-        """The table is gone: tell everyone at once, and close the files when no sync holds them."""
-        gone = (f"{self._directory}: the table was dropped", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
-        self._closed = gone
-        self._end_waits(gone)
-        self._wake()
+        """Close the files of a log that was ended, when no sync holds them."""
         await self._commit.settle(self)
-        self._close_files(gone)
-
-    def _close_files(self, reason: tuple[str, int]) -> None:
-        self._closed = reason
         for segment in self._segments:
             segment.release()
 

@@ -1,14 +1,16 @@
 """Opening a bucket's files after whatever happened.
 
-Checkpoints (an index file together with its segment) are written only after the bytes they speak for were synced. So what
-lies before the last segment's checkpoint is known to have been durable: it is not walked again, and anything wrong there is
-corruption, reported when read. What lies behind it may be torn: it is walked batch by batch and cut at the first bad one.
-What survives is synced before it is served, because a kill leaves good bytes that are only in the page cache.
+Checkpoints (an index file together with its segment) are written only after the bytes they speak for were synced. So
+what lies before the last segment's checkpoint is known to have been durable: it is not walked again, and anything
+wrong there is corruption, reported when read. What lies behind it may be torn: it is walked batch by batch and cut at
+the first bad one. What survives is synced before it is served, because a kill leaves good bytes that are only in the
+page cache.
 """
 
 from __future__ import annotations
 
 import logging
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,7 +40,7 @@ def recover(directory: Path, root: Path, writer_expiry_ms: int) -> Recovered:
     bases = list_base_offsets(directory)
     if not bases:
         return Recovered([], WriterTable(writer_expiry_ms), None)
-    segments = [Segment.sealed(directory, base, end) for base, end in zip(bases, bases[1:], strict=False)]
+    segments = [Segment.sealed(directory, base, end) for base, end in pairwise(bases)]
     last, file_size_bytes = Segment.open_last(directory, bases[-1])
     segments.append(last)
     try:
@@ -62,9 +64,7 @@ def _walk_tail(last: Segment, file_size_bytes: int, writers: WriterTable) -> Non
     batches = scan(last.fd, last.path, last.size_bytes, file_size_bytes, last.end_offset, verify=True)
     try:
         for position, header in batches:
-            last.accept(
-                position, header.size_bytes, header.base_offset, header.next_offset, header.commit_timestamp_ms
-            )
+            last.accept(position, header.size_bytes, header.base_offset, header.next_offset, header.commit_timestamp_ms)
             writers.fold(header)
     except CorruptBatchError as error:
         _log.warning("%s; cutting %d bytes of torn tail", error, file_size_bytes - last.size_bytes)

@@ -1,8 +1,8 @@
 """Walking the batches of a segment file, with checks.
 
-A batch is good when its header makes sense, it ends within the file, its base offset is the one expected next, and, where
-asked, its checksum holds. Length, magic, base offset and commit time are outside the checksum: the first two break the walk
-when wrong, the third is caught by density.
+A batch is good when its header makes sense, it ends within the file, its base offset is the one expected next, and,
+where asked, its checksum holds. Length, magic, base offset and commit time are outside the checksum: the first two
+break the walk when wrong, the third is caught by density.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _check_place(header: BatchHeader, position: int, end: int, offset: int) -> N
 
 
 def check(data: bytes, path: Path, position: int, offset: int) -> tuple[int, CorruptBatchError | None]:
-    """Verify batches in memory that were read from `position`: how many bytes are good, and what is wrong after them."""
+    """Verify batches read from `position`: how many bytes are good, and what is wrong after them."""
     good = 0
     try:
         for at, header in walk(data):

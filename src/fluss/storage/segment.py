@@ -1,8 +1,9 @@
 """One segment: a file of batches with dense offsets, and its index.
 
-Only the last segment of a log is ever written. Bytes are put at known positions, so a failed or torn append leaves garbage
-only behind the segment's end, where the next append or recovery removes it. A sealed segment is opened when it is first
-read; its bytes were synced before the next segment took a batch, so anything wrong in it is corruption and not a torn tail.
+Only the last segment of a log is ever written. Bytes are put at known positions, so a failed or torn append leaves
+garbage only behind the segment's end, where the next append or recovery removes it. A sealed segment is opened when it
+is first read; its bytes were synced before the next segment took a batch, so anything wrong in it is corruption and
+not a torn tail.
 """
 
 from __future__ import annotations
@@ -153,7 +154,9 @@ class Segment:
         """Where the batch with `offset` lies."""
         for found in self.headers_from(offset):
             return found
-        raise CorruptBatchError(self.path, self.size_bytes, f"the file ends before offset {offset}, later offsets exist")
+        raise CorruptBatchError(
+            self.path, self.size_bytes, f"the file ends before offset {offset}, later offsets exist"
+        )
 
     def first_at_or_after(self, timestamp_ms: int) -> BatchHeader | None:
         """The first batch committed at `timestamp_ms` or later."""
@@ -168,7 +171,7 @@ class Segment:
         position, first = self.locate(offset)
         end = readable_bytes
         if end - position > max_bytes:
-            # Cut at an indexed boundary: that may leave up to one index interval unused, and saves walking every header.
+            # Cut at an indexed boundary: leaves at most one index interval unused, and saves walking every header.
             end = max(self.index.boundary(position + max_bytes), position + first.size_bytes)
         data = files.read_at(self._fd, end - position, position)
         if not self.verified.contains(position, end) or len(data) < end - position:

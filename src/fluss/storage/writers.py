@@ -1,8 +1,8 @@
 """What a bucket remembers of its idempotent writers: the last five batches of each.
 
 The state is a fold over the log, so its file form is disposable: a snapshot says up to which offset it speaks, and the
-batches behind it are folded in. Folding needs no clock: expiry is decided when a batch arrives, and a writer that begins
-again at sequence 0 replaces what it was before.
+batches behind it are folded in. Folding needs no clock: expiry is decided when a batch arrives, and a writer that
+begins again at sequence 0 replaces what it was before.
 """
 
 from __future__ import annotations

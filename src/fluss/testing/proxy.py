@@ -53,7 +53,8 @@ class FaultProxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, args=(self._loop, started), name="fault-proxy", daemon=True)
         self._thread.start()
-        started.wait()
+        if not started.wait(_CALL_TIMEOUT_S):
+            raise RuntimeError(f"the proxy did not start on {self.address}")
         return self
 
     def stop(self) -> None:

@@ -93,7 +93,8 @@ class Link:
         struck = self._rules.strike(direction, api_key, self._chance[direction])
         for fault in struck:
             self._counters.faults[fault.action] += 1
-        await asyncio.sleep(sum(fault.delay_s for fault in struck))
+        if struck:
+            await asyncio.sleep(sum(fault.delay_s for fault in struck))
         await self._thawed.wait()
         harm = next((fault for fault in struck if fault.action is not Action.DELAY), None)
         payload = self._surviving_part(direction, frame, harm)

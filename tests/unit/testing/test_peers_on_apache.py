@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from tests.peers.jsonlines import PeerError
 from tests.peers.peer import Peer, Row
 from tests.peers.pyfluss import PyflussPeer
 
-from fluss.testing import ApacheFluss, Direction, FaultProxy
+from fluss.testing import ApacheFluss, Direction, FaultProxy, ProcessFailedError
 
 pytestmark = pytest.mark.compat
 
@@ -218,16 +219,25 @@ def test_a_proxy_in_front_of_the_coordinator_is_seen_and_passed(
         assert counters.frames[Direction.RESPONSE] == counters.frames[Direction.REQUEST]
 
 
-def test_data_survives_a_restart_of_the_cluster(
-    apache_fluss: ApacheFluss, pyfluss_peers: PeerFactory[PyflussPeer], database: str
+def test_a_cluster_that_elects_no_leader_is_restarted_and_keeps_its_data(
+    apache_fluss: ApacheFluss, pyfluss: PyflussPeer, java: JavaPeer, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pyfluss_peers(apache_fluss.bootstrap_servers) as peer:
-        peer.create_table(database, "kept", SMALL_COLUMNS)
-        apache_fluss.await_table(database, "kept")
-        peer.append_rows(database, "kept", small_rows(0, 10))
+    java.create_table(database, "kept", SMALL_COLUMNS)
+    apache_fluss.await_table(database, "kept")
+    java.append_rows(database, "kept", small_rows(0, 10))
     before = apache_fluss.pids
-    apache_fluss.restart()
+    with monkeypatch.context() as patch:
+        patch.setattr("fluss.testing.apache._LEADER_TIMEOUT_S", 0.5)
+        with pytest.raises(ProcessFailedError, match=f"no leader for {database}.missing"):
+            apache_fluss.await_table(database, "missing", restarts=1)
     assert not set(before.values()) & set(apache_fluss.pids.values())
     apache_fluss.await_table(database, "kept")
-    with pyfluss_peers(apache_fluss.bootstrap_servers) as peer:
-        assert peer.scan_rows(database, "kept") == small_rows(0, 10)
+    pyfluss.append_rows(database, "kept", small_rows(10, 1))
+    assert pyfluss.scan_rows(database, "kept") == java.scan_rows(database, "kept") == small_rows(0, 11)
+
+
+def test_a_cluster_that_cannot_start_says_why(tmp_path: Path) -> None:
+    cluster = ApacheFluss(tmp_path, config={"bind.listeners": "nonsense"})
+    with pytest.raises(ProcessFailedError, match=r"(?s)stopped \(exit status \d+\).*nonsense"):
+        cluster.start()
+    assert cluster.pids == {}

@@ -1,0 +1,204 @@
+"""One TCP connection: frames out, answers in, matched by request id.
+
+Answers may come in any order. A caller that stops waiting leaves the connection usable: its late answer is dropped. Any
+doubt about the byte stream ends the connection, and everything that waits on it fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import os
+import socket
+from collections.abc import Sequence
+from importlib import metadata as package_metadata
+from typing import TypeAlias, cast
+
+from fluss.client import runtime
+from fluss.client.address import Address
+from fluss.client.answers import parse, parse_error
+from fluss.model.errors import ConnectError, ErrorCode, FlussError, TimeoutError
+from fluss.model.infos import ServerType
+from fluss.protocol import api_keys, frames
+from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.api_keys import Api, Req, Resp
+
+CLIENT_NAME = "flussbett"
+PENDING_REQUESTS_MAX = 10_000
+_REQUEST_ID_MASK = 0x7FFFFFFF
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview
+_SERVER_TYPES = {1: ServerType.COORDINATOR_SERVER, 2: ServerType.TABLET_SERVER}
+
+
+def client_version() -> str:
+    """This package's version, as servers are told."""
+    try:
+        return package_metadata.version("flussbett")
+    except package_metadata.PackageNotFoundError:
+        return "0"
+
+
+class _Pending:
+    """A request without an answer yet."""
+
+    __slots__ = ("api", "future", "timer")
+
+    def __init__(self, api: str, future: asyncio.Future[memoryview], timer: asyncio.TimerHandle) -> None:
+        self.api, self.future, self.timer = api, future, timer
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection to one server, after its handshake."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.closed = False
+        self.versions: dict[int, tuple[int, int]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._socket_fd = -1
+        self._reader = frames.FrameReader()
+        self._pending: dict[int, _Pending] = {}
+        self._next_id = 0
+
+    @classmethod
+    async def open(cls, address: Address, timeout_s: float, role: ServerType | None = None) -> Connection:
+        """Connect and shake hands; `role` is what the server must be, where it says what it is."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, connection = await loop.create_connection(lambda: cls(address), address.host, address.port)
+                try:
+                    await connection._shake_hands(timeout_s, role)
+                except BaseException:
+                    connection.close()
+                    raise
+        except FlussError:
+            raise
+        except builtins.TimeoutError:
+            raise TimeoutError(f"No answer from {address} within {timeout_s:g} s.") from None
+        except OSError as error:
+            raise ConnectError(f"Can't connect to {address}: {error.strerror or error}.") from error
+        return connection
+
+    async def _shake_hands(self, timeout_s: float, role: ServerType | None) -> None:
+        hello = pb.ApiVersionsRequest(client_software_name=CLIENT_NAME, client_software_version=client_version())
+        self.versions = {api_keys.API_VERSIONS.key: (0, 0)}
+        answer = await self.request(api_keys.API_VERSIONS, hello, timeout_s)
+        self.versions = {item.api_key: (item.min_version, item.max_version) for item in answer.api_versions}
+        actual = _SERVER_TYPES.get(answer.server_type)
+        if role is not None and actual is not None and actual is not role:
+            raise ConnectError(f"The server at {self.address} is a {actual}, a {role} was expected there.")
+
+    async def request(self, api: Api[Req, Resp], message: Req, timeout_s: float) -> Resp:
+        """Send a message and wait for its answer."""
+        body = await self.send(api, (message.SerializeToString(),), timeout_s)
+        return parse(api.response, body, self.address)
+
+    def send(self, api: Api[Req, Resp], parts: Sequence[BytesLike], timeout_s: float) -> asyncio.Future[memoryview]:
+        """Send a body made of `parts`; the future has the answer's body. Sent in the order of the calls."""
+        version = self._version(api)
+        if self.closed or self._transport is None:
+            raise ConnectError(f"The connection to {self.address} is closed.")
+        if len(self._pending) >= PENDING_REQUESTS_MAX:
+            raise FlussError(f"{PENDING_REQUESTS_MAX} requests to {self.address} are waiting for answers already.")
+        request_id = self._take_id()
+        future: asyncio.Future[memoryview] = self._loop.create_future()
+        timer = self._loop.call_later(timeout_s, self._expire, request_id, timeout_s)
+        self._pending[request_id] = _Pending(api.name, future, timer)
+        future.add_done_callback(lambda _: self._forget(request_id))
+        size_bytes = sum(map(len, parts))
+        self._transport.writelines([frames.request_header(api.key, version, request_id, size_bytes), *parts])
+        return future
+
+    def _version(self, api: Api[Req, Resp]) -> int:
+        low, high = self.versions.get(api.key, (0, -1))
+        version = min(api.version_max, high)
+        if version < low or high < 0:
+            raise FlussError(
+                f"The server at {self.address} does not support {api.name} ({api.key}).", ErrorCode.UNSUPPORTED_VERSION
+            )
+        return version
+
+    def _take_id(self) -> int:
+        while self._next_id in self._pending:
+            self._next_id = (self._next_id + 1) & _REQUEST_ID_MASK
+        request_id = self._next_id
+        self._next_id = (request_id + 1) & _REQUEST_ID_MASK
+        return request_id
+
+    def _expire(self, request_id: int, timeout_s: float) -> None:
+        pending = self._pending.get(request_id)
+        if pending is not None and not pending.future.done():
+            pending.future.set_exception(
+                TimeoutError(f"{self.address} did not answer {pending.api} within {timeout_s:g} s.")
+            )
+
+    def _forget(self, request_id: int) -> None:
+        pending = self._pending.pop(request_id, None)
+        if pending is not None:
+            pending.timer.cancel()
+
+    def close(self) -> None:
+        """End the connection; what waits for an answer fails."""
+        self._fail(ConnectError(f"The connection to {self.address} was closed."))
+
+    def _fail(self, error: FlussError) -> None:
+        if not self.closed:
+            self.closed = True
+            runtime.forget_socket(self._socket_fd)
+        if self._transport is not None:
+            self._transport.abort()
+        pending, self._pending = self._pending, {}
+        for waiting in pending.values():
+            waiting.timer.cancel()
+            if not waiting.future.done():
+                waiting.future.set_exception(error)
+                waiting.future.exception()  # a caller that was cancelled meanwhile is no cause for a warning
+
+    # ---- asyncio.BufferedProtocol ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            self._socket_fd = sock.fileno()
+            runtime.register_socket(self._socket_fd)
+            # The transport's own socket object may refuse options; they belong to the connection, not to the number.
+            with socket.socket(fileno=os.dup(self._socket_fd)) as same:
+                same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                same.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, size_bytes: int) -> None:
+        try:
+            for frame in self._reader.buffer_updated(size_bytes):
+                self._receive(memoryview(frame))
+        except FlussError as error:
+            self._fail(ConnectError(f"The connection to {self.address} was ended: {error}"))
+
+    def _receive(self, frame: memoryview) -> None:
+        response = frames.parse_response(frame)
+        if response.request_id is None:
+            error = parse_error(response.body, self.address)
+            self._fail(ConnectError(f"The server at {self.address} ended the connection: {error}"))
+            return
+        pending = self._pending.get(response.request_id)
+        if pending is None or pending.future.done():
+            return  # the late answer of a request that nobody waits for
+        if response.kind == frames.SUCCESS:
+            pending.future.set_result(response.body)
+        elif response.kind == frames.ERROR:
+            pending.future.set_exception(parse_error(response.body, self.address))
+        else:
+            raise FlussError(f"an answer of unknown kind {response.kind}")
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = f": {exc}" if exc else " by the server"
+        self._fail(ConnectError(f"The connection to {self.address} was lost{reason}."))

@@ -1,0 +1,33 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fluss.formats.kinds import Kind, Spec
+
+COMPILED: bool
+
+class RowAppender:
+    def __init__(
+        self, names: Sequence[str], kinds: Sequence[Kind], nested: Sequence[Callable[[Any], Any] | None]
+    ) -> None: ...
+    def append(self, row: object) -> int: ...
+    def convert(self, row: object) -> list[Any]: ...
+    def take(self) -> list[list[Any]]: ...
+
+def encode_columns(
+    columns: Sequence[tuple[str, Spec, tuple[memoryview | None, memoryview | None, memoryview], int]],
+    row_count: int,
+    null_bits: bool,
+) -> tuple[bytearray, bytearray]: ...
+def encode_values(names: Sequence[str], specs: Sequence[Spec], values: Sequence[Any], null_bits: bool) -> bytes: ...
+def decode_columns(
+    data: memoryview, offsets: memoryview, row_count: int, specs: Sequence[Spec], null_bits: bool
+) -> list[tuple[bytearray | None, int, bytearray | None, bytearray]]: ...
+def hash_key(key: bytes, sign_extend: bool) -> int: ...
+def bucket_of(key: bytes, bucket_count: int, sign_extend: bool) -> int: ...
+def buckets(
+    data: memoryview | bytearray,
+    offsets: memoryview | bytearray,
+    row_count: int,
+    bucket_count: int,
+    sign_extend: bool,
+) -> bytearray: ...

@@ -1,0 +1,247 @@
+"""One connection: bytes in and out, and how much of either it may make the server hold."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import Final, Protocol
+
+from fluss.model.errors import CorruptDataError, FlussError
+from fluss.protocol import frames
+from fluss.server.answers import Part, error_frame
+from fluss.server.config import Address
+from fluss.server.context import ConnectionContext, ServerContext
+from fluss.server.session import Session
+
+_log = logging.getLogger(__name__)
+
+# How long a connection that gets a last word is still read, so that the word is not lost in a reset.
+LINGER_S: Final = 1.0
+_DISCARD = bytearray(64 << 10)
+_QUICKACK: Final = getattr(socket, "TCP_QUICKACK", None)
+
+
+class Connections(Protocol):
+    """Who keeps the list of connections."""
+
+    def admit(self, connection: Connection, peer: str) -> FlussError | None:
+        """None when the connection may stay, otherwise why not."""
+
+    def forget(self, connection: Connection) -> None: ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Reads frames for a session and sends what it answers."""
+
+    def __init__(self, server: ServerContext, connections: Connections) -> None:
+        self._server = server
+        self._limits = server.limits
+        self._connections = connections
+        self._reader = frames.FrameReader(self._limits.frame_bytes_max, frames.REQUEST_HEADER_SIZE_BYTES - 4)
+        self._transport: asyncio.Transport | None = None
+        self._socket: socket.socket | None = None
+        self._session: Session | None = None
+        self._refusal: FlussError | None = None
+        self._frame_timer: asyncio.TimerHandle | None = None
+        self._reserved_bytes = 0  # of the large frame under way
+        self._waits_for_budget = False
+        self._unsent_bytes = 0  # as counted when the client stopped taking responses
+        self._reading = True
+        self._stopping = False
+        self._discarding = False
+        self.peer = "?"
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is under way."""
+        return self._session is None or self._session.idle
+
+    # --- called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._socket = transport.get_extra_info("socket")
+        peer = transport.get_extra_info("peername") or ("?", 0)
+        self.peer = f"{peer[0]}:{peer[1]}"
+        self._set_options()
+        transport.set_write_buffer_limits(high=self._limits.response_bytes_per_connection_max)
+        self._refusal = self._connections.admit(self, peer[0])
+        if self._refusal is None:
+            name = transport.get_extra_info("sockname")
+            address = self._server.config.advertise or Address(name[0], name[1])
+            self._session = Session(ConnectionContext(self._server, address), self._send)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(_DISCARD) if self._discarding else self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if _QUICKACK is not None and self._socket is not None:
+            # The kernel forgets it after each read. Clients that send a frame in two writes without TCP_NODELAY would
+            # wait 40 ms for our acknowledgement of the first.
+            self._socket.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+        if self._discarding:
+            return
+        try:
+            received = self._reader.buffer_updated(nbytes)
+        except frames.BadLengthError as error:
+            self._receive(error.frames)
+            self._refuse_frame(error)
+            return
+        self._receive(received)
+        self._watch_large_frame()
+        self._update_reading()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        assert self._transport is not None
+        self._unsent_bytes = self._transport.get_write_buffer_size()
+        self._server.response_budget.add(self._unsent_bytes)
+        if self._session is not None:
+            self._session.pause_writing()
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        self._release_unsent()
+        if self._session is not None:
+            self._session.resume_writing()
+        self._update_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = self._socket = None
+        self._release_unsent()
+        self._release_frame()
+        if self._session is not None:
+            self._session.close()
+        self._connections.forget(self)
+
+    # --- called by the server
+
+    def stop(self) -> None:
+        """Read no more requests, and answer soon those that wait."""
+        self._stopping = True
+        self._update_reading()
+        if self._session is not None:
+            self._session.finish_waits()
+
+    def close(self) -> None:
+        """Send what is left and close."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- requests
+
+    def _receive(self, received: list[bytearray | bytes]) -> None:
+        if received:
+            self._release_frame()
+        for frame in received:
+            if self._discarding:
+                return
+            if self._session is None:
+                self._last_word(frame, self._refusal)
+                return
+            try:
+                self._session.receive(frame)
+            except CorruptDataError as error:
+                # Too short for a request id: nothing to answer to, and nothing to trust behind it.
+                _log.warning("%s: %s The connection is closed.", self.peer, error)
+                self.close()
+                return
+
+    def _refuse_frame(self, error: frames.BadLengthError) -> None:
+        _log.warning("%s: %s The connection is closed.", self.peer, error)
+        self._last_word(error.header, error)
+
+    def _last_word(self, frame: bytes | bytearray, error: FlussError | None) -> None:
+        """Answer the request that begins with `frame` with an error, then close the connection."""
+        assert self._transport is not None
+        assert error is not None
+        request = frames.parse_request(memoryview(frame))
+        self._discarding = True
+        self._send(error_frame(request.request_id, error))
+        self._update_reading()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._server.loop.call_later(LINGER_S, self.close)
+
+    def _send(self, frame: list[Part]) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(frame)
+        self._update_reading()
+
+    # --- flow control
+
+    def _watch_large_frame(self) -> None:
+        """Reserve memory for a frame that does not fit the shared buffer, before it is read on."""
+        size_bytes = self._reader.large_frame_size_bytes
+        if not size_bytes or self._reserved_bytes or self._waits_for_budget:
+            return
+        if self._server.request_budget.reserve(size_bytes, lambda: self._granted(size_bytes)):
+            self._granted(size_bytes)
+        else:
+            self._waits_for_budget = True
+
+    def _granted(self, size_bytes: int) -> bool:
+        self._waits_for_budget = False
+        if self._transport is None:
+            return False
+        self._reserved_bytes = size_bytes
+        self._frame_timer = self._server.loop.call_later(self._limits.frame_wait_ms_max / 1_000, self._frame_late)
+        self._update_reading()
+        return True
+
+    def _frame_late(self) -> None:
+        _log.warning("%s: a request of %d bytes did not arrive in time, closing.", self.peer, self._reserved_bytes)
+        self.abort()
+
+    def _release_frame(self) -> None:
+        if self._frame_timer is not None:
+            self._frame_timer.cancel()
+            self._frame_timer = None
+        if self._reserved_bytes:
+            self._server.request_budget.release(self._reserved_bytes)
+            self._reserved_bytes = 0
+
+    def _release_unsent(self) -> None:
+        if self._unsent_bytes:
+            self._server.response_budget.release(self._unsent_bytes)
+            self._unsent_bytes = 0
+
+    def _update_reading(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        wanted = self._discarding or self._wants_requests()
+        if wanted != self._reading:
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _wants_requests(self) -> bool:
+        session = self._session
+        if self._stopping or self._waits_for_budget:
+            return False
+        if session is None:
+            return True
+        return (
+            self._unsent_bytes == 0
+            and session.open_requests < self._limits.requests_per_connection_max
+            and session.queued_bytes < self._limits.request_bytes_per_connection_max
+            and not (session.queued_bytes and self._server.request_budget.exceeded)
+        )
+
+    def _set_options(self) -> None:
+        if self._socket is None:
+            return
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A client whose machine vanished is noticed by the kernel.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,0 +1,58 @@
+"""From a request frame to its handler."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from google.protobuf.message import DecodeError, Message
+
+from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
+from fluss.protocol import api_keys
+from fluss.protocol.frames import Request
+from fluss.server.context import ConnectionContext, Handled, Handler
+from fluss.server.handlers import connection, databases, fetch, offsets, produce, tables
+from fluss.server.malformed import unreadable
+
+HANDLERS: Final[dict[int, Handler]] = {
+    **connection.HANDLERS,
+    **databases.HANDLERS,
+    **tables.HANDLERS,
+    **fetch.HANDLERS,
+    **offsets.HANDLERS,
+    api_keys.INIT_WRITER.key: produce.init_writer,
+}
+
+
+def dispatch(context: ConnectionContext, request: Request) -> Handled:
+    """Begin a request: its answer, or what will give the answer."""
+    api = api_keys.BY_KEY.get(request.api_key)
+    if api is None:
+        known = ", ".join(f"{api.name} ({api.key})" for api in api_keys.ALL)
+        raise FlussError(
+            f"This server does not serve api key {request.api_key}; it serves {known}.", ErrorCode.UNSUPPORTED_VERSION
+        )
+    if not 0 <= request.api_version <= api.version_max:
+        raise FlussError(
+            f"This server serves {api.name} in versions 0 to {api.version_max}, not in version {request.api_version}.",
+            ErrorCode.UNSUPPORTED_VERSION,
+        )
+    if api is api_keys.PRODUCE_LOG:
+        # Parsed by hand: its records stay where the socket put them.
+        return produce.produce_log(context, request.body)
+    if len(request.body) > context.limits.control_request_bytes_max:
+        raise InvalidRequestError(
+            f"A {api.name} request may have {context.limits.control_request_bytes_max} bytes, not {len(request.body)}.",
+            ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+        )
+    return HANDLERS[api.key](context, _parse(api, request.body))
+
+
+def _parse(api: api_keys.Api[Message, Message], body: memoryview) -> Message:
+    message = api.request()
+    try:
+        message.ParseFromString(body)  # type: ignore[arg-type]  # the stubs know bytes only
+    except DecodeError as error:
+        raise unreadable(api.name, str(error)) from None
+    if not message.IsInitialized():
+        raise unreadable(api.name, f"it lacks {', '.join(message.FindInitializationErrors())}")
+    return message

@@ -1,0 +1,14 @@
+"""Requests that can't be understood."""
+
+from __future__ import annotations
+
+from fluss.model.errors import CorruptDataError, ErrorCode
+
+
+def unreadable(api_name: str, reason: str) -> CorruptDataError:
+    """The error for a body that is not the message it should be.
+
+    Not CORRUPT_MESSAGE: that code is retriable, and real clients would send the same bytes for ever. UNSUPPORTED_VERSION
+    is raised to the user by all of them, and says what is wrong: the two sides do not agree on the message.
+    """
+    return CorruptDataError(f"The body of this {api_name} request can't be read: {reason}.", ErrorCode.UNSUPPORTED_VERSION)

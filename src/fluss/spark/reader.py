@@ -1,0 +1,103 @@
+"""Reading a log table: one Spark partition per bucket.
+
+The first and the last offset of each bucket are fixed when Spark plans the query. So a query reads the same rows however
+often its tasks run, and appends that come later are not seen; load the table again to see them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from fluss.model.errors import InvalidRequestError, TimeoutError
+from fluss.model.offsets import OffsetSpec
+from fluss.spark.matching import check_read_schema
+from fluss.spark.options import SourceOptions
+from fluss.spark.tables import OpenTable, open_table
+from fluss.spark.types import spark_arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from fluss.sync import LogScanner
+
+POLL_TIMEOUT_MS = 1_000
+# The rows of a partition exist when it is planned, so they come at once unless the server is gone or overloaded.
+SILENCE_MAX_S = 120.0
+
+
+@dataclass(frozen=True)
+class BucketRange(InputPartition):  # type: ignore[misc]
+    """The rows of one bucket from `start_offset` up to, not including, `end_offset`."""
+
+    table_id: int
+    bucket: int
+    start_offset: int
+    end_offset: int
+
+
+class FlussReader(DataSourceReader):  # type: ignore[misc]
+    """Plans on the driver, reads in tasks. Holds plain values only, because Spark pickles it."""
+
+    def __init__(self, options: SourceOptions, schema: Any) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[BucketRange]:
+        """One range of offsets per bucket, as the log is now."""
+        with open_table(self._options) as opened:
+            info = opened.info
+            check_read_schema(info.table_path, info.schema, self._schema)
+            buckets = list(range(info.num_buckets))
+            admin = opened.connection.get_admin()
+            starts = admin.list_offsets(info.table_path, buckets, OffsetSpec.earliest())
+            ends = admin.list_offsets(info.table_path, buckets, OffsetSpec.latest())
+            return [BucketRange(info.table_id, bucket, starts[bucket], ends[bucket]) for bucket in buckets]
+
+    def read(self, partition: BucketRange) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition as Arrow batches."""
+        if partition.start_offset >= partition.end_offset:
+            return
+        from fluss.spark.convert import to_spark
+
+        with open_table(self._options) as opened:
+            info = opened.info
+            if info.table_id != partition.table_id:
+                raise InvalidRequestError(f"{info.table_path} was dropped and created again; load it again.")
+            columns = check_read_schema(info.table_path, info.schema, self._schema)
+            arrow_schema = spark_arrow_schema(columns)
+            with _scanner(opened, [column.name for column in columns]) as scanner:
+                for batch in _read_range(scanner, partition):
+                    yield to_spark(batch, arrow_schema)
+
+
+def _scanner(opened: OpenTable, names: list[str]) -> LogScanner:
+    scan = opened.table.new_scan()
+    if names != opened.info.schema.column_names:
+        scan = scan.project_by_name(names)
+    return scan.create_record_batch_log_scanner()
+
+
+def _read_range(scanner: LogScanner, wanted: BucketRange) -> Iterator[pa.RecordBatch]:
+    """All rows of a range; the batch that crosses its end is cut there."""
+    scanner.subscribe(wanted.bucket, wanted.start_offset)
+    position = wanted.start_offset
+    heard_at = time.monotonic()
+    while position < wanted.end_offset:
+        for found in scanner.poll_record_batch(POLL_TIMEOUT_MS):
+            heard_at = time.monotonic()
+            rows = min(found.last_offset + 1, wanted.end_offset) - max(found.base_offset, position)
+            if rows > 0:
+                yield found.batch.slice(max(position - found.base_offset, 0), rows)
+            position = found.last_offset + 1
+            if position >= wanted.end_offset:
+                return
+        if time.monotonic() - heard_at > SILENCE_MAX_S:
+            raise TimeoutError(
+                f"Bucket {wanted.bucket} gave nothing for {SILENCE_MAX_S:g} s at offset {position}; "
+                f"rows up to offset {wanted.end_offset} were there when the query was planned."
+            )

@@ -1,0 +1,59 @@
+"""A Spark session on this machine, for demos, notebooks and tests. The data source works in any session."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOPBACK = "127.0.0.1"
+
+# Spark tells of its start on several lines before a program can set the level.
+_LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %p %c{1}: %m%n
+"""
+
+
+def local_session(app_name: str, cores: int = 2) -> SparkSession:
+    """A quiet session: loopback only, no web page, no progress bar, errors only, files in a temporary directory.
+
+    Sets PYSPARK_PYTHON for this process: Spark would otherwise run tasks with the PATH's `python3`, which need not have
+    this package. Stop the session with `stop()` or by using it in a `with` statement.
+    """
+    from pyspark.sql import SparkSession
+
+    # The JVM reads both when it starts: one for tasks, the other (if set) for looking data sources up.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    folder = Path(tempfile.mkdtemp(prefix="fluss-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    log4j = folder / "log4j2.properties"
+    log4j.write_text(_LOG4J)
+    settings = {
+        "spark.driver.bindAddress": LOOPBACK,
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()} -XX:-UsePerfData",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.session.timeZone": "UTC",
+        # The default of 200 is for clusters; on one machine it is 200 tasks of nothing.
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

@@ -1,0 +1,52 @@
+"""Opening a table for Spark: on the driver to plan, in each task to read or write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fluss.model.errors import InvalidRequestError
+from fluss.spark.options import SourceOptions
+
+if TYPE_CHECKING:
+    from fluss.model.infos import TableInfo
+    from fluss.sync import FlussConnection, FlussTable
+
+
+@dataclass(frozen=True)
+class OpenTable:
+    """A table and the connection it is reached through."""
+
+    connection: FlussConnection
+    table: FlussTable
+
+    @property
+    def info(self) -> TableInfo:
+        return self.table.get_table_info()
+
+
+@contextmanager
+def open_table(options: SourceOptions) -> Iterator[OpenTable]:
+    """Connect, look the table up, and close the connection in the end. Connections are never shipped."""
+    # Here and not above, so that Spark can load this package to look around without loading pyarrow.
+    from fluss.sync import FlussConnection
+
+    connection = FlussConnection.create(options.config())
+    try:
+        table = connection.get_table(options.table_path)
+        _check_supported(table.get_table_info())
+        yield OpenTable(connection, table)
+    finally:
+        connection.close()
+
+
+def _check_supported(info: TableInfo) -> None:
+    if info.has_primary_key():
+        raise InvalidRequestError(f"{info.table_path} has a primary key; the data source 'fluss' is for log tables.")
+    if info.is_partitioned():
+        raise InvalidRequestError(
+            f"{info.table_path} is partitioned by {', '.join(info.partition_keys)}; "
+            "the data source 'fluss' is for tables without partitions."
+        )

@@ -1,0 +1,93 @@
+"""The segments of a log in order of offset: finding the right one, and keeping only a few sealed ones open."""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_right
+from typing import Final
+
+from fluss.model.errors import ErrorCode, FlussError
+from fluss.storage.segment import Segment
+
+SEALED_OPEN_MAX: Final = 4
+_TRANSIENT_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+class SegmentList:
+    """The last segment is the active one: it is always open, the others when needed."""
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        # Sealed and open, the one used last at the end.
+        self._opened = [segment for segment in segments[:-1] if segment.is_open]
+
+    @property
+    def active(self) -> Segment | None:
+        return self._segments[-1] if self._segments else None
+
+    @property
+    def start_offset(self) -> int:
+        return self._bases[0] if self._bases else 0
+
+    def add(self, segment: Segment) -> None:
+        """Make a new segment the active one."""
+        if self._segments:
+            self._opened.append(self._segments[-1])
+        self._segments.append(segment)
+        self._bases.append(segment.base_offset)
+
+    def at_offset(self, offset: int) -> Segment:
+        """The segment with an offset that the log has, open."""
+        return self._open(self._segments[bisect_right(self._bases, offset) - 1])
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
+        """The first offset of the first batch committed at or after a time, None if there is none."""
+        low, high = 0, len(self._segments)
+        while low < high:
+            # Find the first segment that begins late enough; the batch may still be at the end of the one before.
+            middle = (low + high) // 2
+            first_ms = self._open(self._segments[middle]).index.first_timestamp_ms
+            if first_ms is not None and first_ms < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+        if low > 0:
+            segment = self._open(self._segments[low - 1])
+            try:
+                found = segment.first_at_or_after(timestamp_ms)
+            except OSError as error:
+                raise unreadable(segment, error) from error
+            if found is not None:
+                return found.base_offset
+        return self._bases[low] if low < len(self._bases) else None
+
+    def close_cold(self, keep: list[Segment]) -> None:
+        """Close the sealed segments used longest ago, except those in `keep`."""
+        for segment in self._opened[:-SEALED_OPEN_MAX]:
+            if segment not in keep:
+                self._opened.remove(segment)
+                segment.release()
+
+    def close(self) -> None:
+        for segment in self._segments:
+            segment.release()
+
+    def _open(self, segment: Segment) -> Segment:
+        if segment is self._segments[-1]:
+            return segment
+        try:
+            segment.ensure_open()
+        except OSError as error:
+            raise unreadable(segment, error) from error
+        if segment in self._opened:
+            self._opened.remove(segment)
+        self._opened.append(segment)
+        return segment
+
+
+def unreadable(segment: Segment, error: OSError) -> FlussError:
+    # Too many open files passes; a bad disk does not, and readers must be told instead of trying for ever.
+    transient = error.errno in _TRANSIENT_ERRNOS
+    code = ErrorCode.LOG_STORAGE_EXCEPTION if transient else ErrorCode.CORRUPT_MESSAGE
+    return FlussError(f"{segment.path}: can't be read: {error}", code)

@@ -1,0 +1,96 @@
+"""The wheel and the source distribution build, and the wheel works in an environment that has nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SOURCES = ["pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "src"]
+
+PROGRAM = """
+import sys, fluss, pathlib
+assert "site-packages" in fluss.__file__, fluss.__file__
+import pyarrow as pa
+import fluss.sync as f
+with f.FlussConnection.create(f.Config({"bootstrap.servers": sys.argv[1]})) as conn:
+    path = f.TablePath("fluss", "bare")
+    conn.get_admin().create_table(path, f.TableDescriptor(f.Schema(pa.schema([("id", pa.int32())]))))
+    table = conn.get_table(path)
+    writer = table.new_append().create_writer()
+    writer.append([7])
+    writer.flush()
+    scanner = table.new_scan().create_record_batch_log_scanner()
+    scanner.subscribe(0, f.EARLIEST_OFFSET)
+    print(scanner.to_arrow().to_pylist())
+from fluss.formats import kernel
+print("compiled" if kernel.COMPILED else "plain")
+"""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy without build products, so that nothing left in the work tree helps the build."""
+    copy = tmp_path_factory.mktemp("source")
+    ignore = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info", "_kernel.c")
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, copy / name, ignore=ignore)
+        elif (ROOT / name).exists():
+            shutil.copy(ROOT / name, copy)
+    return copy
+
+
+def build(source: Path, output: Path, **env: str) -> dict[str, Path]:
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(output), str(source)]
+    result = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    return {"wheel": next(output.glob("*.whl")), "sdist": next(output.glob("*.tar.gz"))}
+
+
+def test_distributions_have_what_they_need(source: Path, tmp_path: Path) -> None:
+    built = build(source, tmp_path)
+    wheel = zipfile.ZipFile(built["wheel"]).namelist()
+    for name in ("fluss/py.typed", "fluss/protocol/messages.proto", "pyspark_fluss.py", "fluss/formats/_kernel.py"):
+        assert name in wheel
+    assert not [name for name in wheel if name.startswith(("tests/", "benchmarks/"))]
+    with tarfile.open(built["sdist"]) as sdist:
+        names = {name.split("/", 1)[-1] for name in sdist.getnames()}
+    assert {"LICENSE", "README.md", "pyproject.toml", "src/fluss/py.typed"} <= names
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("compiler", [True, False], ids=["compiler", "no-compiler"])
+def test_wheel_works_in_a_bare_environment(source: Path, tmp_path: Path, compiler: bool) -> None:
+    wheel = build(source, tmp_path / "dist", **({} if compiler else {"CC": "false"}))["wheel"]
+    bare = tmp_path / "bare"
+    venv.create(bare, with_pip=True)
+    pip = [str(bare / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check", str(wheel)]
+    subprocess.run(pip, check=True, timeout=300, cwd=tmp_path)
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "FLUSS_PURE")}
+    server = subprocess.Popen(
+        [bare / "bin" / "fluss", "server", "--data-dir", tmp_path / "data", "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+    )
+    try:
+        assert server.stdout is not None
+        address = server.stdout.readline().split()[-1]
+        command = [bare / "bin" / "python", "-c", PROGRAM, address]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, env=environment)
+    finally:
+        server.terminate()
+        server.wait(30)
+    assert result.returncode == 0, result.stderr
+    expected = "compiled" if compiler and shutil.which("cc") else "plain"
+    assert result.stdout.splitlines() == ["[{'id': 7}]", expected]
