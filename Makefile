@@ -32,11 +32,11 @@ test: setup java
 	$(PYTEST) -m "not compat and not full"
 
 test-compat: setup java
-	$(BIN)/python -m tests.peers.environments pyfluss
+	$(BIN)/python -m tests.peers.environments pyfluss java
 	$(PYTEST) -m "compat and not full"
 
 test-full: setup java
-	$(BIN)/python -m tests.peers.environments pyfluss
+	$(BIN)/python -m tests.peers.environments pyfluss java
 	$(PYTEST) -m "full"
 
 bench: setup java

@@ -29,6 +29,7 @@ class Driver:
         self._admin: Any = None
         self._tables: dict[tuple[str, str], Any] = {}
         self._writers: dict[tuple[str, str], Any] = {}
+        self._unacknowledged: list[Any] = []
         self._tails: dict[str, asyncio.Task[None]] = {}
 
     async def connect(self, config: dict[str, str]) -> None:
@@ -83,29 +84,27 @@ class Driver:
 
     async def append_rows(self, database: str, table: str, rows: list[dict[str, Any]], flush: bool) -> None:
         writer = await self._writer(database, table, "new_append")
-        for row in rows:
-            writer.append(row)
+        self._unacknowledged += [writer.append(row) for row in rows]
         if flush:
-            await writer.flush()
+            await self.flush()
 
     async def append_arrow(self, database: str, table: str, path: str, flush: bool) -> None:
         writer = await self._writer(database, table, "new_append")
         with pa.OSFile(path) as source:
-            writer.write_arrow(pa.ipc.open_file(source).read_all())
+            batches = pa.ipc.open_file(source).read_all().to_batches()
+        self._unacknowledged += [writer.write_arrow_batch(batch) for batch in batches]
         if flush:
-            await writer.flush()
+            await self.flush()
 
     async def upsert_rows(self, database: str, table: str, rows: list[dict[str, Any]]) -> None:
         writer = await self._writer(database, table, "new_upsert")
-        for row in rows:
-            writer.upsert(row)
-        await writer.flush()
+        self._unacknowledged += [writer.upsert(row) for row in rows]
+        await self.flush()
 
     async def delete_rows(self, database: str, table: str, rows: list[dict[str, Any]]) -> None:
         writer = await self._writer(database, table, "new_upsert")
-        for row in rows:
-            writer.delete(row)
-        await writer.flush()
+        self._unacknowledged += [writer.delete(row) for row in rows]
+        await self.flush()
 
     async def lookup(self, database: str, table: str, rows: list[dict[str, Any]]) -> list[Any]:
         lookuper = (await self._table(database, table)).new_lookup().create_lookuper()
@@ -114,6 +113,10 @@ class Driver:
     async def flush(self) -> None:
         for writer in self._writers.values():
             await writer.flush()
+        # A write that failed must not pass for acknowledged: its own handle knows.
+        handles, self._unacknowledged = self._unacknowledged, []
+        for handle in handles:
+            await handle.wait()
 
     async def scan_arrow(self, database: str, table: str, path: str, columns: list[str] | None) -> int:
         handle = await self._table(database, table)

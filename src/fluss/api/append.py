@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from types import TracebackType
 from typing import Any
 
 from fluss.api.append_base import AppendWriterBase
@@ -49,14 +48,8 @@ class AppendWriter(AppendWriterBase[WriteResultHandle]):
     async def __aenter__(self) -> AppendWriter:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> bool:
+    async def __aexit__(self, *_: object) -> None:
         await self.flush()
-        return False
 
 
 class TableAppend:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from fluss.api.append_base import AppendWriterBase
 from fluss.client.append import WriteHandle
 from fluss.client.runtime import run
@@ -43,14 +41,8 @@ class AppendWriter(AppendWriterBase[WriteResultHandle]):
     def __enter__(self) -> AppendWriter:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> bool:
+    def __exit__(self, *_: object) -> None:
         self.flush()
-        return False
 
 
 class TableAppend:

@@ -1,8 +1,8 @@
 """The client's I/O thread: one event loop per process, made on first use.
 
 Core coroutines run on this loop only. A blocking caller enters through `run`, an asynchronous one through `bridge`.
-A forked child inherits neither the thread nor a usable loop: it gets a new runtime on first use, and objects made before
-the fork refuse to work there.
+A forked child inherits neither the thread nor a usable loop: it gets a new runtime on first use, and objects made
+before the fork refuse to work there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from fluss.model.errors import FlussError
@@ -68,6 +68,8 @@ _current: _Runtime | None = None
 # A child never closes what it inherited: the numbers of its descriptors may belong to others by then.
 _inherited: list[_Runtime] = []
 _socket_fds: set[int] = set()
+# A loop holds its tasks by weak reference only.
+_spawned: set[Future[object]] = set()
 _drainables: weakref.WeakSet[Drainable] = weakref.WeakSet()
 
 
@@ -107,6 +109,13 @@ async def bridge(coro: Coroutine[Any, Any, T]) -> T:
 def call_soon(callback: Callable[..., object], *args: Any) -> None:
     """Call `callback` on the I/O loop soon; from any thread."""
     _runtime().loop.call_soon_threadsafe(callback, *args)
+
+
+def spawn(coro: Coroutine[Any, Any, object]) -> None:
+    """Start a coroutine on the I/O loop and leave it to itself; from any thread."""
+    future = asyncio.run_coroutine_threadsafe(coro, _runtime().loop)
+    _spawned.add(future)
+    future.add_done_callback(_spawned.discard)
 
 
 def on_io_thread() -> bool:
@@ -162,6 +171,7 @@ def _after_fork_in_child() -> None:
     global process_id, _current, _drainables
     process_id = os.getpid()
     _drainables = weakref.WeakSet()
+    _spawned.clear()
     if _current is not None:
         _inherited.append(_current)
         _current = None

@@ -16,7 +16,6 @@ def cfunc(target: _T) -> _T:
 
 inline = cfunc
 cclass = cfunc
-final = cfunc
 
 
 def exceptval(*_: object, **__: object) -> Callable[[_T], _T]:

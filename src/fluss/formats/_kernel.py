@@ -32,7 +32,6 @@ COMPILED = bool(cython.compiled)
 
 _I64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 _I32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
-_U32_MASK = cython.declare(cython.ulonglong, 0xFFFFFFFF)
 _FLOAT_MAX = cython.declare(cython.double, struct.unpack("<f", b"\xff\xff\x7f\x7f")[0])
 
 _NESTED = cython.declare(cython.int, _kinds.KIND_NESTED)

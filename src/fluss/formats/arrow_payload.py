@@ -22,9 +22,10 @@ from fluss.model.table_options import ARROW_COMPRESSION, ARROW_ZSTD_LEVEL, check
 
 ZSTD_LEVEL_DEFAULT: Final = 3
 
-# Arrow's thread pool costs about 0.1 ms per batch; above this size compressing columns side by side pays for it.
-THREADED_COMPRESSION_MIN_BYTES: Final = 256 << 10
+# Arrow's thread pool costs about 0.1 ms per batch; from this size on, working on columns side by side pays for it.
+THREADED_SIZE_MIN_BYTES: Final = 512 << 10
 
+_WITHOUT_THREADS: Final = ipc.IpcReadOptions(use_threads=False)
 _ALIGNMENT_BYTES: Final = 8
 _END_OF_STREAM_BYTES: Final = 8
 _CHANGE_TYPES: Final = bytes(range(CHANGE_TYPE_MAX + 1))
@@ -68,7 +69,9 @@ def encode(batch: pa.RecordBatch, codec: Codec) -> pa.Buffer:
     if codec.compression is Compression.NONE:
         return batch.serialize()
     sink = pa.BufferOutputStream()
-    options = _write_options(codec, batch.nbytes >= THREADED_COMPRESSION_MIN_BYTES)
+    # The total is quick to get but counts all of a slice's parent, so it only rules threads out.
+    use_threads = batch.get_total_buffer_size() >= THREADED_SIZE_MIN_BYTES and batch.nbytes >= THREADED_SIZE_MIN_BYTES
+    options = _write_options(codec, use_threads)
     # pyarrow compresses only inside a stream: drop the schema message before the batch and the end mark behind it.
     with ipc.RecordBatchStreamWriter(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
@@ -83,10 +86,13 @@ def decode(buf: BufferLike | pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
     if payload.size == 0:
         return _empty(schema)
     message = parse_record_batch_message(memoryview(payload).cast("B"))
-    if message.has_raw_buffers and payload.address % _ALIGNMENT_BYTES:
-        payload = _aligned_copy(payload)
     try:
-        batch = ipc.read_record_batch(payload, schema)
+        if message.compressed and message.decoded_size_bytes < THREADED_SIZE_MIN_BYTES:
+            batch = _read_without_threads(payload, schema)
+        elif message.has_raw_buffers and payload.address % _ALIGNMENT_BYTES:
+            batch = ipc.read_record_batch(_aligned_copy(payload), schema)
+        else:
+            batch = ipc.read_record_batch(payload, schema)
         batch.validate()
     except (pa.ArrowException, OSError) as error:
         raise CorruptDataError(f"Arrow payload: {error}") from error
@@ -114,6 +120,13 @@ def decode_changes(
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def _read_without_threads(payload: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    # Only a stream reader takes options, so give it a stream. The copy is small, and aligned.
+    stream = pa.py_buffer(b"".join((schema.serialize(), payload)))
+    reader = ipc.RecordBatchStreamReader(stream, options=_WITHOUT_THREADS)
+    return reader.read_next_batch()
 
 
 def _aligned_copy(payload: pa.Buffer) -> pa.Buffer:

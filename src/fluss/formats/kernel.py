@@ -14,6 +14,7 @@ else:
         from fluss.formats import _kernel as implementation
 
 COMPILED: bool = implementation.COMPILED
+NAME: str = implementation.__name__
 RowAppender = implementation.RowAppender
 bucket_of = implementation.bucket_of
 buckets = implementation.buckets

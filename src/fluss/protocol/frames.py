@@ -9,7 +9,7 @@ Response: length:int32  type:int8      request_id:int32   body              (typ
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from fluss.model.errors import CorruptDataError, ErrorCode
 
@@ -88,7 +88,7 @@ def parse_response(frame: memoryview) -> Response:
 
 
 class BadLengthError(CorruptDataError):
-    """A frame announces a length that can't be right. `frames` came before it whole; `header` is how the bad one begins.
+    """A frame announces a length that can't be right: `frames` came whole before it, `header` is how it begins.
 
     The code is not a retriable one: the same bytes would be refused again.
     """
@@ -109,9 +109,10 @@ class BadLengthError(CorruptDataError):
 class FrameReader:
     """Cuts a byte stream into frames, in the shape of asyncio's BufferedProtocol: the socket reads into our buffer.
 
-    A small frame is read into a scratch buffer shared by all frames of the connection; a frame that does not fit gets a
-    buffer of its exact size, so large bodies are copied once, by the socket. Memory is only taken when bytes of the
-    frame have come, in steps, so that a hostile length alone costs nothing.
+    A small frame is read into a scratch buffer; a frame that does not fit gets a buffer of its exact size, so large
+    bodies are copied once, by the socket. Memory is only taken when bytes of the frame have come, in steps, so that a
+    hostile length alone costs nothing; a scratch buffer goes back to a shared stock when nothing is left in it, so that
+    an idle connection costs nothing either.
 
     A bad length raises BadLengthError once `header_size_bytes` of that frame are there, so that a server can still say
     whose request it refuses.
@@ -119,11 +120,14 @@ class FrameReader:
 
     SCRATCH_SIZE_BYTES = 64 << 10
     GROWTH_SIZE_BYTES = 4 << 20
+    SPARE_SCRATCH_MAX = 16
+
+    _spare_scratch: ClassVar[list[bytearray]] = []
 
     def __init__(self, frame_size_bytes_max: int = FRAME_SIZE_BYTES_MAX, header_size_bytes: int = 0) -> None:
         self._frame_size_bytes_max = frame_size_bytes_max
         self._header_size_bytes = header_size_bytes
-        self._scratch = bytearray(self.SCRATCH_SIZE_BYTES)
+        self._scratch: bytearray | None = None
         self._start = 0  # first unread byte of scratch
         self._end = 0  # one past the last byte read into scratch
         self._large: bytearray | None = None  # the frame under way, when it does not fit into scratch
@@ -149,13 +153,14 @@ class FrameReader:
                 grown[: self._large_filled] = self._large
                 self._large = grown
             return memoryview(self._large)[self._large_filled :]
-        if self._start == self._end:
-            self._start = self._end = 0
-        elif self._end == len(self._scratch):
-            rest = self._scratch[self._start : self._end]
-            self._scratch[: len(rest)] = rest
+        scratch = self._scratch
+        if scratch is None:
+            scratch = self._scratch = self._take_scratch()
+        elif self._end == len(scratch):
+            rest = scratch[self._start : self._end]
+            scratch[: len(rest)] = rest
             self._start, self._end = 0, len(rest)
-        return memoryview(self._scratch)[self._end :]
+        return memoryview(scratch)[self._end :]
 
     def buffer_updated(self, size_bytes: int) -> list[bytearray | bytes]:
         """The frames (without their length) that the last `size_bytes` read completed; each is the caller's to keep."""
@@ -166,28 +171,44 @@ class FrameReader:
                 frames.append(self._large)
                 self._large = None
             return frames
+        scratch = self._scratch
+        assert scratch is not None, "buffer_updated follows get_buffer"
         self._end += size_bytes
         while self._end - self._start >= LENGTH_SIZE_BYTES:
-            (length,) = _LENGTH.unpack_from(self._scratch, self._start)
+            (length,) = _LENGTH.unpack_from(scratch, self._start)
             begin = self._start + LENGTH_SIZE_BYTES
             if not 0 <= length <= self._frame_size_bytes_max:
                 if self._end - begin < self._header_size_bytes:
                     break
-                header = bytes(self._scratch[begin : begin + self._header_size_bytes])
+                header = bytes(scratch[begin : begin + self._header_size_bytes])
                 raise BadLengthError(length, self._frame_size_bytes_max, frames, header)
             if self._end - begin >= length:
-                frames.append(self._scratch[begin : begin + length])
+                frames.append(scratch[begin : begin + length])
                 self._start = begin + length
-            elif length + LENGTH_SIZE_BYTES > len(self._scratch):
-                self._begin_large(length, begin)
+            elif length + LENGTH_SIZE_BYTES > len(scratch):
+                self._begin_large(length, memoryview(scratch)[begin : self._end])
                 break
             else:
                 break
+        if self._start == self._end:
+            self._give_back_scratch(scratch)
         return frames
 
-    def _begin_large(self, length: int, begin: int) -> None:
-        have = self._end - begin
+    def _begin_large(self, length: int, received: memoryview) -> None:
+        have = len(received)
         self._large = bytearray(min(length, max(self.GROWTH_SIZE_BYTES, have)))
-        self._large[:have] = memoryview(self._scratch)[begin : self._end]
+        self._large[:have] = received
         self._large_size, self._large_filled = length, have
+        self._start = self._end
+
+    def _take_scratch(self) -> bytearray:
+        try:
+            return self._spare_scratch.pop()
+        except IndexError:
+            return bytearray(self.SCRATCH_SIZE_BYTES)
+
+    def _give_back_scratch(self, scratch: bytearray) -> None:
+        self._scratch = None
         self._start = self._end = 0
+        if len(self._spare_scratch) < self.SPARE_SCRATCH_MAX:
+            self._spare_scratch.append(scratch)

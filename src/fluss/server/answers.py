@@ -44,7 +44,7 @@ def error_frame(request_id: int, error: BaseException) -> list[Part]:
 
 
 def code_and_text(error: BaseException) -> tuple[int, str]:
-    """The code and message to send for an error; one that is not ours goes to the log and says nothing of our insides."""
+    """The code and message to send for an error; one that is not ours is logged and its text kept back."""
     if isinstance(error, FlussError):
         code = error.error_code if error.error_code > 0 else ErrorCode.UNKNOWN_SERVER_ERROR
         return code, error.message[:ERROR_TEXT_LENGTH_MAX]

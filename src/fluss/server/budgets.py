@@ -13,8 +13,8 @@ RESPONSE_BYTES_MIN: Final = 64 << 10
 class RequestBudget:
     """Bytes of requests received and not executed yet.
 
-    A large frame asks for its whole size before it is read on, in turn with others: holders can always finish, so frames
-    that are half there can't block each other for ever. Small frames are only counted.
+    A large frame asks for its whole size before it is read on, in turn with others: holders can always finish, so
+    frames that are half there can't block each other for ever. Small frames are only counted.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -42,7 +42,7 @@ class RequestBudget:
                 self._used_bytes -= size
 
     def reserve(self, size_bytes: int, granted: Callable[[], bool]) -> bool:
-        """True when the bytes are reserved now; otherwise `granted` is called later and says whether it still wants them."""
+        """True when the bytes are reserved now; otherwise `granted` is called later, and says whether it wants them."""
         if not self._waiting and self._fits(size_bytes):
             self._used_bytes += size_bytes
             return True
@@ -56,8 +56,8 @@ class RequestBudget:
 class ResponseBudget:
     """Bytes of responses that clients do not take.
 
-    The fuller it is the less a fetch may read, so readers that stopped make the others' responses smaller but never stop
-    them.
+    The fuller it is the less a fetch may read, so readers that stopped make the others' responses smaller but never
+    stop them.
     """
 
     def __init__(self, bytes_max: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -36,7 +36,7 @@ class ServerConfig:
     advertise: Address | None = None  # None: the address at which a client reached us
     durability: str = "fsync"
     default_bucket_number: int = 1
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= _PORT_MAX:
@@ -97,7 +97,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _settings(content: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     limits: dict[str, int] = {}
-    limit_names = [field.name for field in fields(Limits)]
+    limit_names = [item.name for item in fields(Limits)]
     for key, value in _flat(content):
         if key.startswith(_LIMITS):
             name = key.removeprefix(_LIMITS).replace("-", "_")
@@ -105,12 +105,12 @@ def _settings(content: Mapping[str, Any]) -> dict[str, Any]:
                 raise _bad(f"unknown limit {name!r}; known are {', '.join(limit_names)}")
             limits[name] = value
             continue
-        kind, field = _KEYS.get(key.replace("_", "-"), (None, ""))
+        kind, name = _KEYS.get(key.replace("_", "-"), (None, ""))
         if kind is None:
             raise _bad(f"unknown key {key!r}; known are {', '.join(_KEYS)} and those of the table [limits]")
         if not isinstance(value, kind) or isinstance(value, bool):
             raise _bad(f"{key} must be {'an integer' if kind is int else 'a string'}, not {value!r}")
-        values[field] = value
+        values[name] = value
     values["limits"] = Limits(**limits)
     return values
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from fluss.model.errors import CorruptDataError, FlussError
 from fluss.protocol import frames
@@ -60,8 +60,8 @@ class Connection(asyncio.BufferedProtocol):
     # --- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are not asyncio.Transport objects, they only look like them.
+        self._transport = transport = cast(asyncio.Transport, transport)
         self._socket = transport.get_extra_info("socket")
         peer = transport.get_extra_info("peername") or ("?", 0)
         self.peer = f"{peer[0]}:{peer[1]}"

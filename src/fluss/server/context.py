@@ -9,8 +9,7 @@ from typing import Any, Protocol, TypeAlias
 from fluss.server.answers import Answer
 from fluss.server.budgets import RequestBudget, ResponseBudget
 from fluss.server.config import Address, ServerConfig
-from fluss.server.limits import Limits
-from fluss.storage.storage import Storage
+from fluss.storage.store import Storage
 
 
 class ServerContext:
@@ -18,11 +17,12 @@ class ServerContext:
 
     def __init__(self, config: ServerConfig, storage: Storage, loop: asyncio.AbstractEventLoop) -> None:
         self.config = config
-        self.limits: Limits = config.limits
+        self.limits = config.limits
         self.storage = storage
         self.loop = loop
         self.request_budget = RequestBudget(config.limits.request_bytes_total_max)
         self.response_budget = ResponseBudget(config.limits.response_bytes_total_max)
+        self.projection_slots = asyncio.Semaphore(config.limits.projections_max)
 
 
 class ConnectionContext:
@@ -33,7 +33,12 @@ class ConnectionContext:
         self.limits = server.limits
         self.storage = server.storage
         self.address = address  # where clients find this server
+        self.fetches = 0  # answered so far
         self.fetches_waiting = 0
+
+
+# Makes a response; returns None when that is done, or a future when it takes longer.
+GateCallback: TypeAlias = Callable[[], "asyncio.Future[None] | None"]
 
 
 class Replier(Protocol):
@@ -43,7 +48,7 @@ class Replier(Protocol):
 
     def fail(self, error: BaseException) -> None: ...
 
-    def when_writable(self, callback: Callable[[], None]) -> None:
+    def when_writable(self, make_response: GateCallback) -> None:
         """Call back now, or once the client has taken enough of what was sent before; not after it has gone."""
 
 

@@ -54,5 +54,5 @@ def _parse(api: api_keys.Api[Message, Message], body: memoryview) -> Message:
     except DecodeError as error:
         raise unreadable(api.name, str(error)) from None
     if not message.IsInitialized():
-        raise unreadable(api.name, f"it lacks {', '.join(message.FindInitializationErrors())}")
+        raise unreadable(api.name, "it lacks required fields")
     return message

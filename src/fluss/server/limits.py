@@ -1,7 +1,7 @@
 """A limit on everything a client can make the server hold or do. Units come last in the names.
 
-Each can be set in the `[limits]` table of fluss.toml, by its name here. The first worry is memory: one connection, and all
-of them together, cost a bounded amount however slowly they read or fast they write.
+Each can be set in the `[limits]` table of fluss.toml, by its name here. The first worry is memory: one connection, and
+all of them together, cost a bounded amount however slowly they read or fast they write.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Limits:
     # Fetches.
     fetch_bytes_max: int = 16 * _MIB
     fetch_wait_ms_max: int = 60_000
+    projections_max: int = 2  # fetches whose columns are picked in a thread, at a time
     fetches_waiting_per_connection_max: int = 256
 
     # Stopping: running requests get this long.

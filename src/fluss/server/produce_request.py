@@ -1,7 +1,7 @@
 """The ProduceLog request, read by hand so that records are views of the received frame and not copies.
 
-    1 acks:int32!  2 table_id:int64!  3 timeout_ms:int32!  4 buckets_req*{1 partition_id:int64  2 bucket_id:int32!
-    3 records:bytes!}
+1 acks:int32!  2 table_id:int64!  3 timeout_ms:int32!  4 buckets_req*{1 partition_id:int64  2 bucket_id:int32!
+3 records:bytes!}
 """
 
 from __future__ import annotations

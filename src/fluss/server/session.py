@@ -1,21 +1,17 @@
-"""The requests of one connection: executed in the order of arrival, answered when they are ready, each within its time."""
+"""The requests of one connection: executed in order of arrival, answered when they are ready, each within its time."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any
 
 from fluss.model.errors import FlussError, TimeoutError
 from fluss.protocol import frames
 from fluss.server.answers import Answer, Part, error_frame, success_frame
-from fluss.server.context import Aside, ConnectionContext
+from fluss.server.context import Aside, ConnectionContext, GateCallback
 from fluss.server.dispatch import dispatch
-
-_log = logging.getLogger(__name__)
 
 
 class Call:
@@ -47,9 +43,9 @@ class Call:
         if not self.answered:
             self._send(error_frame(self.request_id, error))
 
-    def when_writable(self, callback: Callable[[], None]) -> None:
+    def when_writable(self, make_response: GateCallback) -> None:
         """Call back when the client takes what it is sent."""
-        self._session.when_writable(callback)
+        self._session.when_writable(make_response)
 
     def put_aside(self, aside: Aside, wait_ms_max: int) -> None:
         """Let the request wait for its answer while those behind it go on."""
@@ -98,7 +94,8 @@ class Session:
         self._queue: deque[Call] = deque()
         self._open: set[Call] = set()  # received and not answered
         self._running: asyncio.Task[Answer] | None = None
-        self._writable_callbacks: deque[Callable[[], None]] = deque()
+        self._gate: deque[GateCallback] = deque()
+        self._gate_busy = False
         self._write_paused = False
         self._closed = False
         self.queued_bytes = 0
@@ -126,12 +123,10 @@ class Session:
         else:
             self._execute(call, request)
 
-    def when_writable(self, callback: Callable[[], None]) -> None:
-        """Call back now, or when the client has taken enough of what was sent."""
-        if self._write_paused:
-            self._writable_callbacks.append(callback)
-        else:
-            callback()
+    def when_writable(self, make_response: GateCallback) -> None:
+        """Let large responses be made one after the other, and only while the client takes them."""
+        self._gate.append(make_response)
+        self._open_gate()
 
     def pause_writing(self) -> None:
         """The client does not take its responses: begin nothing that makes more of them."""
@@ -140,8 +135,7 @@ class Session:
     def resume_writing(self) -> None:
         """The client takes responses again."""
         self._write_paused = False
-        while self._writable_callbacks and not self._write_paused and not self._closed:
-            self._writable_callbacks.popleft()()
+        self._open_gate()
         self._drain()
 
     def answer(self, call: Call, frame: list[Part]) -> None:
@@ -161,9 +155,20 @@ class Session:
         for call in list(self._open):
             call.abandon()
         self._open.clear()
-        self._writable_callbacks.clear()
+        self._gate.clear()
         while self._queue:
             self._unqueue()
+
+    def _open_gate(self) -> None:
+        while self._gate and not self._gate_busy and not self._write_paused:
+            under_way = self._gate.popleft()()
+            if under_way is not None:
+                self._gate_busy = True
+                under_way.add_done_callback(self._gate_free)
+
+    def _gate_free(self, _: asyncio.Future[None]) -> None:
+        self._gate_busy = False
+        self._open_gate()
 
     @property
     def _blocked(self) -> bool:
@@ -186,7 +191,7 @@ class Session:
         call.request = None
         try:
             handled = dispatch(self._context, request)
-            if inspect.iscoroutine(handled):
+            if isinstance(handled, Coroutine):
                 self._run(call, handled)
             elif isinstance(handled, Answer):
                 call.reply(handled)

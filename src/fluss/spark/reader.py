@@ -1,6 +1,6 @@
 """Reading a log table: one Spark partition per bucket.
 
-The first and the last offset of each bucket are fixed when Spark plans the query. So a query reads the same rows however
+The first and the last offset of each bucket are fixed when Spark plans the query: a query reads the same rows however
 often its tasks run, and appends that come later are not seen; load the table again to see them.
 """
 

@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 
-# Spark tells of its start on several lines before a program can set the level.
+# Spark tells of its start on several lines before a program can set the level. The second logger is the one whose level
+# Spark copies to the root when a Python program starts it.
 _LOG4J = """\
 rootLogger.level = error
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
 appender.stderr.name = stderr

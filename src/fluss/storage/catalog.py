@@ -208,7 +208,7 @@ class Catalog:
 
     async def next_writer_id(self) -> int:
         """An id that was never given out before, not even by a server that was killed since."""
-        if self._writer_id_next == self._writer_id_reserved:
+        while self._writer_id_next == self._writer_id_reserved:
             await self._change(self._reserve_writer_ids())
         writer_id = self._writer_id_next
         self._writer_id_next += 1
@@ -239,8 +239,14 @@ class Catalog:
         """Run one change after the other, each to its end even if its caller goes away."""
         task = asyncio.ensure_future(self._locked(change))
         self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
+        task.add_done_callback(self._change_done)
         return await asyncio.shield(task)
+
+    def _change_done(self, task: asyncio.Task[Any]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled():
+            # The caller may have gone away: mark a failure as seen, or asyncio complains.
+            task.exception()
 
     async def _locked(self, change: Coroutine[Any, Any, _T]) -> _T:
         async with self._lock:

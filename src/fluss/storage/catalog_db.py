@@ -74,7 +74,7 @@ class CatalogDatabase:
         except BaseException:
             self._connection.close()
             raise
-        files.sync_directory(path.parent, Site.DIRECTORY_CREATE)
+        files.sync_directory(path.parent, Site.CATALOG_CREATE)
 
     def _execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
         return self._connection.execute(statement, values)

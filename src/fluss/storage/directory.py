@@ -110,8 +110,8 @@ def _version(root: Path) -> int | None:
         )
         if foreign:
             raise DataDirectoryError(
-                f"Data directory {root} has files but no '{VERSION_NAME}' file (found {foreign[0]!r}), so it was not made "
-                "by this program. Name an empty directory, or one that a server has used before."
+                f"Data directory {root} has files (such as {foreign[0]!r}) but no '{VERSION_NAME}' file, so it was not "
+                "made by this program. Name an empty directory, or one that a server has used before."
             )
         return None
     with path.open("rb") as file:

@@ -26,6 +26,7 @@ class Site(StrEnum):
     DIRECTORY_CREATE = "directory.create"
     FORMAT_REPLACE = "format.replace"
     LOCK_PID = "lock.pid"
+    CATALOG_CREATE = "catalog.create"
     CATALOG_COMMIT = "catalog.commit"
     BUCKET_DIRECTORY = "bucket.directory"
     SEGMENT_CREATE = "segment.create"
@@ -72,6 +73,7 @@ STEPS: Final[dict[Site, tuple[Step, ...]]] = {
     Site.DIRECTORY_CREATE: _CREATE + _SYNC_DIRECTORY,
     Site.FORMAT_REPLACE: _WRITE + _SYNC + _RENAME + _SYNC_DIRECTORY,
     Site.LOCK_PID: _WRITE,
+    Site.CATALOG_CREATE: _SYNC_DIRECTORY,
     Site.CATALOG_COMMIT: _COMMIT,
     Site.BUCKET_DIRECTORY: _CREATE + _SYNC_DIRECTORY,
     Site.SEGMENT_CREATE: _CREATE + _SYNC_DIRECTORY,

@@ -10,6 +10,7 @@ Each call passes the fail points of its `Site`. SQLite does its own I/O; its com
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 from collections.abc import Callable
@@ -29,8 +30,6 @@ _DIRECTORY_MODE: Final = 0o750
 def _full_sync(fd: int) -> None:
     if sys.platform == "darwin":
         # fsync on macOS stops at the drive's cache.
-        import fcntl
-
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     else:
         os.fsync(fd)
@@ -87,7 +86,10 @@ def create(path: Path, site: Site) -> int:
 def make_directory(path: Path, site: Site) -> None:
     """Make a directory unless it is there; its parent is not synced."""
     _pass(site, Step.BEFORE_CREATE)
-    path.mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
+    try:
+        os.mkdir(path, _DIRECTORY_MODE)
+    except FileExistsError:
+        pass
     _pass(site, Step.AFTER_CREATE)
 
 

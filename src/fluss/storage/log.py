@@ -10,9 +10,7 @@ unacknowledged tail is cut off and no later sync is asked to vouch for it.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
@@ -26,17 +24,16 @@ from fluss.storage.commit import Durable, GroupCommit
 from fluss.storage.failpoints import Site
 from fluss.storage.recovery import lineage, recover, write_disposable
 from fluss.storage.segment import WRITERS_SUFFIX, Segment, segment_path
+from fluss.storage.segments import SegmentList, unreadable
 from fluss.storage.writers import EXPIRY_MS, StoredBatch
 
 _log = logging.getLogger(__name__)
 
 SEGMENT_SIZE_BYTES: Final = 256 * 1024 * 1024
 SEGMENT_SIZE_BYTES_MAX: Final = 1024 * 1024 * 1024
-CHECKPOINT_INTERVAL_BYTES: Final = 64 * 1024 * 1024
-SEALED_OPEN_MAX: Final = 4
+CHECKPOINT_INTERVAL_BYTES: Final = 16 * 1024 * 1024
 # A full segment waits this much longer for a moment when all is durable, so that sealing it blocks nobody.
 _ROLL_SLACK: Final = 1.25
-_TRANSIENT_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,24 +89,24 @@ class BucketLog:
         self._in_flight: LogSync | None = None
         self._deferred: dict[Path, tuple[bytes, Site]] = {}
 
-        self._segments, self._writers, problem = recover(directory, root, options.writer_expiry_ms)
+        segments, self._writers, problem = recover(directory, root, options.writer_expiry_ms)
         if problem is not None:
             self._failure = (f"{problem.message} (the bucket is read-only)", ErrorCode.LOG_STORAGE_EXCEPTION)
-        self._bases = [segment.base_offset for segment in self._segments]
-        self._active = self._segments[-1] if self._segments else None
-        self._opened = [segment for segment in self._segments[:-1] if segment.is_open]
+        self._segments = SegmentList(segments)
+        # With fsync=False: full segments that wait for their sync in the background.
         self._unsynced: list[Segment] = []
-        self._end = self._active.end_offset if self._active else 0
+        active = self._segments.active
+        self._end = active.end_offset if active else 0
         self._durable_end = self._end
-        self._durable_position = self._active.size_bytes if self._active else 0
+        self._durable_position = active.size_bytes if active else 0
         self._checkpoint_position = self._durable_position
-        self._timestamp_ms = self._active.timestamp_ms_max if self._active else 0
+        self._timestamp_ms = active.timestamp_ms_max if active else 0
 
     # --- what there is
 
     @property
     def log_start_offset(self) -> int:
-        return self._bases[0] if self._bases else 0
+        return self._segments.start_offset
 
     @property
     def log_end_offset(self) -> int:
@@ -197,8 +194,9 @@ class BucketLog:
             return self._done
         if self._failure is not None:
             raise FlussError(*self._failure)
-        if self._in_flight is not None and last_offset < self._in_flight.end_offset and self._in_flight.durable:
-            return self._in_flight.durable
+        job = self._in_flight
+        if job is not None and job.durable is not None and last_offset < job.end_offset:
+            return job.durable
         if self._pending is None:
             self._pending = Durable(loop=self._loop)
             self._commit.request(self)
@@ -206,7 +204,7 @@ class BucketLog:
 
     def _segment_for(self, size_bytes: int) -> Segment:
         """The segment that takes the next batch; a full one is sealed first."""
-        active = self._active
+        active = self._segments.active
         if active is not None:
             room_bytes = self._options.segment_size_bytes - active.size_bytes
             if size_bytes <= room_bytes or not active.size_bytes:
@@ -234,14 +232,11 @@ class BucketLog:
             segment.unsynced_directories += parents
         else:
             self._deferred[active.index_path] = (active.encode_index(), Site.INDEX_REPLACE)
-            self._keep_open(active)
             if not self._options.fsync:
                 self._unsynced.append(active)
                 self._commit.request(self)
         self._defer_writers(segment)
-        self._segments.append(segment)
-        self._bases.append(segment.base_offset)
-        self._active = segment
+        self._segments.add(segment)
         self._durable_position = self._checkpoint_position = 0
         return segment
 
@@ -274,11 +269,12 @@ class BucketLog:
         _log.error("%s", text)
         self._failure = (text, ErrorCode.LOG_STORAGE_EXCEPTION)
         self._end_waits(self._failure)
-        if self._active is not None and self._options.fsync:
+        active = self._segments.active
+        if active is not None and self._options.fsync:
             try:
-                self._active.cut(self._durable_position, self._durable_end)
+                active.cut(self._durable_position, self._durable_end)
             except OSError as second:
-                _log.error("%s: the unacknowledged tail could not be cut: %s", self._active.path, second)
+                _log.error("%s: the unacknowledged tail could not be cut: %s", active.path, second)
             self._end = self._durable_end
         return FlussError(*self._failure)
 
@@ -292,7 +288,7 @@ class BucketLog:
     # --- group commit calls these
 
     def begin_sync(self) -> LogSync | None:
-        active = self._active
+        active = self._segments.active
         if active is None or self._failure is not None or self._closed is not None:
             return None
         if self._durable_end == self._end and not self._deferred:
@@ -318,6 +314,7 @@ class BucketLog:
             else:
                 self._accept_sync(job)
         self._in_flight = None
+        self._close_cold()
 
     def _accept_sync(self, job: LogSync) -> None:
         synced = [segment for segment, _, _ in job.segments]
@@ -325,7 +322,8 @@ class BucketLog:
             segment.unsynced_directories = ()
         self._unsynced = [segment for segment in self._unsynced if segment not in synced]
         if job.end_offset > self._durable_end:
-            self._advance(job.end_offset, job.end_position if synced[-1] is self._active else self._durable_position)
+            still_active = synced[-1] is self._segments.active
+            self._advance(job.end_offset, job.end_position if still_active else self._durable_position)
         if job.durable is not None:
             job.durable.complete()
 
@@ -360,12 +358,16 @@ class BucketLog:
             )
         if fetch_offset >= self.high_watermark:
             return b""
-        segment = self._segments[bisect_right(self._bases, fetch_offset) - 1]
+        segment = self._segments.at_offset(fetch_offset)
+        readable_bytes = segment.size_bytes
+        if segment is self._segments.active and self._options.fsync:
+            readable_bytes = self._durable_position
         try:
-            self._open(segment)
-            return segment.read(fetch_offset, max_bytes, self._readable_bytes(segment))
+            return segment.read(fetch_offset, max_bytes, readable_bytes)
         except OSError as error:
-            raise _unreadable(segment, error) from error
+            raise unreadable(segment, error) from error
+        finally:
+            self._close_cold()
 
     def offset_for_timestamp(self, timestamp_ms: int, now_ms: int) -> int:
         """The first offset of the first batch committed at or after a time; the high watermark if there is none yet."""
@@ -375,50 +377,16 @@ class BucketLog:
                 f"Timestamp {timestamp_ms} lies in the future, it is now {now_ms}.",
                 ErrorCode.INVALID_TIMESTAMP_EXCEPTION,
             )
-        low, high = 0, len(self._segments)
-        while low < high:
-            # Find the first segment whose first batch is late enough; the batch may still be at the end of the one before.
-            middle = (low + high) // 2
-            first_ms = self._first_timestamp_ms(self._segments[middle])
-            if first_ms is not None and first_ms < timestamp_ms:
-                low = middle + 1
-            else:
-                high = middle
-        offset = self._segments[low].base_offset if low < len(self._segments) else self._end
-        if low > 0:
-            segment = self._segments[low - 1]
-            try:
-                self._open(segment)
-                found = segment.first_at_or_after(timestamp_ms)
-            except OSError as error:
-                raise _unreadable(segment, error) from error
-            offset = found.base_offset if found is not None else offset
-        return min(offset, self.high_watermark)
-
-    def _first_timestamp_ms(self, segment: Segment) -> int | None:
         try:
-            self._open(segment)
-        except OSError as error:
-            raise _unreadable(segment, error) from error
-        return segment.index.first_timestamp_ms
+            offset = self._segments.offset_for_timestamp(timestamp_ms)
+        finally:
+            self._close_cold()
+        return self.high_watermark if offset is None else min(offset, self.high_watermark)
 
-    def _readable_bytes(self, segment: Segment) -> int:
-        if segment is self._active and self._options.fsync:
-            return self._durable_position
-        return segment.size_bytes
-
-    def _open(self, segment: Segment) -> None:
-        if segment is not self._active:
-            segment.ensure_open()
-            self._keep_open(segment)
-
-    def _keep_open(self, segment: Segment) -> None:
-        """Remember a sealed segment as used last; close the ones used longest ago, unless a sync may hold them."""
-        if segment in self._opened:
-            self._opened.remove(segment)
-        self._opened.append(segment)
-        while len(self._opened) > SEALED_OPEN_MAX and self._in_flight is None and self._opened[0] not in self._unsynced:
-            self._opened.pop(0).release()
+    def _close_cold(self) -> None:
+        # A sync in flight may hold the descriptor of any segment that was active when it began.
+        if self._in_flight is None:
+            self._segments.close_cold(self._unsynced)
 
     # --- the end
 
@@ -438,13 +406,13 @@ class BucketLog:
         """Leave a checkpoint and close the files of an idle log."""
         if self._closed is not None:
             return
-        if self._active is not None and self._failure is None and self._durable_end == self._end:
-            self._defer_checkpoint(self._active)
+        active = self._segments.active
+        if active is not None and self._failure is None and self._durable_end == self._end:
+            self._defer_checkpoint(active)
             for path, (data, site) in self._deferred.items():
                 write_disposable(path, data, site)
         self._closed = (f"{self._directory}: the bucket was closed, look it up again", ErrorCode.LOG_STORAGE_EXCEPTION)
-        for segment in self._segments:
-            segment.release()
+        self._segments.close()
 
     def end(self) -> None:
         """The table is gone: tell everyone who waits. The files are closed by `discard`."""
@@ -455,12 +423,4 @@ class BucketLog:
     async def discard(self) -> None:
         """Close the files of a log that was ended, when no sync holds them."""
         await self._commit.settle(self)
-        for segment in self._segments:
-            segment.release()
-
-
-def _unreadable(segment: Segment, error: OSError) -> FlussError:
-    # Too many open files passes; a bad disk does not, and readers must be told instead of trying for ever.
-    transient = error.errno in _TRANSIENT_ERRNOS
-    code = ErrorCode.LOG_STORAGE_EXCEPTION if transient else ErrorCode.CORRUPT_MESSAGE
-    return FlussError(f"{segment.path}: can't be read: {error}", code)
+        self._segments.close()

@@ -95,8 +95,12 @@ class Segment:
         segment._fd = files.open_existing(segment.path, writable=True)
         file_size_bytes = os.fstat(segment._fd).st_size
         loaded = segment._load_index()
-        if loaded is not None and loaded[1].size_bytes <= file_size_bytes:
-            segment._adopt(*loaded)
+        if loaded is not None:
+            checkpoint_bytes = loaded[1].size_bytes
+            if checkpoint_bytes <= file_size_bytes:
+                segment._adopt(*loaded)
+            else:
+                _log.error("%s has %d bytes but once had %d", segment.path, file_size_bytes, checkpoint_bytes)
         return segment, file_size_bytes
 
     @property
@@ -190,12 +194,16 @@ class Segment:
         if self.is_open:
             return
         self._fd = files.open_existing(self.path, writable=False)
-        self.size_bytes = os.fstat(self._fd).st_size
-        loaded = self._load_index()
-        if loaded is not None and loaded[1].size_bytes == self.size_bytes and loaded[1].end_offset == self.end_offset:
-            self._adopt(*loaded)
-        else:
-            self._rebuild_index()
+        try:
+            self.size_bytes = os.fstat(self._fd).st_size
+            loaded = self._load_index()
+            if loaded is not None and loaded[1][:2] == (self.size_bytes, self.end_offset):
+                self._adopt(*loaded)
+            else:
+                self._rebuild_index()
+        except OSError:
+            self.release()
+            raise
 
     def release(self) -> None:
         """Close the file and forget the index."""

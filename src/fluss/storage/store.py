@@ -31,7 +31,7 @@ from fluss.storage.writers import EXPIRY_MS
 _log = logging.getLogger(__name__)
 
 OPEN_LOGS_MAX: Final = 256
-# How many of the longest unused logs are looked at for one to close; bounds the work of one look-up.
+# How many of the longest unused logs are looked at beyond those to be closed; bounds the work of one turn.
 _EVICTION_CANDIDATES: Final = 8
 
 
@@ -59,6 +59,7 @@ class Storage:
         self._loop = asyncio.get_running_loop()
         self._commit = GroupCommit(self._loop, options.sync_threads)
         self._logs: OrderedDict[TableBucket, BucketLog] = OrderedDict()
+        self._eviction_scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._log_options = LogOptions(
             fsync=options.durability == "fsync",
@@ -96,36 +97,46 @@ class Storage:
         entry = self.catalog.table_by_id(bucket.table_id)
         if entry is None or bucket.partition_id is not None or not 0 <= bucket.bucket_id < entry.num_buckets:
             raise FlussError(f"{bucket} does not exist.", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
-        self._make_room()
         path = self._directory.bucket_path(bucket)
         try:
             log = BucketLog(path, self._directory.root, self._commit, self._loop, self._log_options)
         except OSError as error:
             raise FlussError(f"{path}: the bucket can't be opened: {error}", ErrorCode.LOG_STORAGE_EXCEPTION) from error
         self._logs[bucket] = log
+        if len(self._logs) > self.options.open_logs_max and not self._eviction_scheduled:
+            # Not here: the caller may hold other logs until its turn of the loop ends.
+            self._eviction_scheduled = True
+            self._loop.call_soon(self._evict)
         return log
 
     async def close(self) -> None:
         """Make everything durable, leave checkpoints, free the directory."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-        for log in list(self._logs.values()):
-            await log.close()
-        self._logs.clear()
-        self._commit.close()
-        await self.catalog.close()
-        self._directory.close()
+        try:
+            while self._tasks:
+                await asyncio.wait(self._tasks)
+            for log in self._logs.values():
+                log.request_sync()
+            for log in list(self._logs.values()):
+                await log.close()
+            self._logs.clear()
+            self._commit.close()
+            await self.catalog.close()
+        finally:
+            self._directory.close()
 
-    def _make_room(self) -> None:
-        if len(self._logs) < self.options.open_logs_max:
-            return
-        for bucket, log in list(islice(self._logs.items(), _EVICTION_CANDIDATES)):
+    def _evict(self) -> None:
+        self._eviction_scheduled = False
+        excess = len(self._logs) - self.options.open_logs_max
+        candidates = list(islice(self._logs.items(), max(excess, 0) + _EVICTION_CANDIDATES))
+        for bucket, log in candidates:
+            if len(self._logs) <= self.options.open_logs_max:
+                return
             if log.is_idle:
                 del self._logs[bucket]
                 log.release()
-                return
-            # With durability "os" nothing else makes a quiet log durable, and so fit to be closed.
-            log.request_sync()
+            else:
+                # With durability "os" nothing else makes a quiet log durable, and so fit to be closed.
+                log.request_sync()
 
     def _table_dropped(self, table_id: int) -> None:
         logs = [self._logs.pop(bucket) for bucket in list(self._logs) if bucket.table_id == table_id]
@@ -169,8 +180,8 @@ def _orphans(directory: DataDirectory, catalog: Catalog) -> list[Path]:
         table_id = int(path.name)
         if table_id >= catalog.table_id_next:
             raise DataDirectoryError(
-                f"{path} belongs to a table that {directory.catalog_path} has never heard of: the catalog is older than "
-                "the data. Restore the matching catalog, or move the directory away."
+                f"{path} belongs to a table that {directory.catalog_path} has never heard of, so the catalog is older "
+                "than the data. Restore the matching catalog, or move the directory away."
             )
         if catalog.table_by_id(table_id) is None:
             orphans.append(path)

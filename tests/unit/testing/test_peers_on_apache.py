@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -205,6 +206,34 @@ def test_errors_carry_their_code(request: pytest.FixtureRequest, which: str, dat
     peer: Peer = request.getfixturevalue(which)
     with pytest.raises(PeerError) as caught:
         peer.drop_table(database, "missing")
+    assert caught.value.code == 7
+
+
+def test_a_write_refused_to_java_is_not_taken_for_acknowledged(
+    apache_fluss: ApacheFluss, pyfluss: PyflussPeer, java_peers: PeerFactory[JavaPeer], database: str
+) -> None:
+    pyfluss.create_table(database, "strict", SMALL_COLUMNS)
+    apache_fluss.await_table(database, "strict")
+    # The server knows no such level of acknowledgement; the client's own check goes with idempotence.
+    config = {"client.writer.acks": "2", "client.writer.enable-idempotence": "false"}
+    with java_peers(apache_fluss.bootstrap_servers, config) as peer, pytest.raises(PeerError) as caught:
+        peer.append_rows(database, "strict", small_rows(0, 1))
+    assert caught.value.kind == "InvalidRequiredAcksException"
+    assert pyfluss.list_offsets(database, "strict") == {0: 0}
+
+
+def test_writes_of_pyfluss_to_a_dropped_table_come_to_fail(
+    apache_fluss: ApacheFluss, pyfluss: PyflussPeer, java: JavaPeer, database: str
+) -> None:
+    pyfluss.create_table(database, "doomed", SMALL_COLUMNS)
+    apache_fluss.await_table(database, "doomed")
+    pyfluss.append_rows(database, "doomed", small_rows(0, 1))
+    java.drop_table(database, "doomed")
+    deadline = time.monotonic() + 20
+    with pytest.raises(PeerError) as caught:
+        # The server still takes writes for a moment after it has answered the drop.
+        while time.monotonic() < deadline:
+            pyfluss.append_rows(database, "doomed", small_rows(1, 1))
     assert caught.value.code == 7
 
 

@@ -4,6 +4,7 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
 import java.util.stream.Collectors;
 import org.apache.fluss.client.Connection;
@@ -35,6 +36,7 @@ final class Commands {
     private final Consumer<ObjectNode> events;
     private final Map<TablePath, Table> tables = new HashMap<>();
     private final Map<TablePath, TableWriter> writers = new HashMap<>();
+    private final List<CompletableFuture<?>> unacknowledged = new ArrayList<>();
     private final Map<String, Scans.Tail> tails = new HashMap<>();
     private Connection connection;
     private Admin admin;
@@ -94,7 +96,7 @@ final class Commands {
             case "lookup":
                 return lookup(arguments);
             case "flush":
-                writers.values().forEach(TableWriter::flush);
+                flush();
                 return null;
             case "scan_records":
                 return Scans.toLatest(table(path(arguments)), admin, names(arguments, "columns"));
@@ -168,30 +170,42 @@ final class Commands {
         return Driver.MAPPER.valueToTree(ids);
     }
 
-    private void append(JsonNode arguments) {
+    /** The client's own flush does not report failed writes: only their futures do. */
+    private void flush() throws Exception {
+        writers.values().forEach(TableWriter::flush);
+        List<CompletableFuture<?>> results = new ArrayList<>(unacknowledged);
+        unacknowledged.clear();
+        for (CompletableFuture<?> result : results) {
+            result.get();
+        }
+    }
+
+    private void append(JsonNode arguments) throws Exception {
         Table table = table(path(arguments));
         AppendWriter writer =
                 (AppendWriter) writers.computeIfAbsent(path(arguments), unused -> table.newAppend().createWriter());
         for (JsonNode row : arguments.get("rows")) {
-            writer.append(Values.toRow(row, table.getTableInfo().getRowType()));
+            unacknowledged.add(writer.append(Values.toRow(row, table.getTableInfo().getRowType())));
         }
         if (arguments.get("flush").booleanValue()) {
-            writer.flush();
+            flush();
         }
     }
 
-    private void upsert(JsonNode arguments) {
+    private void upsert(JsonNode arguments) throws Exception {
         Table table = table(path(arguments));
         UpsertWriter writer = upsertWriter(arguments);
-        arguments.get("rows").forEach(row -> writer.upsert(Values.toRow(row, table.getTableInfo().getRowType())));
-        writer.flush();
+        RowType type = table.getTableInfo().getRowType();
+        arguments.get("rows").forEach(row -> unacknowledged.add(writer.upsert(Values.toRow(row, type))));
+        flush();
     }
 
-    private void delete(JsonNode arguments) {
+    private void delete(JsonNode arguments) throws Exception {
         Table table = table(path(arguments));
         UpsertWriter writer = upsertWriter(arguments);
-        arguments.get("rows").forEach(row -> writer.delete(Values.toRow(row, table.getTableInfo().getRowType())));
-        writer.flush();
+        RowType type = table.getTableInfo().getRowType();
+        arguments.get("rows").forEach(row -> unacknowledged.add(writer.delete(Values.toRow(row, type))));
+        flush();
     }
 
     private JsonNode lookup(JsonNode arguments) throws Exception {

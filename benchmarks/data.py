@@ -1,0 +1,50 @@
+"""The rows every corner writes. Imported by the worker in both interpreters: no import of ours."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+SCHEMA = pa.schema(
+    [("id", pa.int64()), ("sensor", pa.string()), ("reading", pa.float64()), ("at", pa.timestamp("us"))]
+)
+BATCH_ROWS = 10_000
+
+_SENSORS = pa.array([f"sensor-{number:05d}" for number in range(5_000)])
+_START = dt.datetime(2026, 1, 1)
+_START_US = int(_START.replace(tzinfo=dt.UTC).timestamp() * 1_000_000)
+_STEP_US = 1_000
+
+
+def batches(rows: int) -> list[pa.RecordBatch]:
+    """`rows` rows with the ids 0, 1, 2 ... in batches; the same for everyone."""
+    random = np.random.default_rng(7)
+    return [_batch(random, first, min(BATCH_ROWS, rows - first)) for first in range(0, rows, BATCH_ROWS)]
+
+
+def dicts(rows: int) -> Iterator[dict[str, Any]]:
+    """The same rows one by one."""
+    for batch in batches(rows):
+        yield from batch.to_pylist()
+
+
+def row(number: int) -> dict[str, Any]:
+    """A single small row."""
+    at = _START + dt.timedelta(microseconds=number * _STEP_US)
+    return {"id": number, "sensor": "sensor-00001", "reading": 20.5, "at": at}
+
+
+def sum_of_ids(rows: int) -> int:
+    return rows * (rows - 1) // 2
+
+
+def _batch(random: np.random.Generator, first: int, rows: int) -> pa.RecordBatch:
+    ids = np.arange(first, first + rows, dtype=np.int64)
+    sensors = _SENSORS.take(pa.array(random.integers(0, len(_SENSORS), rows)))
+    readings = random.normal(20.0, 5.0, rows).round(2)
+    at = pa.array(_START_US + ids * _STEP_US).cast(pa.timestamp("us"))
+    return pa.record_batch([pa.array(ids), sensors, pa.array(readings), at], schema=SCHEMA)

@@ -1,0 +1,240 @@
+"""Appending to a log table: rows and Arrow batches gather in chunks, the sender takes them from there."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from fluss.client import runtime
+from fluss.client.buckets import splitter
+from fluss.client.chunk import Chunk, Encoder, pieces
+from fluss.client.handles import WriteHandle
+from fluss.client.sender import Sender
+from fluss.formats.cast import ArrowCaster
+from fluss.formats.row_builder import RowBuilder
+from fluss.model.config import Config
+from fluss.model.errors import FlussError, TimeoutError
+from fluss.model.infos import TableInfo
+from fluss.model.paths import TablePath
+
+__all__ = ["AppendWriterCore", "WriteHandle"]
+
+# A chunk that is split over buckets holds a batch for each of them, up to this many.
+CHUNK_BATCHES_MAX = 8
+# Bytes are counted against the buffer in steps, so that a row costs no lock.
+RESERVE_STEP_BYTES = 64 << 10
+REQUEST_OVERHEAD_BYTES = 1024
+_BUILDERS_KEPT_MAX = 4
+
+
+class AppendWriterCore:
+    """Write methods are for user threads, any number of them; coroutines are for the I/O loop."""
+
+    def __init__(self, sender: Sender, info: TableInfo, config: Config) -> None:
+        self._sender = sender
+        self._info = info
+        self._pid = runtime.process_id
+        self._memory = sender.memory
+        self._wait_timeout_s: float = config.writer_buffer_wait_timeout_ms / 1000
+        self._linger_s: float = config.writer_batch_timeout_ms / 1000
+        self._delivery_s: float = config.writer_delivery_timeout_ms / 1000
+        request_max = max(1, config.writer_request_max_size - REQUEST_OVERHEAD_BYTES)
+        batch_size: int = min(config.writer_batch_size, request_max)
+        self.encoder = Encoder(info, batch_size, request_max)
+        self.split = splitter(info, config)
+        spread = info.num_buckets if info.get_bucket_keys() or config.writer_bucket_no_key_assigner != "sticky" else 1
+        share = max(1, config.writer_buffer_memory_size // 4)
+        self._chunk_size_bytes = min(batch_size * min(spread, CHUNK_BATCHES_MAX), max(batch_size, share))
+        self._caster = ArrowCaster(info.schema)
+        self._lock = threading.Lock()
+        self._open: Chunk | None = None
+        self._builders: list[RowBuilder] = []
+        self._outstanding: set[Chunk] = set()
+        self._wanted = False  # somebody waits for the open chunk
+        self._failure: FlussError | None = None
+        self.preparing: deque[Chunk] = deque()
+        """Closed chunks in order, until the sender has put their batches into the buckets' queues."""
+        sender.register(self)
+
+    @property
+    def table_path(self) -> TablePath:
+        return self._info.table_path
+
+    @property
+    def info(self) -> TableInfo:
+        return self._info
+
+    @property
+    def pending_rows(self) -> int:
+        """Rows taken and not acknowledged yet."""
+        with self._lock:
+            open_rows = self._open.row_count if self._open is not None else 0
+            return open_rows + sum(chunk.row_count for chunk in self._outstanding)
+
+    # ---- user threads ----
+
+    def append(self, row: Mapping[str, Any] | Sequence[Any]) -> WriteHandle:
+        """Take one row; waits while the buffer is full."""
+        if self._failure is not None or self._memory.full or self._pid != runtime.process_id or self._sender.closed:
+            self._admit()
+        with self._lock:
+            chunk = self._open
+            if chunk is None or chunk.builder is None:
+                chunk = self._open_chunk(self._builders.pop() if self._builders else RowBuilder(self._info.schema))
+            chunk.size_bytes += chunk.builder.append(row)  # type: ignore[union-attr, arg-type]
+            chunk.row_count += 1
+            if chunk.size_bytes >= chunk.reserved_bytes:
+                self._grow(chunk)
+        return chunk.handle
+
+    def write_batch(self, batch: pa.RecordBatch) -> WriteHandle:
+        """Take an Arrow batch of any layout that fits the table; waits while the buffer is full."""
+        return self._write([self._caster.cast(batch)])
+
+    def write_table(self, table: pa.Table) -> WriteHandle:
+        """Take an Arrow table. A column that does not fit is refused before any row is taken."""
+        return self._write(list(self._caster.cast_all(table)))
+
+    def _write(self, batches: list[pa.RecordBatch]) -> WriteHandle:
+        taken: list[Chunk] = []
+        row_count = 0
+        for batch in batches:
+            for piece in pieces(batch, self._chunk_size_bytes):
+                try:
+                    self._admit()
+                except TimeoutError as error:
+                    if row_count:
+                        raise TimeoutError(f"{error.message} {row_count} rows before it were.") from None
+                    raise
+                chunk = self._take(piece)
+                row_count += piece.num_rows
+                if not taken or taken[-1] is not chunk:
+                    taken.append(chunk)
+        return taken[0].handle if len(taken) == 1 else WriteHandle(*(chunk.outcome for chunk in taken))
+
+    def _take(self, piece: pa.RecordBatch) -> Chunk:
+        size_bytes = piece.nbytes
+        with self._lock:
+            chunk = self._open
+            if chunk is None or chunk.builder is not None or chunk.size_bytes + size_bytes > self._chunk_size_bytes:
+                chunk = self._open_chunk(None)
+            chunk.records.append(piece)
+            chunk.row_count += piece.num_rows
+            chunk.size_bytes += size_bytes
+            self._grow(chunk)
+        return chunk
+
+    def _admit(self) -> None:
+        """Before a write: raise what failed unseen, and wait for room."""
+        runtime.check_process(self._pid, "writer")
+        if self._sender.closed:
+            raise FlussError(f"The writer of table {self.table_path} is closed with its connection.")
+        self._raise_failure()
+        if self._memory.full:
+            self._sender.relieve()
+            self._memory.wait_for_room(self._wait_timeout_s)
+            if self._sender.closed:
+                raise FlussError(f"The writer of table {self.table_path} was closed with its connection.")
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    # ---- with the lock held ----
+
+    def _open_chunk(self, builder: RowBuilder | None) -> Chunk:
+        self._close_open()
+        chunk = self._open = Chunk(self, self._delivery_s, builder)
+        runtime.call_soon(self._linger, chunk)
+        return chunk
+
+    def _grow(self, chunk: Chunk) -> None:
+        step = max(RESERVE_STEP_BYTES, chunk.size_bytes - chunk.reserved_bytes)
+        chunk.reserved_bytes += step
+        self._memory.add(step)
+        if chunk.size_bytes >= self._chunk_size_bytes:
+            self._close_open()
+
+    def _close_open(self) -> None:
+        chunk, self._open = self._open, None
+        if chunk is None:
+            return
+        if chunk.row_count == 0:
+            chunk.outcome.done = True  # opened by a row that was refused
+            return
+        self._outstanding.add(chunk)
+        self.preparing.append(chunk)
+        self._sender.submit(self)
+
+    # ---- any thread ----
+
+    def close_open(self) -> None:
+        """Let the sender have the rows gathered so far."""
+        with self._lock:
+            self._close_open()
+
+    def give_back(self, builder: RowBuilder) -> None:
+        """An empty builder for the next chunk."""
+        if len(self._builders) < _BUILDERS_KEPT_MAX:
+            self._builders.append(builder)
+
+    # ---- I/O loop ----
+
+    def _linger(self, chunk: Chunk) -> None:
+        if self._open is chunk:
+            asyncio.get_running_loop().call_later(self._linger_s, self._linger_over, chunk)
+
+    def _linger_over(self, chunk: Chunk) -> None:
+        with self._lock:
+            if self._open is chunk:
+                self._close_open()
+
+    def expedite(self, chunk: Chunk) -> None:
+        """Somebody waits for a chunk: close it as soon as nothing of the table is under way.
+
+        Rows that come while a batch travels gather, so that many small waiting writes become few batches.
+        """
+        if self._open is not chunk:
+            return
+        if self._outstanding:
+            self._wanted = True
+        else:
+            self.close_open()
+
+    def finished(self, chunk: Chunk, error: FlussError | None) -> None:
+        """The sender is done with a chunk."""
+        with self._lock:
+            self._outstanding.discard(chunk)
+            if self._wanted and not self._outstanding:
+                self._wanted = False
+                self._close_open()
+        chunk.outcome.set(error)
+        if error is not None and not chunk.outcome.awaited and self._failure is None:
+            self._failure = error
+
+    async def flush(self) -> None:
+        """Wait until all rows taken before are stored; raises the first failure that nobody awaited."""
+        runtime.check_process(self._pid, "writer")
+        await self.settle()
+        self._raise_failure()
+
+    async def settle(self) -> None:
+        """Wait until all rows taken before are stored or have failed."""
+        with self._lock:
+            self._close_open()
+            chunks = list(self._outstanding)
+        for chunk in chunks:
+            await chunk.outcome.settled()
+
+    async def drain(self) -> None:
+        """Wait until the buffer has room."""
+        runtime.check_process(self._pid, "writer")
+        if self._memory.full:
+            self._sender.relieve()
+            await self._memory.room()

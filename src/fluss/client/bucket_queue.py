@@ -1,0 +1,138 @@
+"""The batches of one bucket, in order, and their numbers: what makes a retried batch be stored once.
+
+A batch gets its writer id and sequence when it is sent first and keeps them, so that the server knows it again. After a
+failure nothing is sent until all batches under way have come back; then they are sent again in order. A server
+remembers the last five sequences of a writer, so at most five batches may be under way.
+
+When the server does not know the sequence any more, or a numbered batch failed for good, the numbers are spent: what
+surely was not stored is numbered anew under a new writer id; what may have been stored, and what is before it, fails.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from fluss.client.chunk import WireBatch
+from fluss.client.retry import pause_s
+from fluss.formats.log_batch import set_writer
+from fluss.model.infos import TableInfo
+
+_SEQUENCE_MAX = 2**31 - 1
+NOT_NUMBERED = -1
+
+
+class BucketQueue:
+    """All methods run on the I/O loop."""
+
+    __slots__ = (
+        "_halted",
+        "_next_sequence",
+        "bucket",
+        "failures",
+        "in_flight",
+        "info",
+        "retry_at",
+        "spent",
+        "waiting",
+        "writer_id",
+    )
+
+    def __init__(self, info: TableInfo, bucket: int) -> None:
+        self.info = info
+        self.bucket = bucket
+        self.waiting: deque[WireBatch] = deque()
+        self.in_flight: list[WireBatch] = []
+        self.retry_at = 0.0
+        self.failures = 0
+        self.writer_id: int | None = None
+        self.spent = False
+        """The numbers can't be used any more: `renumber` when nothing is under way."""
+        self._next_sequence = 0
+        self._halted = False
+
+    def next_to_send(self, now: float, in_flight_max: int) -> WireBatch | None:
+        """The batch to send now, if any."""
+        if not self.waiting or self.spent or now < self.retry_at or len(self.in_flight) >= in_flight_max:
+            return None
+        if self._halted:
+            if self.in_flight:
+                return None
+            self._halted = False
+        return self.waiting[0]
+
+    def sent(self, writer_id: int | None) -> WireBatch:
+        """The first waiting batch goes out, numbered if it has no number and `writer_id` is not None."""
+        batch = self.waiting.popleft()
+        batch.attempts += 1
+        if batch.sequence == NOT_NUMBERED and writer_id is not None:
+            if self.writer_id is None:
+                self.writer_id, self._next_sequence = writer_id, 0
+            batch.writer_id, batch.sequence = self.writer_id, self._next_sequence
+            self._next_sequence = 0 if self._next_sequence == _SEQUENCE_MAX else self._next_sequence + 1
+            set_writer(batch.data, batch.writer_id, batch.sequence)
+        self.in_flight.append(batch)
+        return batch
+
+    def stored(self, batch: WireBatch) -> None:
+        """The server has the batch."""
+        self.in_flight.remove(batch)
+        self.failures = 0
+
+    def again(self, batch: WireBatch, now: float, *, in_doubt: bool) -> None:
+        """The batch is to be sent again, after a pause; `in_doubt` when the server may have stored it."""
+        self._put_back(batch)
+        batch.in_doubt = batch.in_doubt or in_doubt
+        self.failures += 1
+        self.retry_at = now + pause_s(self.failures)
+
+    def out_of_order(self, batch: WireBatch, now: float) -> None:
+        """The server expected another sequence; the batch was not stored by this attempt."""
+        earlier = [other for other in (*self.in_flight, *self.waiting) if other.sequence != NOT_NUMBERED]
+        is_first = all(other is batch or earlier_than(batch, other) for other in earlier)
+        self._put_back(batch)
+        if is_first:
+            self.spent = True
+            self.failures += 1
+            self.retry_at = now + pause_s(self.failures)
+
+    def failed(self, batch: WireBatch) -> None:
+        """The batch is given up; the server waits for its number in vain."""
+        if batch in self.in_flight:
+            self.in_flight.remove(batch)
+        else:
+            self.waiting.remove(batch)
+        self._halted = True
+        self.spent = self.spent or batch.sequence != NOT_NUMBERED
+
+    def renumber(self) -> list[WireBatch]:
+        """Start anew without numbers; returns the batches that can't be: they may have been stored."""
+        assert not self.in_flight
+        numbered = [batch for batch in self.waiting if batch.sequence != NOT_NUMBERED]
+        doubtful = [index for index, batch in enumerate(numbered) if batch.in_doubt]
+        lost = numbered[: doubtful[-1] + 1] if doubtful else []
+        for batch in lost:
+            self.waiting.remove(batch)
+        for batch in numbered[len(lost) :]:
+            batch.writer_id = batch.sequence = NOT_NUMBERED
+        self.writer_id = None
+        self.spent = False
+        return lost
+
+    def expired(self, now: float) -> list[WireBatch]:
+        """Waiting batches whose time is over."""
+        return [batch for batch in self.waiting if batch.chunk.deadline <= now]
+
+    def _put_back(self, batch: WireBatch) -> None:
+        self.in_flight.remove(batch)
+        self._halted = True
+        position = 0
+        for other in self.waiting:
+            if other.sequence == NOT_NUMBERED or (batch.sequence != NOT_NUMBERED and earlier_than(batch, other)):
+                break
+            position += 1
+        self.waiting.insert(position, batch)
+
+
+def earlier_than(batch: WireBatch, other: WireBatch) -> bool:
+    """Whether `batch` has the earlier sequence; sequences wrap around."""
+    return (other.sequence - batch.sequence) & _SEQUENCE_MAX < _SEQUENCE_MAX // 2 and other is not batch

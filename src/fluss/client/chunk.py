@@ -1,0 +1,142 @@
+"""Rows on their way from a writer to the wire: a chunk is closed as one, then cut into wire batches by bucket."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from fluss.client.handles import Outcome, WriteHandle
+from fluss.formats import arrow_payload
+from fluss.formats.arrow_payload import Codec
+from fluss.formats.log_batch import encode_batch
+from fluss.formats.row_builder import RowBuilder
+from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
+from fluss.model.infos import TableInfo
+
+if TYPE_CHECKING:
+    from fluss.client.append import AppendWriterCore
+
+Split = Callable[[pa.RecordBatch], list[tuple[int, pa.RecordBatch]]]
+
+
+class WireBatch:
+    """One encoded log batch of one bucket, with its place in the writer's sequence once it was sent."""
+
+    __slots__ = ("attempts", "bucket", "chunk", "data", "in_doubt", "row_count", "sequence", "writer_id")
+
+    def __init__(self, chunk: Chunk, bucket: int, data: bytearray, row_count: int) -> None:
+        self.chunk = chunk
+        self.bucket = bucket
+        self.data = data
+        self.row_count = row_count
+        self.attempts = 0
+        self.writer_id = -1
+        self.sequence = -1
+        self.in_doubt = False
+        """An attempt ended without a clear answer: the server may have stored the batch."""
+
+
+class Chunk:
+    """Rows of one writer that were closed together and share an outcome."""
+
+    __slots__ = (
+        "batches",
+        "builder",
+        "deadline",
+        "error",
+        "handle",
+        "opened_at",
+        "outcome",
+        "prepared",
+        "records",
+        "reserved_bytes",
+        "row_count",
+        "size_bytes",
+        "unfinished",
+        "writer",
+    )
+
+    def __init__(self, writer: AppendWriterCore, delivery_timeout_s: float, builder: RowBuilder | None = None) -> None:
+        self.writer = writer
+        self.builder = builder
+        self.records: list[pa.RecordBatch] = []
+        self.row_count = 0
+        self.size_bytes = 0
+        self.reserved_bytes = 0
+        self.opened_at = time.monotonic()
+        self.deadline = self.opened_at + delivery_timeout_s
+        self.outcome = Outcome(self)
+        self.handle = WriteHandle(self.outcome)
+        self.prepared = False
+        self.batches: list[WireBatch] = []
+        self.unfinished = 0
+        self.error: FlussError | None = None
+
+    def expedite(self) -> None:
+        """Somebody waits for these rows."""
+        self.writer.expedite(self)
+
+    def take_rows(self) -> pa.RecordBatch:
+        """All rows as one record batch; the builder is free again."""
+        if self.builder is not None:
+            builder, self.builder = self.builder, None
+            batch = builder.build()
+            self.writer.give_back(builder)
+            return batch
+        records, self.records = self.records, []
+        return records[0] if len(records) == 1 else pa.concat_batches(records)
+
+
+class Encoder:
+    """Cuts a table's chunks into wire batches. Has no state of its own, so that workers can share it."""
+
+    __slots__ = ("_batch_size_bytes", "_codec", "_info", "_request_size_bytes_max")
+
+    def __init__(self, info: TableInfo, batch_size_bytes: int, request_size_bytes_max: int) -> None:
+        self._info = info
+        self._codec = Codec.of(info.properties)
+        self._batch_size_bytes = batch_size_bytes
+        self._request_size_bytes_max = request_size_bytes_max
+
+    def prepare(self, chunk: Chunk, split: Split) -> None:
+        """Fill the chunk's wire batches, or its error. Never raises: the chunk would wait for ever."""
+        try:
+            for bucket, rows in split(chunk.take_rows()):
+                for piece in pieces(rows, self._batch_size_bytes):
+                    self._encode(chunk, bucket, piece)
+        except FlussError as error:
+            chunk.error = error
+        except Exception as error:
+            chunk.error = FlussError(f"Rows for table {self._info.table_path} could not be encoded: {error!r}")
+            chunk.error.__cause__ = error
+        if chunk.error is not None:
+            chunk.batches.clear()
+
+    def _encode(self, chunk: Chunk, bucket: int, rows: pa.RecordBatch) -> None:
+        data = encode_batch(
+            arrow_payload.encode(rows, self._codec), schema_id=self._info.schema_id, record_count=rows.num_rows
+        )
+        if len(data) <= self._request_size_bytes_max:
+            chunk.batches.append(WireBatch(chunk, bucket, data, rows.num_rows))
+            return
+        if rows.num_rows == 1:
+            raise InvalidRequestError(
+                f"One row for table {self._info.table_path} takes {len(data)} bytes on the wire; the limit "
+                f"writer.request-max-size leaves {self._request_size_bytes_max}.",
+                ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+            )
+        half = rows.num_rows // 2
+        self._encode(chunk, bucket, rows.slice(0, half))
+        self._encode(chunk, bucket, rows.slice(half))
+
+
+def pieces(rows: pa.RecordBatch, size_bytes: int) -> list[pa.RecordBatch]:
+    """Slices of about `size_bytes` each."""
+    count = min(max(1, -(-rows.nbytes // size_bytes)), rows.num_rows)
+    if count <= 1:
+        return [rows] if rows.num_rows else []
+    step = -(-rows.num_rows // count)
+    return [rows.slice(start, step) for start in range(0, rows.num_rows, step)]

@@ -1,0 +1,115 @@
+"""One client: its connections, what it knows of the cluster, and its sender."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import threading
+from typing import NoReturn
+
+from fluss.client import runtime
+from fluss.client.address import parse_bootstrap
+from fluss.client.admin import AdminCore
+from fluss.client.metadata import Metadata
+from fluss.client.pool import ConnectionPool
+from fluss.client.retry import Backoff
+from fluss.client.sender import Sender
+from fluss.client.table import TableCore
+from fluss.model.config import Config
+from fluss.model.errors import ErrorCode, FlussError, TimeoutError
+from fluss.model.paths import TablePath
+
+CLOSE_DRAIN_S_MAX = 5.0
+
+
+class ClientCore:
+    """Made by `connect`. Coroutines run on the I/O loop; `close_soon` may be called from any thread."""
+
+    def __init__(self, config: Config) -> None:
+        _check_supported(config)
+        self.config = config.copy()
+        self.request_timeout_s: float = config.request_timeout_ms / 1000
+        self._pid = runtime.process_id
+        self._closing = threading.Lock()
+        self.closed = False
+        self.pool = ConnectionPool(config.connect_timeout_ms / 1000)
+        bootstrap = parse_bootstrap(config.bootstrap_servers)
+        self.metadata = Metadata(self.pool, bootstrap, self.request_timeout_s)
+        self.sender = Sender(self.config, self.metadata)
+        self.admin = AdminCore(self)
+
+    @classmethod
+    async def connect(cls, config: Config) -> ClientCore:
+        """Connect to the first server of the bootstrap list that answers."""
+        client = cls(config)
+        try:
+            await client.metadata.refresh()
+        except BaseException:
+            client.pool.close()
+            raise
+        runtime.register_drainable(client.sender)
+        return client
+
+    def check_usable(self) -> None:
+        """Raise when this client is closed or belongs to another process."""
+        runtime.check_process(self._pid, "connection")
+        if self.closed:
+            raise FlussError("The connection is closed; open a new one.")
+
+    async def table(self, path: TablePath) -> TableCore:
+        """A table whose buckets all have leaders. They appear a moment after a table's creation."""
+        self.check_usable()
+        backoff = Backoff(self.config.request_timeout_ms)
+        while True:
+            problem: FlussError | None = None
+            try:
+                await self.metadata.refresh(path)
+            except FlussError as error:
+                if not error.is_retriable:
+                    raise
+                problem = error
+            view = self.metadata.table(path)
+            if problem is None and view is not None:
+                # The buckets of a partitioned table are those of its partitions.
+                leaderless = [] if view.info.is_partitioned() else view.without_leader()
+                if not leaderless:
+                    return TableCore(self, view.info)
+                problem = TimeoutError(
+                    f"Buckets {leaderless[:10]} of table {path} have no leader after {self.request_timeout_s:g} s; "
+                    "are the cluster's tablet servers up?",
+                    ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
+                )
+            if not await backoff.pause():
+                raise problem or TimeoutError(f"Table {path} was not ready within {self.request_timeout_s:g} s.")
+
+    async def close(self) -> None:
+        """Send what writers still hold, for a limited time, then close all connections."""
+        runtime.check_process(self._pid, "connection")
+        with self._closing:
+            if self.closed:
+                return
+            self.closed = True
+        try:
+            async with asyncio.timeout(CLOSE_DRAIN_S_MAX):
+                await self.sender.drain_at_exit()
+        except builtins.TimeoutError:
+            pass
+        finally:
+            self.sender.close()
+            self.pool.close()
+
+    def close_soon(self) -> None:
+        """Close in the background; callable from any thread, any number of times."""
+        if not self.closed and self._pid == runtime.process_id:
+            runtime.spawn(self.close())
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "A Fluss connection can't be pickled: it holds sockets of this process. "
+            "Ship Config.to_dict() instead and connect again on the other side."
+        )
+
+
+def _check_supported(config: Config) -> None:
+    if config.security_protocol == "sasl":
+        raise FlussError("security.protocol=sasl is not supported yet; use a PLAINTEXT listener.")

@@ -1,0 +1,42 @@
+"""Fetched batches into what users read; for the caller's own thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count, repeat
+
+import pyarrow as pa
+
+from fluss.client.fetched import FetchedBatch
+from fluss.formats.row_reader import to_rows
+from fluss.model.paths import TableBucket
+from fluss.model.records import ChangeType, RecordBatch, ScanRecord, ScanRecords
+
+_CHANGE_TYPES = tuple(ChangeType)
+
+
+def to_records(batches: Sequence[FetchedBatch]) -> ScanRecords:
+    """Rows as records, by bucket."""
+    by_bucket: dict[TableBucket, list[ScanRecord]] = {}
+    for fetched in batches:
+        if fetched.change_types is None:
+            changes = repeat(ChangeType.AppendOnly)
+        else:
+            changes = map(_CHANGE_TYPES.__getitem__, fetched.change_types)  # type: ignore[assignment]
+        records = map(
+            ScanRecord, count(fetched.base_offset), repeat(fetched.timestamp_ms), changes, to_rows(fetched.batch)
+        )
+        by_bucket.setdefault(fetched.bucket, []).extend(records)
+    return ScanRecords(by_bucket)
+
+
+def to_table(batches: Sequence[FetchedBatch], schema: pa.Schema) -> pa.Table:
+    """Rows as one table; nothing is copied."""
+    return pa.Table.from_batches([fetched.batch for fetched in batches], schema=schema)
+
+
+def to_record_batches(batches: Sequence[FetchedBatch]) -> list[RecordBatch]:
+    """Arrow batches with bucket and offsets."""
+    return [
+        RecordBatch(fetched.batch, fetched.bucket, fetched.base_offset, fetched.last_offset) for fetched in batches
+    ]

@@ -1,0 +1,147 @@
+"""One fetch: all buckets of a leader in one request, its answer cut into batches."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from fluss.client import runtime
+from fluss.client.answers import STALE_METADATA_CODES, server_error
+from fluss.client.batch_reader import BatchReader, Part
+from fluss.client.cursor import Cursor
+from fluss.client.fetch_wire import BucketAnswer, parse_fetch_response
+from fluss.client.fetched import FetchedBatch
+from fluss.client.offsets import CLIENT_FOLLOWER_ID, list_offsets
+from fluss.formats.log_batch import walk
+from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
+from fluss.model.infos import ServerNode, TableInfo
+from fluss.model.offsets import EARLIEST_OFFSET, OffsetSpec
+from fluss.protocol import api_keys
+from fluss.protocol import messages_pb2 as pb
+
+if TYPE_CHECKING:
+    from fluss.client.core import ClientCore
+
+# Decoding this much takes less time than handing it to a worker and back.
+INLINE_DECODE_BYTES_MAX = 32 << 10
+
+
+class Fetcher:
+    """Asks, and keeps cursors up to date. Runs on the I/O loop."""
+
+    def __init__(self, client: ClientCore, info: TableInfo, reader: BatchReader) -> None:
+        self._client = client
+        self._info = info
+        self._reader = reader
+        self._turn = 0
+
+    async def send(self, node: ServerNode, cursors: list[Cursor], *, wait: bool) -> asyncio.Future[memoryview]:
+        """Send a request for the cursors' offsets; the future has the answer's body."""
+        config = self._client.config
+        wait_ms = config.scanner_log_fetch_wait_max_time_ms if wait else 0
+        request = pb.FetchLogRequest(
+            follower_server_id=CLIENT_FOLLOWER_ID, max_bytes=config.scanner_log_fetch_max_bytes
+        )
+        if wait:
+            request.max_wait_ms = wait_ms
+            request.min_bytes = config.scanner_log_fetch_min_bytes
+        table = request.tables_req.add(
+            table_id=self._info.table_id, projection_pushdown_enabled=self._reader.pushed_fields is not None
+        )
+        table.projected_fields.extend(self._reader.pushed_fields or ())
+        # The first bucket always gets a whole batch; the turn gives every bucket that chance.
+        self._turn += 1
+        first = self._turn % len(cursors)
+        for cursor in cursors[first:] + cursors[:first]:
+            table.buckets_req.add(
+                partition_id=cursor.bucket.partition_id,
+                bucket_id=cursor.bucket.bucket,
+                fetch_offset=cursor.fetch_offset,
+                max_fetch_bytes=config.scanner_log_fetch_max_bytes_for_bucket,
+            )
+        connection = await self._client.metadata.tablet(node, self._client.request_timeout_s)
+        timeout_s = self._client.request_timeout_s + wait_ms / 1000
+        return connection.send(api_keys.FETCH_LOG, (request.SerializeToString(),), timeout_s)
+
+    def receive(self, body: memoryview, node: ServerNode, cursors: list[Cursor]) -> tuple[list[Part], bool]:
+        """Batches of an answer, cursors moved behind them; and whether metadata seems stale."""
+        by_key = {cursor.key: cursor for cursor in cursors}
+        parts: list[Part] = []
+        stale = False
+        for answer in parse_fetch_response(body, node.address):
+            partition_id = answer.item.partition_id if answer.item.HasField("partition_id") else None
+            cursor = by_key.get((partition_id, answer.item.bucket_id))
+            if cursor is None or answer.table_id != self._info.table_id:
+                continue
+            if answer.item.error_code:
+                stale |= self._failed(cursor, answer)
+                continue
+            cursor.trouble = None
+            try:
+                self._walk(cursor, answer, parts)
+            except FlussError as error:
+                cursor.error = self._named(cursor, error)
+        return parts, stale
+
+    def _walk(self, cursor: Cursor, answer: BucketAnswer, parts: list[Part]) -> None:
+        if answer.item.HasField("remote_log_fetch_info"):
+            raise FlussError("these offsets are in the cluster's remote storage, reading it is not supported yet")
+        if not answer.records and cursor.fetch_offset == EARLIEST_OFFSET and cursor.stop_offset is not None:
+            cursor.fetch_offset = cursor.stop_offset  # a bounded read of a log that holds nothing any more
+        for position, header in walk(answer.records):
+            if header.next_offset <= cursor.fetch_offset or cursor.finished:
+                continue
+            parts.append(Part(cursor, answer.records, position, header))
+            cursor.fetch_offset = header.next_offset
+
+    def _failed(self, cursor: Cursor, answer: BucketAnswer) -> bool:
+        error = server_error(answer.item.error_code, answer.item.error_message)
+        if error.is_retriable:
+            cursor.in_trouble(error, time.monotonic())
+        else:
+            cursor.error = self._named(cursor, error)
+        return error.error_code in STALE_METADATA_CODES
+
+    def _named(self, cursor: Cursor, error: FlussError) -> FlussError:
+        place = f"bucket {cursor.bucket.bucket} of table {self._info.table_path} at offset {cursor.fetch_offset}"
+        return type(error)(f"Can't read {place}: {error.message}", error.error_code)
+
+    async def decode(self, parts: list[Part]) -> list[tuple[Part, FetchedBatch | None]]:
+        """Decode, beside the loop when there is much; a cursor whose batch is bad gets the error."""
+        try:
+            await self._reader.learn(parts)
+        except FlussError as error:
+            for part in parts:
+                part.cursor.error = part.cursor.error or self._named(part.cursor, error)
+            return []
+        size_bytes = sum(part.header.size_bytes for part in parts)
+        if size_bytes <= INLINE_DECODE_BYTES_MAX:
+            results = self._reader.decode(parts)
+        else:
+            results = await runtime.in_worker(self._reader.decode, parts)
+        good: list[tuple[Part, FetchedBatch | None]] = []
+        for part, result in results:
+            if isinstance(result, FlussError):
+                part.cursor.error = part.cursor.error or result
+            elif part.cursor.error is None:
+                good.append((part, result))
+        return good
+
+    async def explained(self, cursor: Cursor, error: FlussError) -> FlussError:
+        """The error, with the offsets there are when the cursor asked for another."""
+        if error.error_code != ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
+            return error
+        timeout_s = self._client.request_timeout_s
+        try:
+            first, end = [
+                (await list_offsets(self._client.metadata, self._info, [cursor.key], spec, timeout_s))[cursor.key]
+                for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+            ]
+        except FlussError:
+            return error
+        return InvalidRequestError(
+            f"Offset {cursor.fetch_offset} of bucket {cursor.bucket.bucket} of table {self._info.table_path} does not "
+            f"exist: the bucket has offsets {first} to {end} (the next row gets {end}). Subscribe again from there.",
+            ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+        )

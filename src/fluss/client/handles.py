@@ -1,0 +1,105 @@
+"""The result of a write, shared by all rows that travel together."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import Callable
+from typing import Protocol
+
+from fluss.client import runtime
+from fluss.model.errors import FlussError, TimeoutError
+
+
+class Expeditable(Protocol):
+    """Something unsent that somebody waits for now."""
+
+    def expedite(self) -> None: ...
+
+
+class Outcome:
+    """How rows that travel together fared. Set on the I/O loop, read from anywhere."""
+
+    __slots__ = ("_callbacks", "_source", "awaited", "done", "error")
+
+    def __init__(self, source: Expeditable) -> None:
+        self.done = False
+        self.error: FlussError | None = None
+        self.awaited = False
+        self._source = source
+        self._callbacks: list[Callable[[], None]] | None = None
+
+    def set(self, error: FlussError | None) -> None:
+        """The rows are stored, or have failed."""
+        self.error = error
+        self.done = True
+        callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            callback()
+
+    async def settled(self) -> None:
+        """Wait until it is known, on the I/O loop, without caring how it went."""
+        if self.done:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        if self._callbacks is None:
+            self._callbacks = []
+        self._callbacks.append(lambda: None if waiter.done() else waiter.set_result(None))
+        await waiter
+
+    async def wait(self) -> None:
+        """Wait on the I/O loop; raises when the rows have failed. Unsent rows are sent soon."""
+        self.awaited = True
+        if not self.done:
+            self._source.expedite()
+            await self.settled()
+        if self.error is not None:
+            raise _own(self.error)
+
+
+def _own(error: FlussError) -> FlussError:
+    """An exception per caller: a traceback grows with every raise of the same object."""
+    copy = type(error)(error.message, error.error_code)
+    copy.__cause__ = error.__cause__
+    return copy
+
+
+class WriteHandle:
+    """Rows under way to the server. Rows of one batch share one handle."""
+
+    __slots__ = ("_outcomes",)
+
+    def __init__(self, *outcomes: Outcome) -> None:
+        self._outcomes = outcomes
+
+    def done(self) -> bool:
+        """Whether the server has stored the rows, or the write has failed."""
+        return all(outcome.done for outcome in self._outcomes)
+
+    async def wait(self) -> None:
+        """Wait on the I/O loop until the rows are stored; raises if they are not."""
+        for outcome in self._outcomes:
+            outcome.awaited = True
+        for outcome in self._outcomes:
+            await outcome.wait()
+
+    def result(self, timeout_s: float | None = None) -> None:
+        """Wait in the calling thread until the rows are stored; raises if they are not."""
+        if self.done():
+            for outcome in self._outcomes:
+                outcome.awaited = True
+                if outcome.error is not None:
+                    raise _own(outcome.error)
+            return
+        runtime.run(self._wait_at_most(timeout_s))
+
+    async def _wait_at_most(self, timeout_s: float | None) -> None:
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                await self.wait()
+        except builtins.TimeoutError:
+            if not limit.expired():
+                raise
+            raise TimeoutError(
+                f"The rows were not acknowledged within {timeout_s:g} s; they are still on the way."
+            ) from None

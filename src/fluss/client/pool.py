@@ -1,0 +1,63 @@
+"""Connections by address: at most one each, opened when needed, opened again when lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fluss.client.address import Address
+from fluss.client.connection import Connection
+from fluss.model.errors import FlussError
+from fluss.model.infos import ServerType
+
+
+class ConnectionPool:
+    """The open connections of one client."""
+
+    def __init__(self, connect_timeout_s: float) -> None:
+        self._connect_timeout_s = connect_timeout_s
+        self._open: dict[Address, Connection] = {}
+        self._opening: dict[Address, asyncio.Task[Connection]] = {}
+        self._closed = False
+
+    def ready(self, address: Address) -> Connection | None:
+        """The connection to an address if there is one right now."""
+        connection = self._open.get(address)
+        return connection if connection is not None and not connection.closed else None
+
+    async def get(self, address: Address, role: ServerType | None = None, timeout_s: float | None = None) -> Connection:
+        """The connection to an address; callers that come while it is being opened share the attempt."""
+        connection = self.ready(address)
+        if connection is not None:
+            return connection
+        if self._closed:
+            raise FlussError("The client is closed.")
+        opening = self._opening.get(address)
+        if opening is None:
+            limit_s = self._connect_timeout_s if timeout_s is None else min(timeout_s, self._connect_timeout_s)
+            opening = asyncio.ensure_future(self._connect(address, role, limit_s))
+            self._opening[address] = opening
+            opening.add_done_callback(lambda task: self._opened(address, task))
+        # A caller that gives up leaves the attempt to the others.
+        return await asyncio.shield(opening)
+
+    async def _connect(self, address: Address, role: ServerType | None, timeout_s: float) -> Connection:
+        connection = await Connection.open(address, timeout_s, role)
+        if self._closed:
+            connection.close()
+            raise FlussError("The client is closed.")
+        self._open[address] = connection
+        return connection
+
+    def _opened(self, address: Address, task: asyncio.Task[Connection]) -> None:
+        self._opening.pop(address, None)
+        if not task.cancelled():
+            task.exception()  # whoever still waits has it; without waiters it is no cause for a warning
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._closed = True
+        for task in self._opening.values():
+            task.cancel()
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()

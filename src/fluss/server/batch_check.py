@@ -1,0 +1,83 @@
+"""What a batch must be before it is appended. The checksum is checked by the log itself.
+
+CORRUPT_RECORD (14), the code for a bad checksum, is retriable: the bytes may have been damaged on their way. A batch
+whose checksum holds and which still can't be accepted would be sent again for ever, so its codes are ones that clients
+raise.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fluss.formats.arrow_message import parse_record_batch_message
+from fluss.formats.log_batch import HEADER_SIZE_BYTES, MAGIC, BatchHeader, parse_header, payload_of, verify_crc
+from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, InvalidRequestError
+from fluss.storage.catalog import Catalog
+
+_MAGIC_AT: Final = 12
+
+
+def check_batch(records: memoryview, table_id: int, catalog: Catalog, batch_bytes_max: int) -> BatchHeader:
+    """The header of the one batch in `records`, or why it is refused."""
+    if len(records) > batch_bytes_max:
+        raise InvalidRequestError(
+            f"A batch may have {batch_bytes_max} bytes, not {len(records)}; write smaller batches.",
+            ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+        )
+    if len(records) > _MAGIC_AT and records[_MAGIC_AT] != MAGIC:
+        raise _refused(
+            f"batches of magic {records[_MAGIC_AT]} are not served, only of magic {MAGIC}; "
+            "leave out the table's statistics columns"
+        )
+    if len(records) < HEADER_SIZE_BYTES:
+        raise _refused(f"a batch has at least {HEADER_SIZE_BYTES} bytes, not {len(records)}")
+    try:
+        header = parse_header(records)
+    except CorruptDataError as error:
+        raise _refused(error.message) from None
+    if header.size_bytes != len(records):
+        raise _refused(
+            f"the batch announces {header.size_bytes} bytes, {len(records)} were sent; "
+            "send exactly one whole batch for a bucket"
+        )
+    try:
+        _check_content(records, header, table_id, catalog)
+    except FlussError:
+        # With damaged bytes anything can look wrong: then the checksum is the error to name.
+        verify_crc(records, 0, header)
+        raise
+    return header
+
+
+def _check_content(records: memoryview, header: BatchHeader, table_id: int, catalog: Catalog) -> None:
+    if not header.append_only:
+        raise _refused("a log table takes append-only batches, without change types")
+    _check_schema_id(header.schema_id, table_id, catalog)
+    _, payload = payload_of(records, 0, header)
+    if header.record_count == 0:
+        if len(payload):
+            raise _refused("a batch without records has no payload")
+        return
+    try:
+        message = parse_record_batch_message(payload)
+    except CorruptDataError as error:
+        raise _refused(error.message) from None
+    if message.row_count != header.record_count:
+        raise _refused(f"the batch announces {header.record_count} records, its Arrow payload has {message.row_count}")
+
+
+def _check_schema_id(schema_id: int, table_id: int, catalog: Catalog) -> None:
+    try:
+        catalog.schema_json(table_id, schema_id)
+    except FlussError:
+        # Not the catalog's SCHEMA_NOT_EXIST, which clients answer by sending the batch again, for ever.
+        raise InvalidRequestError(
+            f"The batch was written with schema id {schema_id}, which this table does not have; "
+            "load the table's metadata again.",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        ) from None
+
+
+def _refused(reason: str) -> InvalidRequestError:
+    # UNSUPPORTED_VERSION: the sides do not agree on the bytes, and no client tries again.
+    return InvalidRequestError(f"The batch can't be accepted: {reason}.", ErrorCode.UNSUPPORTED_VERSION)

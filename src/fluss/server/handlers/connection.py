@@ -1,0 +1,75 @@
+"""Who is there and what can it do: versions, metadata, tokens."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fluss.model.errors import ErrorCode, error_from_code
+from fluss.protocol import api_keys
+from fluss.protocol import messages_pb2 as pb
+from fluss.server.context import ConnectionContext, Handler
+from fluss.server.names import check_count, table_path
+from fluss.storage.catalog import TableEntry
+
+# One process plays both roles; clients keep connections to coordinators and tablet servers apart, so ids may be equal.
+NODE_ID: Final = 0
+LEADER_EPOCH: Final = 0
+
+
+def _api_versions(_: ConnectionContext, __: pb.ApiVersionsRequest) -> pb.ApiVersionsResponse:
+    # server_type stays out: with it, clients refuse to use one port for both roles.
+    response = pb.ApiVersionsResponse()
+    for api in api_keys.ALL:
+        response.api_versions.add(api_key=api.key, min_version=0, max_version=api.version_max)
+    return response
+
+
+def _metadata(context: ConnectionContext, request: pb.MetadataRequest) -> pb.MetadataResponse:
+    named = len(request.table_path) + len(request.partitions_path) + len(request.partitions_id)
+    check_count(named, context.limits.request_items_max, "tables and partitions")
+    address = context.address
+    response = pb.MetadataResponse()
+    response.coordinator_server.CopyFrom(pb.PbServerNode(node_id=NODE_ID, host=address.host, port=address.port))
+    response.tablet_servers.add(node_id=NODE_ID, host=address.host, port=address.port)
+    # Each table once: a table may have very many buckets, and a request very many names.
+    for path in dict.fromkeys(table_path(path) for path in request.table_path):
+        _add_table(response, context.storage.catalog.table(path))
+    for partition in request.partitions_path:
+        entry = context.storage.catalog.table(table_path(partition))
+        raise error_from_code(
+            ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION, f"Table {entry.path} has no partitions; name the table alone."
+        )
+    if request.partitions_id:
+        raise error_from_code(
+            ErrorCode.PARTITION_NOT_EXISTS, f"There is no partition with id {request.partitions_id[0]}."
+        )
+    return response
+
+
+def _add_table(response: pb.MetadataResponse, entry: TableEntry) -> None:
+    table = response.table_metadata.add(
+        table_path=pb.PbTablePath(database_name=entry.path.database, table_name=entry.path.table),
+        table_id=entry.table_id,
+        schema_id=entry.schema_id,
+        table_json=entry.table_json,
+        created_time=entry.created_time_ms,
+        modified_time=entry.modified_time_ms,
+    )
+    for bucket_id in range(entry.num_buckets):
+        table.bucket_metadata.add(
+            bucket_id=bucket_id, leader_id=NODE_ID, replica_id=[NODE_ID], leader_epoch=LEADER_EPOCH
+        )
+
+
+def _security_token(
+    _: ConnectionContext, __: pb.GetFileSystemSecurityTokenRequest
+) -> pb.GetFileSystemSecurityTokenResponse:
+    # Clients ask before they scan; all data is served here, so there is no file system to log in to.
+    return pb.GetFileSystemSecurityTokenResponse(schema="file", token=b"")
+
+
+HANDLERS: Final[dict[int, Handler]] = {
+    api_keys.API_VERSIONS.key: _api_versions,
+    api_keys.METADATA.key: _metadata,
+    api_keys.GET_FILE_SYSTEM_SECURITY_TOKEN.key: _security_token,
+}

@@ -1,0 +1,51 @@
+"""ListOffsets: where a bucket begins, ends, or was at a time."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.model.paths import TableBucket
+from fluss.protocol import api_keys
+from fluss.protocol import messages_pb2 as pb
+from fluss.server.answers import code_and_text
+from fluss.server.context import ConnectionContext, Handler
+from fluss.server.malformed import unreadable
+from fluss.server.names import check_count
+
+EARLIEST: Final = 0
+LATEST: Final = 1
+TIMESTAMP: Final = 2
+LEADER_END: Final = 3  # the same as LATEST where there are no followers
+
+
+def _list_offsets(context: ConnectionContext, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+    check_count(len(request.bucket_id), context.limits.request_items_max, "buckets")
+    if not EARLIEST <= request.offset_type <= LEADER_END:
+        raise unreadable("ListOffsets", f"offset_type {request.offset_type} is not known")
+    response = pb.ListOffsetsResponse()
+    for bucket_id in request.bucket_id:
+        entry = response.buckets_resp.add(bucket_id=bucket_id)
+        try:
+            entry.offset = _offset(context, request, bucket_id)
+        except Exception as error:
+            entry.error_code, entry.error_message = code_and_text(error)
+    return response
+
+
+def _offset(context: ConnectionContext, request: pb.ListOffsetsRequest, bucket_id: int) -> int:
+    partition_id = request.partition_id if request.HasField("partition_id") else None
+    log = context.storage.bucket(TableBucket(request.table_id, bucket_id, partition_id))
+    if request.offset_type == EARLIEST:
+        return log.log_start_offset
+    if request.offset_type in (LATEST, LEADER_END):
+        return log.high_watermark
+    if not request.HasField("start_timestamp"):
+        raise InvalidRequestError(
+            "Listing offsets by time needs start_timestamp, in milliseconds.", ErrorCode.INVALID_TIMESTAMP_EXCEPTION
+        )
+    return log.offset_for_timestamp(request.start_timestamp, time.time_ns() // 1_000_000)
+
+
+HANDLERS: Final[dict[int, Handler]] = {api_keys.LIST_OFFSETS.key: _list_offsets}

@@ -1,0 +1,144 @@
+"""The server: a data directory, a listening socket, and the connections made to it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections import Counter
+from typing import Final, Literal, cast
+
+from fluss.model.errors import ConnectError, ErrorCode, FlussError
+from fluss.server.config import Address, ServerConfig
+from fluss.server.connection import LINGER_S, Connection
+from fluss.server.context import ServerContext
+from fluss.storage.store import Storage, StorageOptions
+
+_log = logging.getLogger(__name__)
+
+BACKLOG: Final = 1_024
+_STOP_POLL_S: Final = 0.01
+
+
+class Server:
+    """`await start()`, then it serves until `await stop()`; both on one event loop."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._config = config
+        self._context: ServerContext | None = None
+        self._listener: asyncio.Server | None = None
+        self._connections: set[Connection] = set()
+        self._refused: set[Connection] = set()
+        self._peers: dict[Connection, str] = {}
+        self._per_peer: Counter[str] = Counter()
+        self._address: Address | None = None
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        if self._address is None:
+            raise RuntimeError("the server was not started")
+        return self._address
+
+    @property
+    def context(self) -> ServerContext:
+        """What its connections share."""
+        if self._context is None:
+            raise RuntimeError("the server was not started")
+        return self._context
+
+    async def start(self) -> None:
+        """Open the data directory and listen; requests are answered when this returns."""
+        loop = asyncio.get_running_loop()
+        durability = cast(Literal["fsync", "os"], self._config.durability)
+        storage = await Storage.open(StorageOptions(self._config.data_dir, durability))
+        try:
+            self._context = context = ServerContext(self._config, storage, loop)
+            listening = _bind(self._config.host, self._config.port)
+            self._address = Address(*listening.getsockname()[:2])
+            self._listener = await loop.create_server(
+                lambda: Connection(context, self), sock=listening, backlog=BACKLOG
+            )
+        except BaseException:
+            await storage.close()
+            raise
+
+    async def stop(self) -> None:
+        """Take no more requests, give those under way a bounded time, make everything durable."""
+        if self._context is None or self._listener is None:
+            return
+        self._listener.close()
+        for connection in list(self._connections):
+            connection.stop()
+        deadline = self._context.loop.time() + self._config.limits.stop_wait_ms_max / 1_000
+        while self._context.loop.time() < deadline and not all(connection.idle for connection in self._connections):
+            await asyncio.sleep(_STOP_POLL_S)
+        for connection in [*self._connections, *self._refused]:
+            connection.close()
+        while self._context.loop.time() < deadline and self._connections:
+            await asyncio.sleep(_STOP_POLL_S)
+        for connection in [*self._connections, *self._refused]:
+            connection.abort()
+        await self._context.storage.close()
+
+    # --- called by connections
+
+    def admit(self, connection: Connection, peer: str) -> FlussError | None:
+        """None when the connection may stay; otherwise why not, to be told to the client's first request."""
+        limits = self._config.limits
+        if len(self._connections) >= limits.connections_max:
+            return self._refuse(connection, f"it has {limits.connections_max} connections")
+        if self._per_peer[peer] >= limits.connections_per_address_max:
+            return self._refuse(connection, f"{peer} has {limits.connections_per_address_max} connections")
+        self._connections.add(connection)
+        self._peers[connection] = peer
+        self._per_peer[peer] += 1
+        return None
+
+    def forget(self, connection: Connection) -> None:
+        """The connection is closed."""
+        self._refused.discard(connection)
+        self._connections.discard(connection)
+        peer = self._peers.pop(connection, None)
+        if peer is not None:
+            self._per_peer[peer] -= 1
+            if not self._per_peer[peer]:
+                del self._per_peer[peer]
+
+    def _refuse(self, connection: Connection, reason: str) -> FlussError:
+        _log.warning("%s: connection refused, %s", connection.peer, reason)
+        if len(self._refused) >= self._config.limits.refusals_waiting_max:
+            connection.abort()
+        else:
+            self._refused.add(connection)
+            self.context.loop.call_later(LINGER_S, connection.close)
+        return ConnectError(
+            f"The server takes no more connections: {reason}, which is its limit. Close some, or raise the limit in "
+            "its fluss.toml."
+        )
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A bound socket, or an error that says what to do."""
+    listening: socket.socket | None = None
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.setblocking(False)
+        return listening
+    except (OSError, UnicodeError) as error:
+        if listening is not None:
+            listening.close()
+        code = getattr(error, "errno", None)
+        if code == errno.EADDRINUSE:
+            hint = "another program uses it; choose another port with --port, or 0 for a free one"
+        elif code == errno.EACCES:
+            hint = "not permitted; choose a port above 1023 with --port"
+        else:
+            hint = f"{error}; choose an address of this machine with --host"
+        raise FlussError(f"Can't listen on {host}:{port}: {hint}.", ErrorCode.NETWORK_EXCEPTION) from None

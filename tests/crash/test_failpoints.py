@@ -1,0 +1,196 @@
+"""Killed at every step that touches the disk: after a clean restart all that was acknowledged is there.
+
+Every fail point that the storage layer has is run. The server kills itself at the n-th hit; n is drawn from the seed,
+up to a count that the scenario is sure to reach. The full run takes the first, the last and some in between.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+import fluss
+from fluss.storage import failpoints
+from fluss.storage.failpoints import NAMES, STEPS, Site
+from fluss.testing import ProcessFailedError
+from tests.crash.rows import Row, descriptor, wire_batch
+from tests.crash.servers import SmallSegmentServer, new_server
+from tests.crash.wire import ConnectionLostError, Wire
+from tests.crash.workload import DATABASE, Plan, Workload
+from tests.crash.writers import POLL_INTERVAL_S
+
+# How often each site is sure to be hit, at every one of its steps.
+HITS: dict[Site, int] = {
+    Site.DIRECTORY_CREATE: 1,
+    Site.FORMAT_REPLACE: 1,
+    Site.LOCK_PID: 1,
+    Site.CATALOG_CREATE: 1,
+    Site.CATALOG_COMMIT: 7,  # schema, database, three tables created, one dropped, writer ids
+    Site.BUCKET_DIRECTORY: 3,
+    Site.SEGMENT_CREATE: 12,
+    Site.SEGMENT_APPEND: 200,
+    Site.SEGMENT_COMMIT: 20,
+    Site.SEGMENT_SEAL: 3,
+    Site.SEGMENT_RECOVER: 2,
+    Site.SEGMENT_CUT: 2,
+    Site.INDEX_REPLACE: 8,
+    Site.WRITERS_REPLACE: 8,
+    Site.TABLE_REMOVE: 2,
+}
+# Hit only when there is something to repair.
+RECOVERY_SITES = (Site.SEGMENT_RECOVER, Site.SEGMENT_CUT)
+PLAN = Plan(tables=(("single", 1), ("spread", 2)), row_writers=0, batch_writers=2, plain_writers=2)
+DOOMED = fluss.TablePath(DATABASE, "doomed")
+DEATH_S_MAX = 30.0
+SURVIVAL_ROWS = 300
+FULL_COUNTS = 3
+
+
+class Expected(Enum):
+    """What is known of the table that is made and dropped."""
+
+    ABSENT = "absent"
+    UNKNOWN = "unknown"
+    PRESENT = "present"
+
+
+class Scenario:
+    """A table made and dropped, then a load on others; with all that must hold after a restart."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.server: SmallSegmentServer = new_server(directory)
+        self.seed = seed
+        self.doomed = Expected.ABSENT
+        self._load: Workload | None = None
+
+    @property
+    def load(self) -> Workload:
+        if self._load is None:
+            self._load = Workload(self.server.bootstrap_servers, self.seed, PLAN)
+        return self._load
+
+    def crash_with_torn_tails(self) -> None:
+        """Leave something to recover and to cut."""
+        self.server.start()
+        self.make_and_drop()
+        self.make_tables()
+        self.load.__enter__()
+        self.load.await_progress()
+        self.server.kill()
+        for directory in {path.parent for path in self.server.data_dir.rglob("*.log")}:
+            with max(directory.glob("*.log")).open("ab") as segment:
+                segment.write(wire_batch([Row(0, 0)])[:-1])
+
+    def run_until_killed(self, spec: str) -> None:
+        """Start with an armed fail point and go on until the server is dead by its own hand."""
+        self.server.env = {failpoints.ENVIRONMENT_VARIABLE: spec}
+        try:
+            self.server.start()
+            if self._load is None:
+                self.make_and_drop()
+                self.make_tables()
+                self.load.__enter__()
+        except (ProcessFailedError, ConnectionLostError):
+            pass
+        deadline = time.monotonic() + DEATH_S_MAX
+        while self.server.process.returncode is None and time.monotonic() < deadline:
+            time.sleep(POLL_INTERVAL_S)
+        assert self.server.process.returncode == -signal.SIGKILL, f"{spec} was not reached"
+
+    def make_and_drop(self) -> None:
+        with Wire(self.server.bootstrap_servers) as wire:
+            self.doomed = Expected.UNKNOWN
+            table_id = wire.create_table(DOOMED, descriptor(1))
+            self.doomed = Expected.PRESENT
+            assert wire.produce(table_id, 0, wire_batch([Row(0, 0)])).error_code == 0
+            self.doomed = Expected.UNKNOWN
+            wire.drop_table(DOOMED)
+            self.doomed = Expected.ABSENT
+
+    def make_tables(self) -> None:
+        """Make the load's tables, those that are not there yet."""
+        with Wire(self.server.bootstrap_servers) as wire:
+            for path, buckets in self.load.tables:
+                if not wire.table_exists(path):
+                    wire.create_table(path, descriptor(buckets))
+
+    def restart_and_check(self) -> None:
+        self.server.env = {}
+        self.server.start()
+        with Wire(self.server.bootstrap_servers) as wire:
+            exists = wire.table_exists(DOOMED)
+            assert self.doomed is Expected.UNKNOWN or exists == (self.doomed is Expected.PRESENT)
+        self.make_tables()
+        if not self.load.writers[0].ident:
+            self.load.__enter__()
+        self.load.await_progress()
+        self.load.finish()
+        self.check_directories()
+        assert "Traceback" not in self.server.log_file.read_text()
+
+    def check_directories(self) -> None:
+        """Nothing is left of dropped tables."""
+        with Wire(self.server.bootstrap_servers) as wire:
+            paths = [path for path, _ in self.load.tables] + [DOOMED] * wire.table_exists(DOOMED)
+            known = {str(wire.table_id(path)) for path in paths}
+        assert {path.name for path in (self.server.data_dir / "tables").iterdir()} <= known
+
+    def stop(self) -> None:
+        if self._load is not None:
+            self._load.__exit__(None, None, None)
+        self.server.__exit__(None, None, None)
+
+
+def site_of(name: str) -> Site:
+    return next(site for site, steps in STEPS.items() if name in {f"{site}.{step}" for step in steps})
+
+
+def kill_at(directory: Path, seed: int, name: str, count: int) -> None:
+    spec = f"{name}:{count}"
+    print(f"fail point {spec}")
+    scenario = Scenario(directory, seed)
+    try:
+        if site_of(name) in RECOVERY_SITES:
+            scenario.crash_with_torn_tails()
+        scenario.run_until_killed(spec)
+        scenario.restart_and_check()
+    finally:
+        scenario.stop()
+
+
+def test_every_site_has_a_count() -> None:
+    assert set(HITS) == set(STEPS) == set(Site)
+
+
+def test_the_scenario_itself_does_not_end_the_server(tmp_path: Path, seed: int) -> None:
+    scenario = Scenario(tmp_path, seed)
+    try:
+        scenario.server.start()
+        scenario.make_and_drop()
+        scenario.make_tables()
+        with scenario.load:
+            scenario.load.await_progress(SURVIVAL_ROWS)
+            assert scenario.server.process.returncode is None
+            scenario.load.finish()
+    finally:
+        scenario.stop()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_killed_at(tmp_path: Path, seed: int, name: str) -> None:
+    kill_at(tmp_path, seed, name, random.Random(seed).randint(1, HITS[site_of(name)]))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", NAMES)
+def test_killed_at_several_hits(tmp_path: Path, seed: int, name: str) -> None:
+    most = HITS[site_of(name)]
+    chance = random.Random(seed)
+    for count in sorted({1, most, *(chance.randint(1, most) for _ in range(FULL_COUNTS))}):
+        kill_at(tmp_path / str(count), seed, name, count)

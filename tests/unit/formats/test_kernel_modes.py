@@ -1,0 +1,189 @@
+"""The compiled kernel and the plain one are the same file, and must do the same, bad input included."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fluss.formats import _kernel as plain
+from fluss.formats import kernel
+from fluss.formats.compacted import _kernel_column
+from fluss.formats.kinds import kind_of, spec_of
+from fluss.formats.row_builder import RowBuilder
+from fluss.model.errors import FlussError
+from fluss.model.schema import Column, Schema
+
+from .strategies import ANYTHING, SCALARS, tables
+
+EXPECT_COMPILED = os.environ.get("FLUSS_EXPECT_COMPILED") == "1"
+
+
+def _compiled() -> ModuleType | None:
+    try:
+        return importlib.import_module("fluss.formats._kernel_c")
+    except ImportError:
+        return None
+
+
+COMPILED = _compiled()
+needs_both = pytest.mark.skipif(
+    COMPILED is None and not EXPECT_COMPILED, reason="the compiled kernel was not built (set FLUSS_EXPECT_COMPILED=1)"
+)
+
+
+def _outcome(call: Callable[[], Any]) -> tuple[str, Any]:
+    try:
+        return "returned", call()
+    except (FlussError, ValueError) as error:
+        return type(error).__name__, str(error)
+
+
+def _both(call: Callable[[Any], Any]) -> tuple[tuple[str, Any], tuple[str, Any]]:
+    assert COMPILED is not None
+    return _outcome(lambda: call(plain)), _outcome(lambda: call(COMPILED))
+
+
+@pytest.mark.skipif(not EXPECT_COMPILED, reason="FLUSS_EXPECT_COMPILED is not set")
+def test_compiled_kernel_is_in_use() -> None:
+    assert COMPILED is not None
+    assert kernel.COMPILED
+
+
+def test_plain_kernel_says_so() -> None:
+    assert plain.COMPILED is False
+    assert kernel.COMPILED is (kernel.NAME == "fluss.formats._kernel_c")
+
+
+def test_environment_selects_the_plain_kernel() -> None:
+    script = "import fluss.formats.kernel as k; print(k.COMPILED, k.NAME)"
+    environment = {**os.environ, "FLUSS_PURE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "fluss.formats._kernel"]
+
+
+def test_plain_kernel_runs_without_cython() -> None:
+    script = (
+        "import sys; sys.modules['cython'] = None\n"
+        "from fluss.formats import _kernel as k\n"
+        "print(k.cython.__name__, k.hash_key(bytes.fromhex('01020304ff'), True))"
+    )
+    environment = {**os.environ, "FLUSS_PURE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["fluss.formats._cyshim", "303003815"]
+
+
+@needs_both
+@given(table=tables(), null_bits=st.booleans())
+def test_encoding_and_decoding_agree(table: tuple[list[Column], list[tuple[Any, ...]]], null_bits: bool) -> None:
+    columns, rows = table
+    builder = RowBuilder(Schema.of(columns))
+    for row in rows:
+        builder.append(row)
+    batch = builder.build()
+    specs = [spec_of(column.name, column.data_type) for column in columns]
+    sources = [
+        _kernel_column(column.name, spec, array.type, array)
+        for column, spec, array in zip(columns, specs, batch.columns, strict=True)
+    ]
+    encoded, again = _both(lambda k: k.encode_columns(sources, len(rows), null_bits))
+    assert encoded == again
+    if encoded[0] != "returned":
+        return
+    data, offsets = encoded[1]
+    one, two = _both(lambda k: k.decode_columns(data, offsets, len(rows), specs, null_bits))
+    assert one == two
+    one, two = _both(lambda k: k.buckets(data, offsets, len(rows), 16, True))
+    assert one == two
+
+
+@needs_both
+@given(
+    choice=st.lists(st.integers(0, len(SCALARS) - 1), min_size=1, max_size=4),
+    rows=st.lists(st.binary(max_size=40), max_size=5),
+    null_bits=st.booleans(),
+)
+def test_random_bytes_decode_the_same(choice: list[int], rows: list[bytes], null_bits: bool) -> None:
+    specs = [spec_of(f"c{index}", SCALARS[index][0]) for index in choice]
+    ends = [0]
+    for row in rows:
+        ends.append(ends[-1] + len(row))
+    offsets = b"".join(end.to_bytes(4, "little") for end in ends)
+    one, two = _both(lambda k: k.decode_columns(b"".join(rows), offsets, len(rows), specs, null_bits))
+    assert one == two
+
+
+@needs_both
+@given(data=st.data(), table=tables(max_rows=3, max_columns=5))
+def test_damaged_rows_decode_the_same(data: st.DataObject, table: tuple[list[Column], list[tuple[Any, ...]]]) -> None:
+    columns, rows = table
+    names = [column.name for column in columns]
+    kinds = [kind_of(column.data_type) for column in columns]
+    specs = [spec_of(column.name, column.data_type) for column in columns]
+    appender = plain.RowAppender(names, kinds, [None] * len(columns))
+    encoded = [plain.encode_values(names, specs, appender.convert(row), True) for row in rows]
+    buf = bytearray(b"".join(encoded))
+    if not buf:
+        return
+    for _ in range(3):
+        buf[data.draw(st.integers(0, len(buf) - 1))] = data.draw(st.integers(0, 255))
+    ends = [0]
+    for row_bytes in encoded:
+        ends.append(ends[-1] + len(row_bytes))
+    offsets = b"".join(end.to_bytes(4, "little") for end in ends)
+    one, two = _both(lambda k: k.decode_columns(buf, offsets, len(rows), specs, True))
+    assert one == two
+
+
+@needs_both
+@pytest.mark.parametrize("ends", [[0, 5], [3, 1], [-1, 2], [0, 1 << 30]])
+def test_offsets_that_lead_outside_are_refused(ends: list[int]) -> None:
+    offsets = b"".join(end.to_bytes(4, "little", signed=True) for end in ends)
+    spec = spec_of("a", SCALARS[0][0])
+    one, two = _both(lambda k: k.decode_columns(b"\0\0\0\0", offsets, 1, [spec], True))
+    assert one == two
+    assert one[0] == "CorruptDataError"
+    one, two = _both(lambda k: k.decode_columns(b"\0\0\0\0", offsets[:4], 1, [spec], True))
+    assert one == two
+    assert one[0] == "CorruptDataError"
+
+
+@needs_both
+@given(choice=st.integers(0, len(SCALARS) - 1), value=ANYTHING, nullable=st.booleans(), as_dict=st.booleans())
+def test_any_value_is_taken_or_refused_alike(choice: int, value: Any, nullable: bool, as_dict: bool) -> None:
+    data_type = SCALARS[choice][0] if nullable else SCALARS[choice][0].not_null()
+    row = {"x": value} if as_dict else [value]
+
+    def append(module: Any) -> Any:
+        appender = module.RowAppender(["x"], [kind_of(data_type)], [None])
+        converted = appender.convert(row)
+        size = appender.append(row)
+        key = module.encode_values(["x"], [spec_of("x", data_type)], converted, True)
+        return size, repr(converted), repr(appender.take()), key
+
+    one, two = _both(append)
+    assert one == two
+
+
+@needs_both
+@pytest.mark.parametrize("row", [{}, {"x": 1, "y": 2}, {"y": 2}, [], [1, 2], 5, None, "x", {1: 2}, range(1)])
+def test_shapes_are_refused_alike(row: Any) -> None:
+    kind = kind_of(SCALARS[3][0].not_null())
+    one, two = _both(lambda k: k.RowAppender(["x"], [kind], [None]).append(row))
+    assert one == two
+    assert one[0] == "SchemaMismatchError"
+
+
+@needs_both
+@given(key=st.binary(max_size=40), count=st.integers(-1, 1 << 31), sign_extend=st.booleans())
+def test_hashes_agree(key: bytes, count: int, sign_extend: bool) -> None:
+    one, two = _both(lambda k: (k.hash_key(key, sign_extend), k.bucket_of(key, count, sign_extend)))
+    assert one == two

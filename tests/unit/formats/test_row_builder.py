@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import enum
+import math
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from fluss.formats.row_builder import RowBuilder
+from fluss.formats.row_reader import to_rows
+from fluss.model.errors import SchemaMismatchError
+from fluss.model.schema import Column, Schema
+from fluss.model.types import DataField, DataType, DataTypes
+
+SCHEMA = Schema.of([Column("id", DataTypes.bigint().not_null()), Column("name", DataTypes.string())])
+EAST = timezone(timedelta(hours=2))
+
+
+class _Row(NamedTuple):
+    id: int
+    name: str
+
+
+class Colour(enum.IntEnum):
+    RED = 3
+
+
+def _one(data_type: DataType, value: Any) -> Any:
+    builder = RowBuilder(Schema.of([Column("x", data_type)]))
+    builder.append((value,))
+    batch = builder.build()
+    batch.validate(full=True)
+    return to_rows(batch)[0]["x"]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"id": 1, "name": "a"},
+        {"name": "a", "id": 1},
+        [1, "a"],
+        (1, "a"),
+        _Row(1, "a"),
+        MappingProxyType({"id": 1, "name": "a"}),
+    ],
+    ids=["dict", "dict in another order", "list", "tuple", "namedtuple", "mapping"],
+)
+def test_shapes_of_rows(row: Any) -> None:
+    builder = RowBuilder(SCHEMA)
+    builder.append(row)
+    assert to_rows(builder.build()) == [{"id": 1, "name": "a"}]
+
+
+def test_missing_nullable_column_is_null() -> None:
+    builder = RowBuilder(SCHEMA)
+    builder.append({"id": 1})
+    assert to_rows(builder.build()) == [{"id": 1, "name": None}]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"name": "a"}, "'id' expects .*NOT NULL, the row does not have it"),
+        ({"id": None}, "'id' expects .*NOT NULL, not null"),
+        ((None, "a"), "'id' expects .*NOT NULL, not null"),
+        ({"id": 1, "nmae": "a"}, "no column 'nmae'; its columns are id, name"),
+        ((1,), "1 values for 2 columns"),
+        ((1, "a", 2), "3 values for 2 columns"),
+        ("ab", "dict, list or tuple, not str"),
+        (None, "not NoneType"),
+        ({"id": "7"}, r"'id' expects (?i:bigint) NOT NULL, not str \('7'\)"),
+        ({"id": 1, "name": 5}, r"'name' expects (?i:string), not int \(5\)"),
+    ],
+)
+def test_row_that_does_not_fit_changes_nothing(row: Any, message: str) -> None:
+    builder = RowBuilder(SCHEMA)
+    builder.append((1, "before"))
+    state = builder.row_count, builder.estimated_bytes
+    with pytest.raises(SchemaMismatchError, match=message):
+        builder.append(row)
+    assert (builder.row_count, builder.estimated_bytes) == state
+    builder.append((2, "after"))
+    assert [row["name"] for row in to_rows(builder.build())] == ["before", "after"]
+
+
+def test_builder_starts_anew_after_build() -> None:
+    builder = RowBuilder(SCHEMA)
+    assert builder.build().num_rows == 0
+    added = builder.append((1, "12345"))
+    assert builder.append((2, None)) == added - 5
+    assert builder.estimated_bytes == 2 * added - 5
+    assert builder.row_count == 2
+    assert builder.build().num_rows == 2
+    assert (builder.row_count, builder.estimated_bytes) == (0, 0)
+    builder.append((3, "x"))
+    assert to_rows(builder.build()) == [{"id": 3, "name": "x"}]
+
+
+def test_estimate_is_near_the_arrow_size() -> None:
+    columns = [Column("a", DataTypes.bigint()), Column("b", DataTypes.string()), Column("c", DataTypes.decimal(9, 2))]
+    builder = RowBuilder(Schema.of(columns))
+    for i in range(1000):
+        builder.append((i, "ü" * (i % 20), Decimal(i)))
+    estimated = builder.estimated_bytes
+    assert abs(estimated - builder.build().nbytes) < 0.1 * estimated
+
+
+@pytest.mark.parametrize(
+    ("data_type", "value", "expected"),
+    [
+        (DataTypes.tinyint(), 127, 127),
+        (DataTypes.tinyint(), -128, -128),
+        (DataTypes.smallint(), -(1 << 15), -(1 << 15)),
+        (DataTypes.int(), (1 << 31) - 1, (1 << 31) - 1),
+        (DataTypes.bigint(), -(1 << 63), -(1 << 63)),
+        (DataTypes.int(), Colour.RED, 3),
+        (DataTypes.double(), 7, 7.0),
+        (DataTypes.float(), 0.1, 0.10000000149011612),
+        (DataTypes.float(), math.inf, math.inf),
+        (DataTypes.bytes(), bytearray(b"ab"), b"ab"),
+        (DataTypes.bytes(), memoryview(b"abcd")[::2], b"ac"),
+        (DataTypes.binary(2), b"ab", b"ab"),
+        (DataTypes.char(2), "\u00fc\u00fc", "\u00fc\u00fc"),
+        (DataTypes.char(5), "ab", "ab"),
+        (DataTypes.string(), "\U0001f600", "\U0001f600"),
+        (DataTypes.decimal(5, 2), Decimal("1.5"), Decimal("1.50")),
+        (DataTypes.decimal(5, 1), Decimal("1.500"), Decimal("1.5")),
+        (DataTypes.decimal(5, 2), Decimal("9.9E2"), Decimal("990.00")),
+        (DataTypes.decimal(5, 2), -12, Decimal("-12.00")),
+        (DataTypes.decimal(38, 0), Decimal(10**38 - 1), Decimal(10**38 - 1)),
+        (DataTypes.date(), date(1, 1, 1), date(1, 1, 1)),
+        (DataTypes.time(0), time(1, 2, 3, 999_999), time(1, 2, 3)),
+        (DataTypes.time(9), time(23, 59, 59, 999_999), time(23, 59, 59, 999_999)),
+        (DataTypes.timestamp(3), datetime(2020, 1, 1, 0, 0, 0, 1999), datetime(2020, 1, 1, 0, 0, 0, 1000)),
+        (DataTypes.timestamp(0), datetime(1969, 12, 31, 23, 59, 59, 1), datetime(1969, 12, 31, 23, 59, 59)),
+        (DataTypes.timestamp(6), datetime(1, 1, 1), datetime(1, 1, 1)),
+        (DataTypes.timestamp_ltz(6), datetime(2020, 1, 1, 12), datetime(2020, 1, 1, 12, tzinfo=UTC)),
+        (DataTypes.timestamp_ltz(6), datetime(2020, 1, 1, 12, tzinfo=EAST), datetime(2020, 1, 1, 10, tzinfo=UTC)),
+    ],
+)
+def test_accepted_values(data_type: DataType, value: Any, expected: Any) -> None:
+    assert _one(data_type, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("data_type", "value", "message"),
+    [
+        (DataTypes.tinyint(), 128, "does not fit"),
+        (DataTypes.tinyint(), -129, "does not fit"),
+        (DataTypes.smallint(), 1 << 15, "does not fit"),
+        (DataTypes.int(), 1 << 31, "does not fit"),
+        (DataTypes.int(), -(1 << 31) - 1, "does not fit"),
+        (DataTypes.bigint(), 1 << 63, "does not fit"),
+        (DataTypes.bigint(), 10**30, "does not fit"),
+        pytest.param(DataTypes.bigint(), 10**5000, "too large to show does not fit", id="an int without text"),
+        (DataTypes.int(), True, "not bool"),
+        (DataTypes.int(), 1.0, "not float"),
+        (DataTypes.int(), "1", "not str"),
+        (DataTypes.int(), b"1", "not bytes"),
+        (DataTypes.boolean(), 1, "not int"),
+        (DataTypes.double(), True, "not bool"),
+        (DataTypes.double(), "1", "not str"),
+        (DataTypes.double(), Decimal(1), "not Decimal"),
+        (DataTypes.double(), 10**400, "does not fit"),
+        (DataTypes.float(), 1e39, "does not fit"),
+        (DataTypes.string(), b"a", "not bytes"),
+        (DataTypes.string(), "\ud800", "does not fit"),
+        (DataTypes.char(2), "abc", "does not fit"),
+        (DataTypes.binary(2), b"abc", "does not fit"),
+        (DataTypes.binary(2), b"a", "does not fit"),
+        (DataTypes.bytes(), "a", "not str"),
+        (DataTypes.bytes(), [1], "not list"),
+        (DataTypes.decimal(5, 2), Decimal("1.005"), "does not fit"),
+        (DataTypes.decimal(5, 2), Decimal("1000"), "does not fit"),
+        (DataTypes.decimal(5, 2), 1000, "does not fit"),
+        (DataTypes.decimal(5, 2), Decimal("NaN"), "does not fit"),
+        (DataTypes.decimal(5, 2), Decimal("-Infinity"), "does not fit"),
+        (DataTypes.decimal(5, 2), Decimal("1E+999999"), "does not fit"),
+        (DataTypes.decimal(5, 2), Decimal("1E-999999"), "does not fit"),
+        (DataTypes.decimal(5, 2), 1.5, "not float"),
+        (DataTypes.decimal(5, 2), True, "not bool"),
+        (DataTypes.date(), datetime(2020, 1, 1), "not datetime"),
+        (DataTypes.date(), "2020-01-01", "not str"),
+        (DataTypes.time(3), time(1, tzinfo=UTC), "not time with a time zone"),
+        (DataTypes.time(3), 5, "not int"),
+        (DataTypes.timestamp(6), datetime(2020, 1, 1, tzinfo=UTC), "not datetime with a time zone"),
+        (DataTypes.timestamp(6), date(2020, 1, 1), "not date"),
+        (DataTypes.timestamp(9), datetime(2500, 1, 1), "does not fit"),
+        (DataTypes.timestamp_ltz(9), datetime(1600, 1, 1, tzinfo=UTC), "does not fit"),
+    ],
+)
+def test_refused_values(data_type: DataType, value: Any, message: str) -> None:
+    with pytest.raises(SchemaMismatchError, match="Column 'x' expects") as caught:
+        _one(data_type, value)
+    assert message in str(caught.value)
+    assert str(data_type) in str(caught.value)
+
+
+def test_nan_stays_nan() -> None:
+    assert math.isnan(_one(DataTypes.float(), math.nan))
+    assert math.isnan(_one(DataTypes.double(), math.nan))
+
+
+def test_later_changes_of_a_value_are_not_seen() -> None:
+    builder = RowBuilder(Schema.of([Column("b", DataTypes.bytes()), Column("l", DataTypes.array(DataTypes.int()))]))
+    buffer, items = bytearray(b"ab"), [1]
+    builder.append((buffer, items))
+    buffer[0] = 0
+    items.append(2)
+    assert to_rows(builder.build()) == [{"b": b"ab", "l": [1]}]
+
+
+def test_nested_values() -> None:
+    row_type = DataTypes.row([DataField("x", DataTypes.int()), DataField("y", DataTypes.string())])
+    schema = Schema.of(
+        [
+            Column("l", DataTypes.array(DataTypes.string())),
+            Column("m", DataTypes.map(DataTypes.string(), DataTypes.int())),
+            Column("r", row_type),
+        ]
+    )
+    builder = RowBuilder(schema)
+    assert builder.append((["a", None], {"k": 7}, {"x": 5, "y": "z"})) > 0
+    builder.append((None, None, None))
+    builder.append(([], {}, {"x": 1}))
+    batch = builder.build()
+    assert batch.to_pylist() == [
+        {"l": ["a", None], "m": [("k", 7)], "r": {"x": 5, "y": "z"}},
+        {"l": None, "m": None, "r": None},
+        {"l": [], "m": [], "r": {"x": 1, "y": None}},
+    ]
+    assert builder.build().num_rows == 0
+    for bad in ([1], 5), ({"k": 1}, {"k": "x"}), (None, None, {"z": 1}):
+        with pytest.raises(SchemaMismatchError):
+            builder.append((*bad, *[None] * (3 - len(bad))))
+    assert builder.row_count == 0
+
+
+def test_numbers_of_numpy_and_timestamps_of_pandas() -> None:
+    numpy = pytest.importorskip("numpy")
+    pandas = pytest.importorskip("pandas")
+    assert _one(DataTypes.int(), numpy.int16(5)) == 5
+    assert _one(DataTypes.double(), numpy.float32(0.5)) == 0.5
+    with pytest.raises(SchemaMismatchError):
+        _one(DataTypes.int(), numpy.float64(5))
+    with pytest.raises(SchemaMismatchError):
+        _one(DataTypes.int(), numpy.bool_(True))
+    assert _one(DataTypes.timestamp(9), pandas.NaT) is None
+    builder = RowBuilder(Schema.of([Column("t", DataTypes.timestamp(9))]))
+    builder.append((pandas.Timestamp(1_000_000_007, unit="ns"),))
+    assert builder.build().column(0).cast(pa.int64()).to_pylist() == [1_000_000_007]
+
+
+def test_batch_has_the_table_s_arrow_schema() -> None:
+    builder = RowBuilder(SCHEMA)
+    assert builder.build().schema == pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])

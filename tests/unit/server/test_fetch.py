@@ -1,0 +1,293 @@
+"""FetchLog: what is read, from where, how much, and how long it waits."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from fluss.formats.arrow_payload import decode
+from fluss.formats.log_batch import payload_of
+from fluss.protocol import api_keys
+from fluss.protocol import messages_pb2 as pb
+from tests.unit.server.support import (
+    SCHEMA,
+    RunningServer,
+    Wire,
+    WireError,
+    batch,
+    checked_bucket,
+    create_table,
+    fetch,
+    fetch_request,
+    headers,
+    path,
+    produce,
+    rows,
+)
+
+LONG_WAIT_MS = 15_000
+
+
+def test_rows_come_back_as_they_were_sent(wire: Wire) -> None:
+    table_id = create_table(wire)
+    before_ms = time.time_ns() // 1_000_000
+    produce(wire, table_id, batch(5, writer_id=3, sequence=0))
+    answer = fetch(wire, table_id)
+    (header,) = headers(answer.records)
+    assert (header.base_offset, header.record_count, header.writer_id) == (0, 5, 3)
+    assert before_ms <= header.commit_timestamp_ms <= time.time_ns() // 1_000_000
+    assert decode(payload_of(answer.records, 0, header)[1], SCHEMA).equals(rows(5))
+    assert answer.log_start_offset == 0
+
+
+@pytest.mark.parametrize(("offset", "first"), [(-2, 0), (0, 0), (2, 0), (3, 3), (5, 3), (8, 6)])
+def test_data_begins_with_the_batch_that_holds_the_offset(wire: Wire, offset: int, first: int) -> None:
+    table_id = create_table(wire)
+    for _ in range(3):
+        produce(wire, table_id, batch(3))
+    assert headers(fetch(wire, table_id, offset).records)[0].base_offset == first
+
+
+def test_at_the_high_watermark_records_are_present_and_empty(wire: Wire) -> None:
+    table_id = create_table(wire)
+    for offset in (-2, 0):
+        assert fetch(wire, table_id, offset).records == b""
+    produce(wire, table_id, batch(3))
+    answer = fetch(wire, table_id, 3)
+    assert (answer.records, answer.high_watermark) == (b"", 3)
+
+
+@pytest.mark.parametrize("offset", [-1, -3, 4, 10**15, -(2**63), 2**63 - 1])
+def test_offsets_outside_of_the_log(wire: Wire, offset: int) -> None:
+    table_id = create_table(wire)
+    produce(wire, table_id, batch(3))
+    with pytest.raises(WireError, match="out of range") as raised:
+        fetch(wire, table_id, offset, max_wait_ms=LONG_WAIT_MS, min_bytes=1)
+    assert raised.value.code == 19
+
+
+def test_bucket_limit_cuts_at_batches_and_gives_at_least_one(wire: Wire) -> None:
+    table_id = create_table(wire)
+    for _ in range(4):
+        produce(wire, table_id, batch(3))
+    size_bytes = len(batch(3))
+    assert len(headers(fetch(wire, table_id, bucket_bytes=1).records)) == 1
+    assert len(headers(fetch(wire, table_id, bucket_bytes=-5).records)) == 1
+    assert len(headers(fetch(wire, table_id, bucket_bytes=2 * size_bytes + 1).records)) == 2
+
+
+def test_total_limit_holds_over_all_buckets_and_each_gets_its_turn(wire: Wire) -> None:
+    table_id = create_table(wire, buckets=3)
+    for bucket in range(3):
+        produce(wire, table_id, batch(3), bucket)
+    size_bytes = len(batch(3))
+    seen: set[int] = set()
+    for _ in range(3):
+        request = fetch_request(table_id, (0, 0), (1, 0), (2, 0), max_bytes=size_bytes + 10)
+        (table,) = wire.call(api_keys.FETCH_LOG, request).tables_resp
+        assert [entry.bucket_id for entry in table.buckets_resp] == [0, 1, 2]
+        assert all(entry.high_watermark == 3 for entry in table.buckets_resp)
+        filled = [entry.bucket_id for entry in table.buckets_resp if entry.records]
+        assert len(filled) == 1
+        seen.update(filled)
+    assert seen == {0, 1, 2}
+
+
+def test_the_first_batch_may_break_the_total_limit(wire: Wire) -> None:
+    table_id = create_table(wire)
+    produce(wire, table_id, batch(100))
+    assert len(headers(fetch(wire, table_id, max_bytes=1).records)) == 1
+
+
+def test_errors_are_told_bucket_by_bucket(wire: Wire) -> None:
+    table_id = create_table(wire, buckets=2)
+    produce(wire, table_id, batch(), 1)
+    response = wire.call(api_keys.FETCH_LOG, fetch_request(table_id, (0, 99), (1, 0), (7, 0)))
+    (table,) = response.tables_resp
+    assert [entry.error_code for entry in table.buckets_resp] == [19, 0, 21]
+    assert [entry.HasField("error_code") for entry in table.buckets_resp] == [True, False, True]
+    assert headers(table.buckets_resp[1].records)
+    assert not table.buckets_resp[0].HasField("records")
+
+
+def test_several_tables_in_one_request(wire: Wire) -> None:
+    first, second = create_table(wire, "a"), create_table(wire, "b")
+    produce(wire, second, batch(2))
+    request = fetch_request(first, (0, 0))
+    request.tables_req.append(fetch_request(second, (0, 0)).tables_req[0])
+    request.tables_req.append(fetch_request(999, (0, 0)).tables_req[0])
+    response = wire.call(api_keys.FETCH_LOG, request)
+    assert [table.table_id for table in response.tables_resp] == [first, second, 999]
+    assert [table.buckets_resp[0].high_watermark for table in response.tables_resp] == [0, 2, 0]
+    assert response.tables_resp[2].buckets_resp[0].error_code == 21
+
+
+def test_a_large_answer_arrives_whole(wire: Wire) -> None:
+    table_id = create_table(wire)
+    for _ in range(8):
+        produce(wire, table_id, batch(50_000))
+    answer = fetch(wire, table_id, bucket_bytes=16 << 20)
+    assert sum(header.record_count for header in headers(answer.records)) == 400_000
+
+
+# --- waiting
+
+
+def test_a_waiting_fetch_is_woken_by_an_append(server: RunningServer, wire: Wire) -> None:
+    table_id = create_table(wire, buckets=2)
+    request = fetch_request(table_id, (0, 0), (1, 0), max_wait_ms=LONG_WAIT_MS, min_bytes=1)
+    with server.connect() as writer:
+        begin = time.monotonic()
+        waiting = wire.send(api_keys.FETCH_LOG, request)
+        # An answer to a later request shows that the fetch was received, and waits.
+        wire.call(api_keys.METADATA, pb.MetadataRequest())
+        produce(writer, table_id, batch(2), 1)
+        response = wire.receive_answer(waiting, api_keys.FETCH_LOG)
+    assert time.monotonic() - begin < LONG_WAIT_MS / 1_000 / 2
+    assert len(headers(checked_bucket(response, 1).records)) == 1
+    assert checked_bucket(response, 0).records == b""
+
+
+def test_every_reader_is_woken(server: RunningServer, wire: Wire) -> None:
+    table_id = create_table(wire)
+    request = fetch_request(table_id, (0, 0), max_wait_ms=LONG_WAIT_MS, min_bytes=1)
+    readers = [server.connect() for _ in range(20)]
+    waiting = [reader.send(api_keys.FETCH_LOG, request) for reader in readers]
+    for reader in readers:
+        reader.call(api_keys.METADATA, pb.MetadataRequest())
+    begin = time.monotonic()
+    produce(wire, table_id, batch())
+    for reader, request_id in zip(readers, waiting, strict=True):
+        assert checked_bucket(reader.receive_answer(request_id, api_keys.FETCH_LOG)).high_watermark == 3
+        reader.socket.close()
+    assert time.monotonic() - begin < LONG_WAIT_MS / 1_000 / 2
+
+
+def test_min_bytes_are_waited_for(server: RunningServer, wire: Wire) -> None:
+    table_id = create_table(wire)
+    enough = 3 * len(batch(1))
+    request = fetch_request(table_id, (0, 0), max_wait_ms=LONG_WAIT_MS, min_bytes=enough)
+    begin = time.monotonic()
+    with server.connect() as writer:
+        waiting = wire.send(api_keys.FETCH_LOG, request)
+        wire.call(api_keys.METADATA, pb.MetadataRequest())
+        for _ in range(3):
+            produce(writer, table_id, batch(1))
+        response = wire.receive_answer(waiting, api_keys.FETCH_LOG)
+    assert len(checked_bucket(response).records) >= enough
+    assert time.monotonic() - begin < LONG_WAIT_MS / 1_000 / 2
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"max_wait_ms": LONG_WAIT_MS}, {"max_wait_ms": 0, "min_bytes": 1}, {"min_bytes": 1}]
+)
+def test_without_data_and_time_the_answer_is_empty(wire: Wire, options: dict[str, int]) -> None:
+    table_id = create_table(wire)
+    begin = time.monotonic()
+    assert fetch(wire, table_id, 0, **options).records == b""
+    assert time.monotonic() - begin < LONG_WAIT_MS / 1_000 / 2
+
+
+def test_a_wait_ends_when_its_time_is_over(wire: Wire) -> None:
+    table_id = create_table(wire)
+    begin = time.monotonic()
+    assert fetch(wire, table_id, 0, max_wait_ms=200, min_bytes=1).records == b""
+    assert time.monotonic() - begin >= 0.2
+
+
+def test_dropping_the_table_ends_a_wait(server: RunningServer, wire: Wire) -> None:
+    table_id = create_table(wire)
+    with server.connect() as other:
+        waiting = wire.send(
+            api_keys.FETCH_LOG, fetch_request(table_id, (0, 0), max_wait_ms=LONG_WAIT_MS, min_bytes=1)
+        )
+        wire.call(api_keys.METADATA, pb.MetadataRequest())
+        other.call(api_keys.DROP_TABLE, pb.DropTableRequest(table_path=path(), ignore_if_not_exists=False))
+        begin = time.monotonic()
+        with pytest.raises(WireError) as raised:
+            checked_bucket(wire.receive_answer(waiting, api_keys.FETCH_LOG))
+        assert raised.value.code == 21
+        assert time.monotonic() - begin < LONG_WAIT_MS / 1_000 / 2
+
+
+def test_a_reader_that_hangs_up_leaves_nothing_behind(server: RunningServer, wire: Wire) -> None:
+    table_id = create_table(wire)
+    produce(wire, table_id, batch())
+    with server.connect() as reader:
+        request = fetch_request(table_id, (0, 3), max_wait_ms=LONG_WAIT_MS, min_bytes=1)
+        for _ in range(10):
+            reader.send(api_keys.FETCH_LOG, request)
+        reader.call(api_keys.METADATA, pb.MetadataRequest())
+        assert _waiters(server, table_id) == 10
+    deadline = time.monotonic() + 10
+    while _waiters(server, table_id) and time.monotonic() < deadline:
+        wire.call(api_keys.METADATA, pb.MetadataRequest())
+    assert _waiters(server, table_id) == 0
+    assert produce(wire, table_id, batch()) == 3
+
+
+def _waiters(server: RunningServer, table_id: int) -> int:
+    from fluss.model.paths import TableBucket
+
+    storage = server.server.context.storage
+    return server.look(lambda: len(storage.bucket(TableBucket(table_id, 0))._waiters))
+
+
+# --- projection
+
+
+@pytest.mark.parametrize("codec", ["NONE", "LZ4_FRAME", "ZSTD"])
+@pytest.mark.parametrize("indexes", [[0], [1], [0, 2], [1, 2]])
+def test_projected_columns(wire: Wire, codec: str, indexes: list[int]) -> None:
+    table_id = create_table(wire, properties={"table.log.arrow.compression.type": codec})
+    produce(wire, table_id, batch(4, writer_id=5, sequence=0))
+    produce(wire, table_id, batch(2, start=4))
+    full = headers(fetch(wire, table_id).records)
+    records = fetch(wire, table_id, projection=indexes).records
+    projected = headers(records)
+    schema = rows().select(indexes).schema
+    position = 0
+    for before, after, expected in zip(full, projected, [rows(4), rows(2, 4)], strict=True):
+        kept = ("base_offset", "commit_timestamp_ms", "schema_id", "attributes", "writer_id", "batch_sequence")
+        assert [getattr(before, name) for name in kept] == [getattr(after, name) for name in kept]
+        assert decode(payload_of(records, position, after)[1], schema).equals(expected.select(indexes))
+        position += after.size_bytes
+
+
+def test_projection_of_all_columns_changes_nothing(wire: Wire) -> None:
+    table_id = create_table(wire)
+    produce(wire, table_id, batch(4))
+    assert fetch(wire, table_id, projection=[0, 1, 2]).records == fetch(wire, table_id).records
+
+
+@pytest.mark.parametrize("indexes", [[], [1, 0], [0, 0], [3], [-1], [0, 99]])
+def test_bad_projections(wire: Wire, indexes: list[int]) -> None:
+    table_id = create_table(wire)
+    produce(wire, table_id, batch())
+    with pytest.raises(WireError, match="ascending") as raised:
+        fetch(wire, table_id, projection=indexes, max_wait_ms=LONG_WAIT_MS, min_bytes=1)
+    assert raised.value.code == 34
+
+
+def test_a_projected_fetch_waits_and_is_woken_too(server: RunningServer, wire: Wire) -> None:
+    table_id = create_table(wire)
+    request = fetch_request(table_id, (0, 0), max_wait_ms=LONG_WAIT_MS, min_bytes=1, projection=[1])
+    with server.connect() as writer:
+        waiting = wire.send(api_keys.FETCH_LOG, request)
+        wire.call(api_keys.METADATA, pb.MetadataRequest())
+        produce(writer, table_id, batch(2))
+        response = wire.receive_answer(waiting, api_keys.FETCH_LOG)
+    assert headers(checked_bucket(response).records)[0].record_count == 2
+
+
+def test_data_survives_a_restart(tmp_path: Path) -> None:
+    with RunningServer(tmp_path) as server, server.connect() as wire:
+        table_id = create_table(wire)
+        produce(wire, table_id, batch(4, writer_id=1, sequence=0))
+        before = fetch(wire, table_id)
+    with RunningServer(tmp_path) as server, server.connect() as wire:
+        assert fetch(wire, table_id) == before
+        assert produce(wire, table_id, batch(4, writer_id=1, sequence=0)) == 0
+        assert produce(wire, table_id, batch(4, writer_id=1, sequence=1)) == 4

@@ -1,0 +1,244 @@
+"""ProduceLog: what is appended, what is refused, what is answered."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from fluss.formats.log_batch import encode_batch
+from fluss.model.errors import RETRIABLE_CODES
+from fluss.protocol import api_keys
+from fluss.server.limits import Limits
+from fluss.storage.commit import THREADS
+from tests.unit.server.support import (
+    RunningServer,
+    Wire,
+    WireError,
+    batch,
+    create_table,
+    fetch,
+    headers,
+    produce,
+    produce_request,
+)
+
+
+def test_offsets_follow_each_other(wire: Wire) -> None:
+    table_id = create_table(wire)
+    assert [produce(wire, table_id, batch(count)) for count in (3, 1, 5)] == [0, 3, 4]
+    answer = fetch(wire, table_id)
+    assert answer.high_watermark == 9
+    assert [header.record_count for header in headers(answer.records)] == [3, 1, 5]
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+def test_every_kind_of_acks_is_answered_without_an_error_code(wire: Wire, acks: int) -> None:
+    table_id = create_table(wire)
+    response = wire.call(api_keys.PRODUCE_LOG, produce_request(table_id, (0, batch()), acks=acks))
+    (entry,) = response.buckets_resp
+    assert not entry.HasField("error_code")
+    assert not entry.HasField("error_message")
+    assert not entry.HasField("partition_id")
+    assert entry.base_offset == 0
+
+
+def test_acknowledged_is_visible_at_once(wire: Wire) -> None:
+    table_id = create_table(wire)
+    for number in range(20):
+        produce(wire, table_id, batch(1))
+        assert fetch(wire, table_id, number).high_watermark == number + 1
+
+
+@pytest.mark.parametrize("acks", [7, 2, -2])
+def test_other_acks_are_refused_for_the_whole_request(wire: Wire, acks: int) -> None:
+    table_id = create_table(wire)
+    with pytest.raises(WireError, match="0, 1 or -1") as raised:
+        wire.call(api_keys.PRODUCE_LOG, produce_request(table_id, (0, batch()), acks=acks))
+    assert raised.value.code == 18
+    assert fetch(wire, table_id).high_watermark == 0
+
+
+def test_buckets_fail_one_by_one(wire: Wire) -> None:
+    table_id = create_table(wire, buckets=2)
+    request = produce_request(table_id, (0, batch()), (5, batch()), (1, batch()), (0, batch(1)))
+    entries = wire.call(api_keys.PRODUCE_LOG, request).buckets_resp
+    assert [entry.bucket_id for entry in entries] == [0, 5, 1, 0]
+    assert [entry.error_code for entry in entries] == [0, 21, 0, 0]
+    assert [entry.base_offset for entry in entries] == [0, 0, 0, 3]
+    assert not entries[1].HasField("base_offset")
+
+
+def test_a_repeated_sequence_gets_the_first_offset(wire: Wire) -> None:
+    table_id = create_table(wire)
+    for sequence in range(3):
+        assert produce(wire, table_id, batch(2, writer_id=9, sequence=sequence)) == 2 * sequence
+    assert produce(wire, table_id, batch(2, writer_id=9, sequence=1)) == 2
+    assert produce(wire, table_id, batch(2, writer_id=9, sequence=3)) == 6
+    assert fetch(wire, table_id).high_watermark == 8
+
+
+def test_a_repeat_that_overtakes_its_first_answer(wire: Wire) -> None:
+    table_id = create_table(wire)
+    request = produce_request(table_id, (0, batch(writer_id=9, sequence=0)))
+    ids = [wire.send(api_keys.PRODUCE_LOG, request) for _ in range(3)]
+    answers = [wire.receive_answer(request_id, api_keys.PRODUCE_LOG) for request_id in ids]
+    assert [answer.buckets_resp[0].base_offset for answer in answers] == [0, 0, 0]
+    assert fetch(wire, table_id).high_watermark == 3
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, None), (0, 2), (0, -1)])
+def test_out_of_order_sequences_are_refused(wire: Wire, first: int, second: int | None) -> None:
+    table_id = create_table(wire)
+    sequences = [first] if second is None else [first, second]
+    for sequence in sequences[:-1]:
+        produce(wire, table_id, batch(writer_id=9, sequence=sequence))
+    with pytest.raises(WireError) as raised:
+        produce(wire, table_id, batch(writer_id=9, sequence=sequences[-1]))
+    assert raised.value.code == 31
+    assert produce(wire, table_id, batch(writer_id=8, sequence=0)) == 3 * (len(sequences) - 1)
+
+
+def _flipped(at: int) -> bytearray:
+    damaged = batch()
+    damaged[at] ^= 0xFF
+    return damaged
+
+
+@pytest.mark.parametrize("at", [26, 30, 45, 60, 120, -1])
+def test_damage_anywhere_below_the_checksum_is_a_corrupt_record(wire: Wire, at: int) -> None:
+    table_id = create_table(wire)
+    with pytest.raises(WireError) as raised:
+        produce(wire, table_id, _flipped(at))
+    assert raised.value.code in (14, 2)
+    assert fetch(wire, table_id).high_watermark == 0
+
+
+def test_a_bad_checksum_is_named(wire: Wire) -> None:
+    table_id = create_table(wire)
+    with pytest.raises(WireError, match="CRC-32C") as raised:
+        produce(wire, table_id, _flipped(-1))
+    assert raised.value.code == 14
+
+
+def _with_magic(magic: int) -> bytearray:
+    changed = batch()
+    changed[12] = magic
+    return changed
+
+
+def _announcing(rows: int) -> bytearray:
+    payload = pa.RecordBatch.from_pydict({"id": [1, 2, 3]}).serialize()
+    return encode_batch(payload, schema_id=1, record_count=rows)
+
+
+@pytest.mark.parametrize(
+    ("records", "text"),
+    [
+        (b"", "at least 48 bytes"),
+        (b"\0" * 47, "at least 48 bytes"),
+        (_with_magic(1), "magic 1"),
+        (_with_magic(2), "magic 2"),
+        (batch() + b"\0", "exactly one whole batch"),
+        (batch() + batch(), "exactly one whole batch"),
+        (batch()[:-1], "exactly one whole batch"),
+        (encode_batch(b"not arrow", schema_id=1, record_count=3), "Arrow message"),
+        (encode_batch(b"", schema_id=1, record_count=3), "Arrow message"),
+        (_announcing(4), "its Arrow payload has 3"),
+        (encode_batch(b"", schema_id=1, record_count=0, change_types=b""), "append-only"),
+        (batch(schema_id=2), "schema id 2"),
+    ],
+)
+def test_batches_that_can_never_be_accepted_get_codes_that_clients_do_not_retry(
+    wire: Wire, records: bytes, text: str
+) -> None:
+    table_id = create_table(wire)
+    with pytest.raises(WireError, match=text) as raised:
+        produce(wire, table_id, records)
+    assert raised.value.code > 0
+    assert raised.value.code not in RETRIABLE_CODES
+    assert fetch(wire, table_id).high_watermark == 0
+    assert produce(wire, table_id, batch()) == 0
+
+
+def test_an_empty_batch_takes_one_offset(wire: Wire) -> None:
+    table_id = create_table(wire)
+    assert produce(wire, table_id, encode_batch(b"", schema_id=1, record_count=0)) == 0
+    assert produce(wire, table_id, batch()) == 1
+
+
+def test_batches_above_the_limit_are_refused(tmp_path: Path) -> None:
+    with RunningServer(tmp_path, limits=Limits(batch_bytes_max=1_000)) as server, server.connect() as wire:
+        table_id = create_table(wire)
+        with pytest.raises(WireError, match="smaller batches") as raised:
+            produce(wire, table_id, batch(100))
+        assert raised.value.code == 13
+        assert produce(wire, table_id, batch(1)) == 0
+
+
+def test_unknown_tables_and_partitions(wire: Wire) -> None:
+    table_id = create_table(wire)
+    with pytest.raises(WireError) as raised:
+        produce(wire, table_id + 1, batch())
+    assert raised.value.code == 21
+    request = produce_request(table_id, (0, batch()))
+    request.buckets_req[0].partition_id = 3
+    (entry,) = wire.call(api_keys.PRODUCE_LOG, request).buckets_resp
+    assert (entry.error_code, entry.partition_id) == (21, 3)
+
+
+def test_a_sync_that_takes_too_long_is_told_within_the_timeout(server: RunningServer, wire: Wire) -> None:
+    table_id = create_table(wire)
+    with _StalledSyncs(server):
+        request = produce_request(table_id, (0, batch(writer_id=1, sequence=0)), timeout_ms=50)
+        (entry,) = wire.call(api_keys.PRODUCE_LOG, request).buckets_resp
+        assert entry.error_code == 25
+        assert not entry.HasField("base_offset")
+        assert fetch(wire, table_id).high_watermark == 0
+    # The retry of the client learns what became of the batch.
+    assert produce(wire, table_id, batch(writer_id=1, sequence=0)) == 0
+    assert fetch(wire, table_id).high_watermark == 3
+
+
+def test_no_acks_do_not_wait_for_the_disk(server: RunningServer, wire: Wire) -> None:
+    table_id = create_table(wire)
+    with _StalledSyncs(server):
+        assert produce(wire, table_id, batch(), acks=0) == 0
+        assert fetch(wire, table_id).high_watermark == 0
+
+
+def test_a_table_dropped_under_a_waiting_write(server: RunningServer, wire: Wire) -> None:
+    from tests.unit.server.test_tables import drop
+
+    table_id = create_table(wire)
+    with _StalledSyncs(server), server.connect() as other:
+        waiting = wire.send(api_keys.PRODUCE_LOG, produce_request(table_id, (0, batch())))
+        fetch(wire_or := other, table_id)
+        drop(wire_or)
+        (entry,) = wire.receive_answer(waiting, api_keys.PRODUCE_LOG).buckets_resp
+        assert entry.error_code == 21
+
+
+class _StalledSyncs:
+    """Keeps all sync threads of a server's storage busy."""
+
+    def __init__(self, server: RunningServer) -> None:
+        self._server = server
+        self._release = threading.Event()
+
+    def __enter__(self) -> None:
+        pool = self._server.server.context.storage._commit._pool
+        entered = threading.Barrier(THREADS + 1)
+
+        def stall() -> None:
+            entered.wait(10)
+            self._release.wait(30)
+
+        for _ in range(THREADS):
+            pool.submit(stall)
+        entered.wait(10)
+
+    def __exit__(self, *_: object) -> None:
+        self._release.set()

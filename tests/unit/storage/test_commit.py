@@ -1,0 +1,153 @@
+"""Group commit: who shares a sync, who waits for which, and what a failed one means."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fluss.model.errors import ErrorCode, FlussError
+from fluss.storage import failpoints
+
+from .support import append, crash_image, log_files, opened, texts
+
+
+@pytest.fixture(autouse=True)
+def _disarmed() -> Iterator[None]:
+    yield
+    failpoints.disarm()
+
+
+async def test_appends_of_one_turn_share_a_sync(tmp_path: Path) -> None:
+    async with opened(tmp_path / "data") as log:
+        first, second = append(log, "a"), append(log, "b")
+        assert first.durable is second.durable
+        await asyncio.sleep(0)
+        third = append(log, "c")
+        assert third.durable is not first.durable
+        await third.durable
+        assert first.durable.done()
+        assert texts(log) == ["a", "b", "c"]
+
+
+async def test_a_cancelled_waiter_does_not_take_the_others_along(tmp_path: Path) -> None:
+    async with opened(tmp_path / "data") as log:
+        appended = append(log, "a")
+
+        async def wait() -> None:
+            await appended.durable
+
+        one, other = asyncio.create_task(wait()), asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        one.cancel()
+        await other
+        with pytest.raises(asyncio.CancelledError):
+            await one
+        assert log.high_watermark == 3
+
+
+async def test_a_duplicate_of_a_batch_that_is_not_durable_shares_its_future(tmp_path: Path) -> None:
+    async with opened(tmp_path / "data") as log:
+        first = append(log, "a", writer_id=7, sequence=0)
+        await asyncio.sleep(0)
+        in_flight = append(log, "a", writer_id=7, sequence=0)
+        assert in_flight.durable is first.durable
+        assert (in_flight.base_offset, in_flight.last_offset, in_flight.duplicate) == (0, 2, True)
+        second = append(log, "b", writer_id=7, sequence=1)
+        assert append(log, "b", writer_id=7, sequence=1).durable is second.durable
+        await second.durable
+        settled = append(log, "a", writer_id=7, sequence=0)
+        assert settled.durable.done()
+        assert settled.base_offset == 0
+        assert log.log_end_offset == 6
+
+
+@pytest.mark.parametrize("action", ["eio", "enospc", "raise"])
+async def test_a_failed_sync_is_never_turned_into_success(tmp_path: Path, action: str) -> None:
+    async with opened(tmp_path / "data") as log:
+        await append(log, "kept", writer_id=1, sequence=0).durable
+        failpoints.arm(f"segment.commit.before_sync:1:{action}")
+        first = append(log, "lost", writer_id=1, sequence=1)
+        await asyncio.sleep(0)
+        second = append(log, "lost too", writer_id=1, sequence=2)
+        for appended in (first, second):
+            with pytest.raises(FlussError) as caught:
+                await appended.durable
+            assert caught.value.error_code == ErrorCode.LOG_STORAGE_EXCEPTION
+        assert log.is_read_only
+        assert not log.is_idle
+        assert (log.high_watermark, log.log_end_offset) == (3, 3)
+        assert texts(log) == ["kept"]
+        for text, sequence in (("lost", 1), ("lost too", 2), ("next", 3)):
+            with pytest.raises(FlussError, match="read-only"):
+                append(log, text, writer_id=1, sequence=sequence)
+        with pytest.raises(FlussError, match="read-only"):
+            append(log, "another writer")
+        # What was acknowledged is still acknowledged.
+        assert append(log, "kept", writer_id=1, sequence=0).base_offset == 0
+    async with opened(tmp_path / "data") as log:
+        # The unacknowledged tail did not come back, and its offsets are free again.
+        assert texts(log) == ["kept"]
+        await append(log, "lost", writer_id=1, sequence=1).durable
+        assert texts(log) == ["kept", "lost"]
+
+
+async def test_a_failed_seal_is_a_failed_sync(tmp_path: Path) -> None:
+    async with opened(tmp_path / "data", segment_size_bytes=500) as log:
+        await append(log, "kept").durable
+        failpoints.arm("segment.seal.before_sync:1:eio")
+        waiting = []
+        with pytest.raises(FlussError, match="read-only"):
+            for number in range(50):
+                waiting.append(append(log, f"row {number}".ljust(60)))
+        for appended in waiting:
+            with pytest.raises(FlussError, match="read-only"):
+                await appended.durable
+        assert texts(log) == ["kept"]
+
+
+@pytest.mark.parametrize("point", ["before_write", "torn_write", "after_write"])
+async def test_a_refused_write_leaves_no_trace_and_the_log_goes_on(tmp_path: Path, point: str) -> None:
+    async with opened(tmp_path / "data") as log:
+        await append(log, "a", writer_id=1, sequence=0).durable
+        size = log_files(tmp_path / "data")[0].stat().st_size
+        failpoints.arm(f"segment.append.{point}:1:enospc")
+        with pytest.raises(FlussError, match="No space left") as caught:
+            append(log, "b", writer_id=1, sequence=1)
+        assert caught.value.is_retriable
+        assert log_files(tmp_path / "data")[0].stat().st_size == size
+        assert log.log_end_offset == 3
+        retried = append(log, "b", writer_id=1, sequence=1)
+        assert not retried.duplicate
+        await retried.durable
+        assert texts(log) == ["a", "b"]
+        image = crash_image(tmp_path / "data", "image")
+    async with opened(image) as log:
+        assert texts(log) == ["a", "b"]
+
+
+async def test_a_full_disk_at_a_roll_is_retriable(tmp_path: Path) -> None:
+    async with opened(tmp_path / "data", segment_size_bytes=200) as log:
+        await append(log, "a" * 100).durable
+        for point in ("before_create", "after_create"):
+            failpoints.arm(f"segment.create.{point}:1:enospc")
+            with pytest.raises(FlussError, match="new segment") as caught:
+                append(log, "b" * 100)
+            assert caught.value.is_retriable
+        await append(log, "b" * 100).durable
+        assert texts(log) == ["a" * 100, "b" * 100]
+
+
+@pytest.mark.parametrize("point", ["index.replace.before_write", "writers.replace.before_rename"])
+async def test_disposable_files_that_cannot_be_written_stop_nothing(tmp_path: Path, point: str) -> None:
+    rows = [f"row {number}".ljust(80) for number in range(10)]
+    async with opened(tmp_path / "data", segment_size_bytes=200) as log:
+        failpoints.arm(f"{point}:1:enospc")
+        for number, row in enumerate(rows):
+            await append(log, row, writer_id=1, sequence=number).durable
+        assert not log.is_read_only
+    async with opened(tmp_path / "data", segment_size_bytes=200) as log:
+        assert texts(log) == rows
+        assert append(log, rows[-1], writer_id=1, sequence=9).duplicate
