@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-SCHEMA = pa.schema(
-    [("id", pa.int64()), ("sensor", pa.string()), ("reading", pa.float64()), ("at", pa.timestamp("us"))]
-)
+SCHEMA = pa.schema([("id", pa.int64()), ("sensor", pa.string()), ("reading", pa.float64()), ("at", pa.timestamp("us"))])
 BATCH_ROWS = 10_000
 
 _SENSORS = pa.array([f"sensor-{number:05d}" for number in range(5_000)])

@@ -11,6 +11,7 @@ import pytest
 from fluss.formats.log_batch import encode_batch
 from fluss.model.errors import RETRIABLE_CODES
 from fluss.protocol import api_keys
+from fluss.protocol import messages_pb2 as pb
 from fluss.server.limits import Limits
 from fluss.storage.commit import THREADS
 from tests.unit.server.support import (
@@ -21,6 +22,7 @@ from tests.unit.server.support import (
     create_table,
     fetch,
     headers,
+    path,
     produce,
     produce_request,
 )
@@ -210,13 +212,11 @@ def test_no_acks_do_not_wait_for_the_disk(server: RunningServer, wire: Wire) -> 
 
 
 def test_a_table_dropped_under_a_waiting_write(server: RunningServer, wire: Wire) -> None:
-    from tests.unit.server.test_tables import drop
-
     table_id = create_table(wire)
     with _StalledSyncs(server), server.connect() as other:
         waiting = wire.send(api_keys.PRODUCE_LOG, produce_request(table_id, (0, batch())))
-        fetch(wire_or := other, table_id)
-        drop(wire_or)
+        wire.call(api_keys.METADATA, pb.MetadataRequest())
+        other.call(api_keys.DROP_TABLE, pb.DropTableRequest(table_path=path(), ignore_if_not_exists=False))
         (entry,) = wire.receive_answer(waiting, api_keys.PRODUCE_LOG).buckets_resp
         assert entry.error_code == 21
 

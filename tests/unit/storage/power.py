@@ -1,8 +1,8 @@
 """A disk that loses power: records what the storage layer asks of the operating system, and makes what may be left.
 
-The rules are harsher than any real file system's. Bytes written since the last finished sync of their file survive sector
-by sector, or not at all. A name made, changed or removed since the last finished sync of its directory survives, or not.
-A sync covers what was done before it began.
+The rules are harsher than any real file system's. Bytes written since the last finished sync of their file survive
+sector by sector, or not at all. A name made, changed or removed since the last finished sync of its directory
+survives, or not. A sync covers what was done before it began.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Event = tuple[Any, ...]
 
 
 class RecordingOs:
-    """Stands in for the `os` module in `fluss.storage.files`; syncs take a moment, so that appends overlap with them."""
+    """Stands in for the `os` module in `fluss.storage.files`; syncs take a moment, so that appends overlap."""
 
     def __init__(self, root: Path) -> None:
         self.events: list[Event] = []

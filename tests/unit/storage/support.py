@@ -18,9 +18,7 @@ READ_BYTES = 1 << 20
 
 
 def make_batch(text: str, *, records: int = 3, writer_id: int = -1, sequence: int = -1) -> bytearray:
-    return encode_batch(
-        text.encode(), schema_id=1, record_count=records, writer_id=writer_id, batch_sequence=sequence
-    )
+    return encode_batch(text.encode(), schema_id=1, record_count=records, writer_id=writer_id, batch_sequence=sequence)
 
 
 def append(log: BucketLog, text: str, *, now_ms: int = NOW_MS, **fields: int) -> Appended:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -179,7 +179,7 @@ async def test_a_failed_commit_changes_nothing(tmp_path: Path, change: str) -> N
         await c.create_database("db", "{}")
         await c.create_table(T, "{}", "{}", 1)
         before = (c.databases(), c.tables("fluss"), c.table_id_next)
-        changes = {
+        changes: dict[str, Callable[[], Awaitable[object]]] = {
             "create_database": lambda: c.create_database("new", "{}"),
             "drop_database": lambda: c.drop_database("db"),
             "create_table": lambda: c.create_table(TablePath("db", "t"), "{}", "{}", 1),

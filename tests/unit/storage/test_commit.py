@@ -100,8 +100,8 @@ async def test_a_failed_seal_is_a_failed_sync(tmp_path: Path) -> None:
         failpoints.arm("segment.seal.before_sync:1:eio")
         waiting = []
         with pytest.raises(FlussError, match="read-only"):
-            for number in range(50):
-                waiting.append(append(log, f"row {number}".ljust(60)))
+            while len(waiting) < 50:
+                waiting.append(append(log, "row".ljust(60)))
         for appended in waiting:
             with pytest.raises(FlussError, match="read-only"):
                 await appended.durable

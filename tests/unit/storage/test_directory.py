@@ -42,7 +42,7 @@ def test_a_foreign_directory_is_refused_and_left_alone(tmp_path: Path) -> None:
 def test_a_file_is_not_a_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(DataDirectoryError, match="can't be used|is a file"):
+        with pytest.raises(DataDirectoryError, match=r"can't be used|is a file"):
             DataDirectory.open(path)
 
 
@@ -58,7 +58,9 @@ def test_a_second_server_is_refused_with_directory_and_pid(tmp_path: Path) -> No
     first = DataDirectory.open(tmp_path)
     with pytest.raises(DataDirectoryError, match=f"{tmp_path} is in use .*process {os.getpid()}"):
         DataDirectory.open(tmp_path)
-    script = f"import pathlib; from fluss.storage.directory import *; DataDirectory.open(pathlib.Path({str(tmp_path)!r}))"
+    script = (
+        f"import pathlib; from fluss.storage.directory import *; DataDirectory.open(pathlib.Path({str(tmp_path)!r}))"
+    )
     other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert other.returncode == 1
     assert f"in use by another server (process {os.getpid()})" in other.stderr
@@ -71,8 +73,8 @@ def test_a_second_server_is_refused_with_directory_and_pid(tmp_path: Path) -> No
 
 def test_a_killed_server_leaves_no_lock(tmp_path: Path) -> None:
     script = (
-        "import os, pathlib, signal; from fluss.storage.directory import *;"
-        f"held = DataDirectory.open(pathlib.Path({str(tmp_path)!r})); os.kill(os.getpid(), signal.SIGKILL)"
+        "import signal; from fluss.storage.directory import *;"
+        f"held = DataDirectory.open(Path({str(tmp_path)!r})); os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
     DataDirectory.open(tmp_path).close()

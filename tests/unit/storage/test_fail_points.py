@@ -1,7 +1,7 @@
 """Killed at every step: each fail point there is, one after the other, in a process of its own.
 
-After each kill the files are opened again: every acknowledged row is there, at its offset, once; offsets are dense; tables
-and writer ids are as promised; and the store goes on working.
+After each kill the files are opened again: every acknowledged row is there, at its offset, once; offsets are dense;
+tables and writer ids are as promised; and the store goes on working.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pickle
 import random
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,14 @@ from .support import append, opened, read_all
 
 OPTIONS = LogOptions(segment_size_bytes=700, checkpoint_interval_bytes=250)
 SEEDS = 250
+
+
+@pytest.fixture
+def images() -> Iterator[Path]:
+    """A place for files that need not last: in memory where there is such a place."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as directory:
+        yield Path(directory)
 
 
 async def _record(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
@@ -42,7 +52,9 @@ async def _record(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     return recorder.events
 
 
-async def test_power_loss_takes_no_acknowledged_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_power_loss_takes_no_acknowledged_row(
+    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events = await _record(tmp_path / "live", monkeypatch)
     monkeypatch.setattr(files, "os", UnsyncedOs())
     assert sum(event[0] == "ack" for event in events) > 100
@@ -51,7 +63,7 @@ async def test_power_loss_takes_no_acknowledged_row(tmp_path: Path, monkeypatch:
         moment = rng.randrange(len(events))
         disk = Disk()
         disk.replay(events[:moment])
-        image = tmp_path / "image"
+        image = images / "image"
         image.mkdir()
         disk.leave(image, rng)
         try:
@@ -75,7 +87,9 @@ async def _check(image: Path, acknowledged: list[Event]) -> None:
         assert read_all(log)[-1][1] == "after"
 
 
-async def test_the_simulated_disk_does_lose_what_was_not_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_simulated_disk_does_lose_what_was_not_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same recording with every sync of a kind ignored must lose rows: otherwise the test above proves nothing."""
     events = await _record(tmp_path / "live", monkeypatch)
     monkeypatch.setattr(files, "os", UnsyncedOs())
@@ -86,7 +100,7 @@ async def test_the_simulated_disk_does_lose_what_was_not_synced(tmp_path: Path, 
         for seed in range(10):
             disk = Disk()
             disk.replay(deaf)
-            image = tmp_path / f"image-{ignored}-{seed}"
+            image = images / f"image-{ignored}-{seed}"
             image.mkdir()
             disk.leave(image, random.Random(seed))
             try:

@@ -141,8 +141,8 @@ async def test_a_batch_under_way_while_its_table_is_dropped_is_answered(tmp_path
             try:
                 await append(log, "x").durable
             except FlussError as error:
-                assert error.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
-                refused += 1
+                refused = error.error_code
+        assert refused == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
         await dropping
     assert not (tmp_path / "data" / "tables" / "0").exists()
 
