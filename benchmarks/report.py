@@ -34,9 +34,9 @@ def render(
 ) -> str:
     parts = [f"# Benchmark {title}\n", table(["", ""], [list(item) for item in environment.items()])]
     parts.append(
-        f"{rounds} rounds after a warm-up; per measurement {sizes.arrow_rows:,} rows for Arrow append and scan, "
+        f"{_count(rounds, 'round')} after a warm-up; per measurement {sizes.arrow_rows:,} rows for Arrow append and scan, "
         f"{sizes.dict_rows:,} for row append, {sizes.latency_rows:,} (as shipped {sizes.shipped_rows:,}) for latency; "
-        f"{sizes.buckets} bucket{'s' if sizes.buckets > 1 else ''}.\n"
+        f"{_count(sizes.buckets, 'bucket')}.\n"
     )
     parts += ["## Ratios to pyfluss on Apache Fluss\n", _ratios(measurements, workloads)]
     for workload in workloads:
@@ -73,6 +73,10 @@ def _value(figure: Figure) -> str:
 
 def _ratio(figure: Figure) -> str:
     return "-" if figure.ratio is None else f"{figure.ratio:.2f}x"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def number(value: float) -> str:

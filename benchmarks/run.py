@@ -18,21 +18,20 @@ from benchmarks.report import render
 from benchmarks.workloads import WORKLOADS, Sizes
 
 _ROOT = Path(__file__).parents[1]
-_FULL = Sizes(arrow_rows=2_000_000, dict_rows=300_000, latency_rows=200, shipped_rows=50)
+_REPORTS = _ROOT / "docs" / "benchmarks"
+_FULL = Sizes(arrow_rows=4_000_000, dict_rows=300_000, latency_rows=200, shipped_rows=50)
 _QUICK = Sizes(arrow_rows=100_000, dict_rows=20_000, latency_rows=20, shipped_rows=10)
 
 
 @click.command()
 @click.option("--rounds", type=click.IntRange(1), help="Rounds that count.  [default: 5, quick: 1]")
-@click.option("--rows", type=click.IntRange(1), help="Rows of Arrow append and scan.  [default: 2,000,000]")
+@click.option("--rows", type=click.IntRange(1), help="Rows of Arrow append and scan.  [default: 4,000,000]")
 @click.option("--buckets", type=click.IntRange(1), default=1, show_default=True, help="Buckets of the tables.")
-@click.option("--quick", is_flag=True, help="Small sizes, to see that it works.")
+@click.option("--quick", is_flag=True, help="Small sizes, to see that it works; keeps nothing without --output.")
 @click.option("--client", "clients", multiple=True, type=click.Choice(list(CLIENTS)), help="Only these clients.")
 @click.option("--server", "servers", multiple=True, type=click.Choice(list(SERVERS)), help="Only these servers.")
 @click.option("--workload", "chosen", multiple=True, type=click.Choice([w.key for w in WORKLOADS]), help="Only these.")
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="Folder for the report.  [default: docs/benchmarks; quick: none]"
-)
+@click.option("--output", type=click.Path(path_type=Path), help="Folder for the report.  [default: docs/benchmarks]")
 def main(
     rounds: int | None,
     rows: int | None,
@@ -62,7 +61,7 @@ def main(
     text = render(measurements, workloads, environment, sizes, rounds, stamp)
     click.echo(text)
     if output is None and not quick:
-        output = _ROOT / "docs" / "benchmarks"
+        output = _REPORTS
     if output is not None:
         _keep(output, stamp, text, measurements, {"environment": environment, "sizes": asdict(sizes)})
 

@@ -118,7 +118,8 @@ def run(stack: ExitStack) -> bool:
     with step(f"Creating {ORDERS} ({BUCKET_COUNT} buckets) and {REVENUE}"):
         admin = connection.get_admin()
         admin.create_database(ORDERS.database_name)
-        admin.create_table(ORDERS, TableDescriptor(ORDERS_SCHEMA, bucket_count=BUCKET_COUNT))
+        by_order = TableDescriptor(ORDERS_SCHEMA, bucket_count=BUCKET_COUNT, bucket_keys=["order_id"])
+        admin.create_table(ORDERS, by_order)
         admin.create_table(REVENUE, TableDescriptor(REVENUE_SCHEMA, bucket_count=1))
     with step(f"Appending {ORDER_COUNT:,} orders to {ORDERS}"):
         append_orders(connection, orders)

@@ -15,12 +15,12 @@ _POLL_MS = 200
 class Follower(threading.Thread):
     """Reads until told to stop; `failure` says why it ended early."""
 
-    def __init__(self, address: str, path: fluss.TablePath, buckets: int, log: ReaderLog) -> None:
+    def __init__(self, config: fluss.Config, path: fluss.TablePath, buckets: int, log: ReaderLog) -> None:
         super().__init__(name=f"follower-{path.table_name}", daemon=True)
         self.path = path
         self.log = log
         self.failure: BaseException | None = None
-        self._address = address
+        self._config = config
         self._buckets = buckets
         self._stop_asked = threading.Event()
 
@@ -34,7 +34,7 @@ class Follower(threading.Thread):
             self.failure = error
 
     def _follow(self) -> None:
-        with opened_table(self._address, self.path) as table:
+        with opened_table(self._config, self.path) as table:
             scanner = table.new_scan().create_record_batch_log_scanner()
             scanner.subscribe_buckets(dict.fromkeys(range(self._buckets), fluss.EARLIEST_OFFSET))
             while not self._stop_asked.is_set():

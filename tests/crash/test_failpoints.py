@@ -1,7 +1,8 @@
 """Killed at every step that touches the disk: after a clean restart all that was acknowledged is there.
 
-Every fail point that the storage layer has is run. The server kills itself at the n-th hit; n is drawn from the seed,
-up to a count that the scenario is sure to reach. The full run takes the first, the last and some in between.
+The server kills itself at the n-th hit of a fail point, n up to a count that the scenario is sure to reach. The short
+run draws one step of every site and one n from the seed; the full run takes every fail point that the storage layer has,
+at its first hit, its last, and some in between.
 """
 
 from __future__ import annotations
@@ -181,16 +182,15 @@ def test_the_scenario_itself_does_not_end_the_server(tmp_path: Path, seed: int) 
         scenario.stop()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_killed_at(tmp_path: Path, seed: int, name: str) -> None:
-    kill_at(tmp_path, seed, name, random.Random(seed).randint(1, HITS[site_of(name)]))
+@pytest.mark.parametrize("site", Site)
+def test_killed_at_a_step_of(tmp_path: Path, chance: random.Random, seed: int, site: Site) -> None:
+    kill_at(tmp_path, seed, f"{site}.{chance.choice(STEPS[site])}", chance.randint(1, HITS[site]))
 
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NAMES)
-def test_killed_at_several_hits(tmp_path: Path, seed: int, name: str) -> None:
+def test_killed_at(tmp_path: Path, chance: random.Random, seed: int, name: str) -> None:
     most = HITS[site_of(name)]
-    chance = random.Random(seed)
     for count in sorted({1, most, *(chance.randint(1, most) for _ in range(FULL_COUNTS))}):
         kill_at(tmp_path / str(count), seed, name, count)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import fluss
 from tests.crash.oracle import Bucket, BucketContent, ReaderLog, WriterLog, check
@@ -13,7 +14,7 @@ from tests.crash.readers import Follower
 from tests.crash.rows import descriptor
 from tests.crash.stored import read_stored
 from tests.crash.wire import Wire
-from tests.crash.writers import POLL_INTERVAL_S, BatchWriter, PlainWriter, RowWriter, WriterThread
+from tests.crash.writers import POLL_INTERVAL_S, BatchWriter, PlainWriter, RowWriter, WriterThread, client_config
 
 DATABASE = "fluss"
 PROGRESS_S_MAX = 30.0
@@ -30,6 +31,7 @@ class Plan:
     plain_writers: int = 1
     followers: bool = True
     rows_per_writer: int | None = None
+    client_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -39,8 +41,11 @@ class Workload:
     address: str
     seed: int
     plan: Plan = field(default_factory=Plan)
+    clients_address: str | None = None
+    """Where clients go instead: a proxy."""
 
     def __post_init__(self) -> None:
+        config = client_config(self.clients_address or self.address, self.plan.client_options)
         self.writers: list[WriterThread] = []
         self.followers: list[Follower] = []
         kinds: list[type[WriterThread]] = [
@@ -53,10 +58,10 @@ class Workload:
             log = WriterLog(number, name)
             options = {"buckets": buckets} if kind is PlainWriter else {}
             path = fluss.TablePath(DATABASE, name)
-            self.writers.append(kind(self.address, path, log, str(self.seed), self.plan.rows_per_writer, **options))
+            self.writers.append(kind(config, path, log, str(self.seed), self.plan.rows_per_writer, **options))
         for name, buckets in self.plan.tables if self.plan.followers else ():
             path = fluss.TablePath(DATABASE, name)
-            self.followers.append(Follower(self.address, path, buckets, ReaderLog(f"follower of {name}")))
+            self.followers.append(Follower(config, path, buckets, ReaderLog(f"follower of {name}")))
 
     @property
     def tables(self) -> list[tuple[fluss.TablePath, int]]:

@@ -11,7 +11,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,18 +34,18 @@ _CLIENT_OPTIONS: dict[str, Any] = {
 }
 
 
-def client_config(address: str, **options: Any) -> fluss.Config:
+def client_config(address: str, options: Mapping[str, Any]) -> fluss.Config:
     return fluss.Config({"bootstrap.servers": address, **_CLIENT_OPTIONS, **options})
 
 
 @contextmanager
-def opened_table(address: str, path: fluss.TablePath) -> Iterator[fluss.sync.FlussTable]:
+def opened_table(config: fluss.Config, path: fluss.TablePath) -> Iterator[fluss.sync.FlussTable]:
     """A table through the client. Its server may be down at first: only an open connection must heal by itself."""
     deadline = time.monotonic() + OPEN_S_MAX
     while True:
         connection: fluss.sync.FlussConnection | None = None
         try:
-            connection = fluss.sync.FlussConnection.create(client_config(address))
+            connection = fluss.sync.FlussConnection.create(config)
             table = connection.get_table(path)
             break
         except fluss.ConnectError:
@@ -62,10 +62,10 @@ class WriterThread(threading.Thread):
     """Ends after `stop`, or after `rows_max` rows, when all its rows are settled; `failure` says why it ended early."""
 
     def __init__(
-        self, address: str, path: fluss.TablePath, log: WriterLog, seed: str, rows_max: int | None = None
+        self, config: fluss.Config, path: fluss.TablePath, log: WriterLog, seed: str, rows_max: int | None = None
     ) -> None:
         super().__init__(name=f"{type(self).__name__}-{log.number}", daemon=True)
-        self.address = address
+        self.config = config
         self.path = path
         self.log = log
         self.chance = random.Random(f"{seed}/{log.number}")
@@ -104,7 +104,7 @@ class RowWriter(WriterThread):
     ROWS_MAX = 80
 
     def write(self) -> None:
-        with opened_table(self.address, self.path) as table:
+        with opened_table(self.config, self.path) as table:
             writer = table.new_append().create_writer()
             while self.wanted:
                 rows = self.next_rows(self.ROWS_MAX)
@@ -122,7 +122,7 @@ class BatchWriter(WriterThread):
 
     def write(self) -> None:
         under_way: deque[tuple[list[Row], fluss.sync.WriteResultHandle]] = deque()
-        with opened_table(self.address, self.path) as table:
+        with opened_table(self.config, self.path) as table:
             writer = table.new_append().create_writer()
             while self.wanted or under_way:
                 if self.wanted:
@@ -142,7 +142,7 @@ class PlainWriter(WriterThread):
 
     def __init__(
         self,
-        address: str,
+        config: fluss.Config,
         path: fluss.TablePath,
         log: WriterLog,
         seed: str,
@@ -150,7 +150,7 @@ class PlainWriter(WriterThread):
         *,
         buckets: int = 1,
     ) -> None:
-        super().__init__(address, path, log, seed, rows_max)
+        super().__init__(config, path, log, seed, rows_max)
         self._buckets = buckets
 
     def write(self) -> None:
@@ -168,7 +168,7 @@ class PlainWriter(WriterThread):
                     self._stop_asked.wait(POLL_INTERVAL_S)
 
     def _write_until_lost(self) -> None:
-        with Wire(self.address) as wire:
+        with Wire(self.config.bootstrap_servers) as wire:
             table_id, writer_id = wire.table_id(self.path), wire.new_writer_id()
             sequences = [0] * self._buckets
             in_flight: dict[int, list[Row]] = {}

@@ -24,9 +24,7 @@ def test_missing_table(ours: Backend) -> None:
 
 def test_unknown_option(ours: Backend) -> None:
     path = ours.create("ids", IDS)
-    with pytest.raises(
-        Exception, match=r"Unknown option 'colums' for the data source \S+\. Did you mean 'columns'"
-    ):
+    with pytest.raises(Exception, match=r"Unknown option 'colums' for the data source \S+\. Did you mean 'columns'"):
         ours.load(path, colums="id")
     with pytest.raises(Exception, match="The option 'columns' is for reading"):
         ours.save(ours.spark.range(1), path, columns="id")
@@ -56,12 +54,17 @@ def test_schema_that_is_not_the_tables(ours: Backend) -> None:
         ours.load(path, columns="idd")
 
 
-def test_primary_key_table(ours: Backend) -> None:
-    path = TablePath(ours.database, "keyed")
-    schema = Schema.builder().column("id", DataTypes.bigint()).primary_key(["id"]).build()
-    ours.connection.get_admin().create_table(path, TableDescriptor(schema, bucket_count=1))
-    with pytest.raises(Exception, match=rf"{path} has a primary key; the data source 'fluss' is for log tables"):
-        ours.load(path)
+@pytest.mark.compat
+def test_kinds_of_tables_that_only_a_cluster_has_so_far(apache: Backend) -> None:
+    builder = Schema.builder().column("id", DataTypes.bigint()).column("day", DataTypes.string())
+    keyed, partitioned = TablePath(apache.database, "keyed"), TablePath(apache.database, "partitioned")
+    admin = apache.connection.get_admin()
+    admin.create_table(partitioned, TableDescriptor(builder.build(), bucket_count=1, partition_keys=["day"]))
+    admin.create_table(keyed, TableDescriptor(builder.primary_key(["id"]).build(), bucket_count=1))
+    with pytest.raises(Exception, match=rf"{keyed} has a primary key; the data source 'fluss' is for log tables"):
+        apache.load(keyed)
+    with pytest.raises(Exception, match=rf"{partitioned} is partitioned by day"):
+        apache.load(partitioned)
 
 
 def test_registering_by_hand_changes_nothing(ours: Backend) -> None:

@@ -150,7 +150,7 @@ def no_server(bootstrap: list[Address], problems: list[FlussError]) -> ConnectEr
     addresses = ", ".join(map(str, bootstrap))
     return ConnectError(
         f"No Fluss server answers at {addresses} ({details}) "
-        "Check bootstrap.servers, and that a server runs there: `fluss serve` starts one."
+        "Check bootstrap.servers, and that a server runs there: `fluss server` starts one."
     )
 
 

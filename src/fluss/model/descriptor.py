@@ -10,6 +10,7 @@ from typing import Any
 from fluss.model import table_options
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.schema import Schema
+from fluss.model.types_json import optional_text, text_list
 
 BUCKET_COUNT_MAX = 128_000
 DESCRIPTOR_SIZE_BYTES_MAX = 1 << 20
@@ -144,7 +145,7 @@ class TableDescriptor:
         return self._comment
 
     def to_json(self) -> bytes:
-        """The protocol's JSON. `partition_key`, `properties` and `custom_properties` are required there, even if empty."""
+        """The protocol's JSON. It needs `partition_key`, `properties` and `custom_properties` even if they are empty."""
         result: dict[str, Any] = {"version": 1, "schema": self._schema.to_json()}
         if self._comment is not None:
             result["comment"] = self._comment
@@ -163,10 +164,10 @@ class TableDescriptor:
         value = _parse(data, "table descriptor", ErrorCode.INVALID_TABLE_EXCEPTION)
         return cls(
             Schema.from_json(value.get("schema")),
-            partition_keys=_string_list(value, "partition_key"),
+            partition_keys=text_list(value, "partition_key"),
             bucket_count=_optional_int(value, "bucket_count"),
-            bucket_keys=_string_list(value, "bucket_key"),
-            comment=value.get("comment"),
+            bucket_keys=text_list(value, "bucket_key"),
+            comment=optional_text(value, "comment"),
             properties=value.get("properties") or {},
             custom_properties=value.get("custom_properties") or {},
         )
@@ -271,7 +272,7 @@ class DatabaseDescriptor:
     def from_json(cls, data: bytes) -> DatabaseDescriptor:
         """The descriptor that JSON describes."""
         value = _parse(data, "database descriptor", ErrorCode.INVALID_DATABASE_EXCEPTION)
-        return cls(value.get("comment"), value.get("custom_properties") or {})
+        return cls(optional_text(value, "comment"), value.get("custom_properties") or {})
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DatabaseDescriptor) and self.to_json() == other.to_json()
@@ -284,6 +285,8 @@ class DatabaseDescriptor:
 
 
 def _string_map(name: str, value: Mapping[str, str] | None) -> dict[str, str]:
+    if value is not None and not isinstance(value, Mapping):
+        raise _bad(f"{name} must map strings to strings, not be {value!r}")
     result: dict[str, str] = {}
     for key, item in (value or {}).items():
         if not isinstance(key, str) or not isinstance(item, str):
@@ -303,14 +306,12 @@ def _parse(data: bytes, what: str, error_code: int) -> dict[str, Any]:
         raise InvalidRequestError(f"The {what} is not JSON: {error}.", error_code) from None
     if not isinstance(value, dict):
         raise InvalidRequestError(f"The {what} must be a JSON object.", error_code)
+    try:
+        # An escape can spell half a character, which nobody could write down again.
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(f"The {what} has text that is not Unicode: {error.reason}.", error_code) from None
     return value
-
-
-def _string_list(value: dict[str, Any], key: str) -> list[str]:
-    items = value.get(key) or []
-    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-        raise _bad(f"{key!r} must be a list of column names")
-    return items
 
 
 def _optional_int(value: dict[str, Any], key: str) -> int | None:

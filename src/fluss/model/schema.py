@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.types import DataType
-from fluss.model.types_json import type_from_json, type_to_json
+from fluss.model.types_json import optional_text, text_list, type_from_json, type_to_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -151,9 +151,9 @@ class Schema:
         for item in value["columns"]:
             if not isinstance(item, dict) or not isinstance(item.get("name"), str):
                 raise _bad("A column must be a JSON object with a 'name'")
-            columns.append(Column(item["name"], type_from_json(item.get("data_type")), item.get("comment")))
-        auto_increment = value.get("auto_increment_column") or [None]
-        return cls.of(columns, value.get("primary_key") or [], auto_increment[0])
+            columns.append(Column(item["name"], type_from_json(item.get("data_type")), optional_text(item, "comment")))
+        auto_increment = text_list(value, "auto_increment_column")
+        return cls.of(columns, text_list(value, "primary_key"), auto_increment[0] if auto_increment else None)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schema):

@@ -84,7 +84,8 @@ def check_properties(properties: Mapping[str, str]) -> None:
         check = CHECKS.get(key)
         if check is None:
             raise _bad(
-                f"Unknown table property {key[:100]!r}. Properties begin with 'table.'; put your own into custom_properties."
+                f"Unknown table property {key[:100]!r}. Properties begin with 'table.'; "
+                "put your own into custom_properties."
             )
         problem = check(value)
         if problem:

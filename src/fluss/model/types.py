@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from fluss.model.errors import InvalidRequestError
+from fluss.model.errors import ErrorCode, InvalidRequestError
 
 DECIMAL_PRECISION_MAX = 38
 TIME_PRECISION_MAX = 9
@@ -76,7 +76,7 @@ class DataType:
     def __post_init__(self) -> None:
         problem = self._problem()
         if problem:
-            raise InvalidRequestError(f"{self.root.name} {problem}.")
+            raise InvalidRequestError(f"{self.root.name} {problem}.", ErrorCode.INVALID_TABLE_EXCEPTION)
 
     def _problem(self) -> str | None:
         if self.root in WITH_LENGTH and not 1 <= self.length <= LENGTH_MAX:

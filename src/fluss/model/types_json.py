@@ -75,9 +75,29 @@ def _fields_from_json(value: Any, depth: int) -> tuple[DataField, ...]:
         if not isinstance(item, dict) or not isinstance(item.get("name"), str):
             raise _bad("A field of a ROW type must be a JSON object with a 'name'")
         fields.append(
-            DataField(item["name"], type_from_json(item.get("field_type"), depth + 1), item.get("description"))
+            DataField(
+                item["name"], type_from_json(item.get("field_type"), depth + 1), optional_text(item, "description")
+            )
         )
     return tuple(fields)
+
+
+def optional_text(value: dict[str, Any], key: str) -> str | None:
+    """The string under a key of a JSON object, None without one."""
+    text = value.get(key)
+    if text is not None and not isinstance(text, str):
+        raise _bad(f"{key!r} must be a string, not {text!r}")
+    return text
+
+
+def text_list(value: dict[str, Any], key: str) -> list[str]:
+    """The strings under a key of a JSON object, none without it."""
+    items = value.get(key)
+    if items is None:
+        return []
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise _bad(f"{key!r} must be a list of column names, not {items!r}")
+    return items
 
 
 def _int(value: dict[str, Any], key: str) -> int:

@@ -45,9 +45,7 @@ class WireError(Exception):
 class RunningServer:
     """A real server on a free port, on an event loop of its own."""
 
-    def __init__(
-        self, data_dir: Path, *, uvloop: bool = True, limits: Limits | None = None, **settings: Any
-    ) -> None:
+    def __init__(self, data_dir: Path, *, uvloop: bool = True, limits: Limits | None = None, **settings: Any) -> None:
         self.config = replace(ServerConfig(data_dir, port=0, limits=limits or Limits()), **settings)
         self._uvloop = uvloop
         self._started: Future[tuple[asyncio.AbstractEventLoop, Server]] = Future()
@@ -216,13 +214,9 @@ def rows(count: int = 3, start: int = 0) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def batch(
-    count: int = 3, *, start: int = 0, writer_id: int = -1, sequence: int = -1, schema_id: int = 1
-) -> bytearray:
+def batch(count: int = 3, *, start: int = 0, writer_id: int = -1, sequence: int = -1, schema_id: int = 1) -> bytearray:
     payload = encode(rows(count, start), Codec(Compression.NONE))
-    return encode_batch(
-        payload, schema_id=schema_id, record_count=count, writer_id=writer_id, batch_sequence=sequence
-    )
+    return encode_batch(payload, schema_id=schema_id, record_count=count, writer_id=writer_id, batch_sequence=sequence)
 
 
 def produce_request(

@@ -202,9 +202,7 @@ def test_a_wait_ends_when_its_time_is_over(wire: Wire) -> None:
 def test_dropping_the_table_ends_a_wait(server: RunningServer, wire: Wire) -> None:
     table_id = create_table(wire)
     with server.connect() as other:
-        waiting = wire.send(
-            api_keys.FETCH_LOG, fetch_request(table_id, (0, 0), max_wait_ms=LONG_WAIT_MS, min_bytes=1)
-        )
+        waiting = wire.send(api_keys.FETCH_LOG, fetch_request(table_id, (0, 0), max_wait_ms=LONG_WAIT_MS, min_bytes=1))
         wire.call(api_keys.METADATA, pb.MetadataRequest())
         other.call(api_keys.DROP_TABLE, pb.DropTableRequest(table_path=path(), ignore_if_not_exists=False))
         begin = time.monotonic()

@@ -63,7 +63,11 @@ def test_one_entry_for_every_bucket(wire: Wire) -> None:
     table_id = create_table(wire, buckets=2)
     produce(wire, table_id, batch(3), 1)
     entries = list_offsets(wire, table_id, LATEST, [1, 9, 0])
-    assert [(entry.bucket_id, entry.error_code, entry.offset) for entry in entries] == [(1, 0, 3), (9, 21, 0), (0, 0, 0)]
+    assert [(entry.bucket_id, entry.error_code, entry.offset) for entry in entries] == [
+        (1, 0, 3),
+        (9, 21, 0),
+        (0, 0, 0),
+    ]
     assert [entry.HasField("error_code") for entry in entries] == [False, True, False]
 
 

@@ -1,7 +1,8 @@
 """A process to be killed: writes rows, tables and writer ids, and tells on standard output what it was promised.
 
-Each line goes out with one `write`, after the promise and before the next step, so the reader of the pipe knows exactly
-what was acknowledged when the process died. Run as `python crash_driver.py <data directory> <run name>`.
+Each line goes out with one `write`, after the promise and before the next step, so the reader of the pipe knows
+exactly what was acknowledged when the process died. Run as `python -m tests.unit.storage.crash_driver <data directory>
+<run name>`, or through `run` in a forked process.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import asyncio
 import os
 import sys
 import time
+from multiprocessing.connection import Connection
 
 from fluss.formats.log_batch import encode_batch, parse_header
 from fluss.model.paths import TableBucket, TablePath
+from fluss.storage import failpoints
 from fluss.storage.log import Appended, BucketLog
 from fluss.storage.store import Storage, StorageOptions
 
@@ -21,8 +24,11 @@ BUCKETS = 2
 MAIN = TablePath("crash", "main")
 
 
+_output_fd = 1
+
+
 def tell(*words: object) -> None:
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+    os.write(_output_fd, (" ".join(map(str, words)) + "\n").encode())
 
 
 class Writer:
@@ -78,6 +84,15 @@ async def main(data_dir: str, run: str) -> None:
     await writer.write(0, 3)
     await storage.close()
     tell("done")
+
+
+def run(data_dir: str, name: str, fail_point: str | None, output: Connection) -> None:
+    """The driver as a multiprocessing target, with a pipe for its output."""
+    global _output_fd
+    _output_fd = output.fileno()
+    if fail_point is not None:
+        failpoints.arm(fail_point)
+    asyncio.run(main(data_dir, name))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import pytest
 
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.storage import failpoints
+from fluss.storage.log import Appended
 
 from .support import append, crash_image, log_files, opened, texts
 
@@ -98,7 +99,7 @@ async def test_a_failed_seal_is_a_failed_sync(tmp_path: Path) -> None:
     async with opened(tmp_path / "data", segment_size_bytes=500) as log:
         await append(log, "kept").durable
         failpoints.arm("segment.seal.before_sync:1:eio")
-        waiting = []
+        waiting: list[Appended] = []
         with pytest.raises(FlussError, match="read-only"):
             while len(waiting) < 50:
                 waiting.append(append(log, "row".ljust(60)))

@@ -76,6 +76,37 @@ async def test_power_loss_takes_no_acknowledged_row(
         shutil.rmtree(image)
 
 
+async def test_what_is_read_after_a_kill_survives_power_loss_too(
+    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill leaves good batches that are only in the page cache: they are made durable before anyone sees them."""
+    root = tmp_path / "live"
+    root.mkdir()
+    recorder = RecordingOs(root)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "os", recorder)
+        async with opened(root, OPTIONS) as log:
+            await append(log, "durable", writer_id=1, sequence=0).durable
+            for sequence in (1, 2):
+                append(log, "in the page cache", writer_id=1, sequence=sequence)
+            log.end()
+            await log.discard()
+        async with opened(root, OPTIONS) as log:
+            for header, text in read_all(log):
+                recorder.record("ack", header.base_offset, text)
+            moment = len(recorder.events)
+    monkeypatch.setattr(files, "os", UnsyncedOs())
+    seen = [event for event in recorder.events if event[0] == "ack"]
+    assert len(seen) == 3
+    for seed in range(20):
+        disk = Disk()
+        disk.replay(recorder.events[:moment])
+        image = images / str(seed)
+        image.mkdir()
+        disk.leave(image, random.Random(seed))
+        await _check(image, seen)
+
+
 async def _check(image: Path, acknowledged: list[Event]) -> None:
     async with opened(image, OPTIONS) as log:
         rows = {header.base_offset: text for header, text in read_all(log)}
@@ -88,7 +119,7 @@ async def _check(image: Path, acknowledged: list[Event]) -> None:
 
 
 async def test_the_simulated_disk_does_lose_what_was_not_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same recording with every sync of a kind ignored must lose rows: otherwise the test above proves nothing."""
     events = await _record(tmp_path / "live", monkeypatch)

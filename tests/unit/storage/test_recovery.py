@@ -91,6 +91,22 @@ async def test_unsynced_pages_that_never_reached_the_disk_are_cut(tmp_path: Path
     await _assert_good_prefix(killed, ROWS[:-3])
 
 
+async def test_what_was_cut_does_not_come_back(tmp_path: Path) -> None:
+    """A batch that takes the place of a torn one byte for byte must not revive the good-looking ones behind it."""
+    rows = [f"row {number:02d}" for number in range(6)]
+    killed = await _killed(tmp_path, rows=rows)
+    (path,) = log_files(killed)
+    damaged = bytearray(path.read_bytes())
+    damaged[_boundaries(path)[-3] - 1] ^= 1
+    path.write_bytes(damaged)
+    async with opened(killed) as log:
+        assert texts(log) == rows[:3]
+        await append(log, "new 03", writer_id=5, sequence=3).durable
+        image = crash_image(killed, "image")
+    async with opened(image) as log:
+        assert texts(log) == [*rows[:3], "new 03"]
+
+
 async def test_a_kill_before_the_first_batch_of_a_new_segment(tmp_path: Path) -> None:
     killed = await _killed(tmp_path, SMALL)
     (bucket_directory(killed) / f"{3 * len(ROWS):020d}.log").touch()

@@ -1,0 +1,189 @@
+"""A server of a few lines whose answers a test decides, on the client's own I/O loop."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pyarrow as pa
+from google.protobuf.message import Message
+
+from fluss.client.runtime import run
+from fluss.formats.arrow_payload import decode_changes
+from fluss.formats.log_batch import walk
+from fluss.model.arrow_types import arrow_schema
+from fluss.model.descriptor import TableDescriptor
+from fluss.model.paths import TablePath
+from fluss.model.schema import Schema
+from fluss.protocol import api_keys, frames
+from fluss.protocol import messages_pb2 as pb
+
+PATH = TablePath("db", "t")
+TABLE_ID = 7
+REMEMBERED_SEQUENCES = 5
+
+
+class Refuse(Exception):  # noqa: N818  # an answer, not a failure of the test
+    """Answer with an error frame."""
+
+    def __init__(self, error_code: int, text: str = "") -> None:
+        super().__init__(text)
+        self.error_code, self.text = error_code, text
+
+
+class Silence(Exception):  # noqa: N818
+    """Do not answer."""
+
+
+class Cut(Exception):  # noqa: N818
+    """Close the connection instead of answering."""
+
+
+Handler = Callable[[Any], Message | Awaitable[Message]]
+
+
+def descriptor(buckets: int = 1, bucket_keys: list[str] | None = None, **properties: str) -> TableDescriptor:
+    schema = Schema(pa.schema([("id", pa.int64()), ("name", pa.string())]))
+    return TableDescriptor(schema, bucket_count=buckets, bucket_keys=bucket_keys, properties=properties or None)
+
+
+class ScriptedServer:
+    """Answers from `handlers` by api key; keeps the request frames and the rows it stored."""
+
+    def __init__(self, table: TableDescriptor | None = None) -> None:
+        self.table = table or descriptor()
+        self.bucket_count = self.table.bucket_count or 1
+        self.port = 0
+        self.requests: list[tuple[int, Message]] = []
+        self.connections = 0
+        self.logs: dict[int, list[dict[str, Any]]] = {bucket: [] for bucket in range(self.bucket_count)}
+        self.writers: dict[tuple[int, int], list[int]] = {}
+        self.next_writer_id = 0
+        self.handlers: dict[int, Handler] = {
+            1000: self.api_versions,
+            1007: self.table_info,
+            1012: self.metadata,
+            1014: self.produce,
+            1026: self.init_writer,
+        }
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def count(self, api_key: int) -> int:
+        return sum(1 for key, _ in self.requests if key == api_key)
+
+    # ---- life ----
+
+    def __enter__(self) -> ScriptedServer:
+        run(self.open())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        run(self.close())
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.add(writer)
+        try:
+            while True:
+                (length,) = struct.unpack(">i", await reader.readexactly(4))
+                request = frames.parse_request(memoryview(await reader.readexactly(length)))
+                api = api_keys.BY_KEY[request.api_key]
+                message = api.request()
+                message.ParseFromString(bytes(request.body))
+                self.requests.append((api.key, message))
+                await self._answer(writer, request, message)
+        except (asyncio.IncompleteReadError, ConnectionError, Cut):
+            writer.transport.abort()
+        finally:
+            self._writers.discard(writer)
+
+    async def _answer(self, writer: asyncio.StreamWriter, request: frames.Request, message: Message) -> None:
+        try:
+            answer = self.handlers[request.api_key](message)
+            if not isinstance(answer, Message):
+                answer = await answer
+            kind, body = frames.SUCCESS, answer.SerializeToString()
+        except Refuse as refuse:
+            kind = frames.ERROR
+            body = pb.ErrorResponse(error_code=refuse.error_code, error_message=refuse.text).SerializeToString()
+        except Silence:
+            return
+        writer.write(frames.response_header(kind, request.request_id, len(body)) + body)
+
+    # ---- default answers ----
+
+    def api_versions(self, _: pb.ApiVersionsRequest) -> pb.ApiVersionsResponse:
+        answer = pb.ApiVersionsResponse()
+        for api in api_keys.ALL:
+            answer.api_versions.add(api_key=api.key, min_version=0, max_version=api.version_max)
+        return answer
+
+    def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
+        answer = pb.MetadataResponse()
+        node = {"node_id": 0, "host": "127.0.0.1", "port": self.port}
+        answer.coordinator_server.MergeFrom(pb.PbServerNode(**node))
+        answer.tablet_servers.add(**node)
+        for path in request.table_path:
+            if (path.database_name, path.table_name) != (PATH.database_name, PATH.table_name):
+                raise Refuse(7, "no such table")
+            item = answer.table_metadata.add(
+                table_id=TABLE_ID, schema_id=1, table_json=self.table.to_json(), created_time=1, modified_time=1
+            )
+            item.table_path.MergeFrom(path)
+            for bucket in range(self.bucket_count):
+                item.bucket_metadata.add(bucket_id=bucket, leader_id=0)
+        return answer
+
+    def table_info(self, _: pb.GetTableInfoRequest) -> pb.GetTableInfoResponse:
+        return pb.GetTableInfoResponse(
+            table_id=TABLE_ID, schema_id=1, table_json=self.table.to_json(), created_time=1, modified_time=1
+        )
+
+    def init_writer(self, _: pb.InitWriterRequest) -> pb.InitWriterResponse:
+        self.next_writer_id += 1
+        return pb.InitWriterResponse(writer_id=self.next_writer_id)
+
+    def produce(self, request: pb.ProduceLogRequest) -> pb.ProduceLogResponse:
+        answer = pb.ProduceLogResponse()
+        for item in request.buckets_req:
+            error_code = self.store(item.bucket_id, item.records)
+            bucket = answer.buckets_resp.add(bucket_id=item.bucket_id)
+            if error_code:
+                bucket.error_code = error_code
+            else:
+                bucket.base_offset = 0
+        return answer
+
+    def store(self, bucket: int, records: bytes) -> int:
+        """Append a batch as a server does: a known sequence once, an unexpected one not at all."""
+        ((position, header),) = walk(records)
+        if header.writer_id >= 0:
+            known = self.writers.setdefault((bucket, header.writer_id), [])
+            if header.batch_sequence in known[-REMEMBERED_SEQUENCES:]:
+                return 0
+            if header.batch_sequence != (known[-1] + 1 if known else 0):
+                return 31
+            known.append(header.batch_sequence)
+        _, batch = decode_changes(records, position, header, arrow_schema(self.table.schema))
+        self.logs[bucket].extend(batch.to_pylist())
+        return 0
+
+    def ids(self, bucket: int = 0) -> list[int]:
+        return [row["id"] for row in self.logs[bucket]]

@@ -1,0 +1,184 @@
+"""Numbers and order of one bucket's batches."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fluss.client.bucket_queue import NOT_NUMBERED, BucketQueue, earlier_than
+from fluss.client.chunk import WireBatch
+from fluss.formats.log_batch import encode_batch, parse_header
+
+IN_FLIGHT_MAX = 5
+NOW = 100.0
+LATER = 200.0
+
+
+def batch(number: int, deadline: float = 1e9) -> WireBatch:
+    chunk = cast(Any, SimpleNamespace(deadline=deadline))
+    return WireBatch(chunk, 0, encode_batch(bytes([number]), schema_id=1, record_count=1), 1)
+
+
+def queue_of(*batches: WireBatch) -> BucketQueue:
+    queue = BucketQueue(cast(Any, None), 0)
+    queue.waiting.extend(batches)
+    return queue
+
+
+def send_all(queue: BucketQueue, writer_id: int = 9, now: float = NOW) -> list[WireBatch]:
+    sent = []
+    while queue.next_to_send(now, IN_FLIGHT_MAX) is not None:
+        sent.append(queue.sent(writer_id))
+    return sent
+
+
+def test_batches_get_consecutive_numbers_up_to_the_limit_under_way() -> None:
+    queue = queue_of(*map(batch, range(7)))
+    sent = send_all(queue)
+    assert [(item.writer_id, item.sequence) for item in sent] == [(9, number) for number in range(5)]
+    header = parse_header(sent[3].data)
+    assert (header.writer_id, header.batch_sequence) == (9, 3)
+    queue.stored(sent[0])
+    assert [item.sequence for item in send_all(queue)] == [5]
+
+
+def test_without_idempotence_batches_have_no_number() -> None:
+    queue = queue_of(batch(0))
+    assert queue.next_to_send(NOW, 1) is not None
+    sent = queue.sent(None)
+    assert (sent.writer_id, sent.sequence, parse_header(sent.data).writer_id) == (-1, -1, -1)
+    queue.again(sent, NOW, in_doubt=True)
+    assert queue.next_to_send(LATER, 1) is sent
+
+
+def test_after_a_failure_all_come_back_before_any_is_sent_again_and_numbers_stay() -> None:
+    queue = queue_of(*map(batch, range(6)))
+    first, *rest = send_all(queue)
+    queue.again(first, NOW, in_doubt=True)
+    assert queue.next_to_send(LATER, IN_FLIGHT_MAX) is None
+    for item in reversed(rest):
+        queue.out_of_order(item, NOW)
+    assert not queue.spent
+    assert queue.next_to_send(NOW, IN_FLIGHT_MAX) is None, "there is a pause first"
+    again = send_all(queue, now=LATER)
+    assert again == [first, *rest]
+    assert [item.sequence for item in again] == [0, 1, 2, 3, 4]
+
+
+def test_a_sequence_lost_by_the_server_is_numbered_anew_under_another_id() -> None:
+    queue = queue_of(*map(batch, range(3)))
+    sent = send_all(queue)
+    for item in sent:
+        queue.out_of_order(item, NOW)
+    assert queue.spent
+    assert queue.next_to_send(LATER, IN_FLIGHT_MAX) is None
+    assert queue.renumber() == []
+    assert [(item.writer_id, item.sequence) for item in send_all(queue, writer_id=10, now=LATER)] == [
+        (10, 0),
+        (10, 1),
+        (10, 2),
+    ]
+
+
+def test_what_may_have_been_stored_is_not_numbered_anew_nor_what_is_before_it() -> None:
+    queue = queue_of(*map(batch, range(5)))
+    sent = send_all(queue)
+    for item in sent:
+        queue.again(item, NOW, in_doubt=item is sent[2])
+    (first, *_) = send_all(queue, now=LATER)
+    for item in sent:
+        queue.out_of_order(item, LATER)
+    assert first is sent[0]
+    assert queue.spent
+    assert queue.renumber() == sent[:3]
+    assert list(queue.waiting) == sent[3:]
+    assert all(item.sequence == NOT_NUMBERED for item in queue.waiting)
+
+
+def test_a_numbered_batch_given_up_spends_the_numbers() -> None:
+    queue = queue_of(*map(batch, range(3)))
+    first, second, third = send_all(queue)
+    queue.failed(first)
+    queue.out_of_order(second, NOW)
+    queue.out_of_order(third, NOW)
+    assert queue.spent
+    assert queue.renumber() == []
+    assert send_all(queue, writer_id=10, now=LATER) == [second, third]
+
+
+def test_a_batch_that_was_never_sent_may_expire_without_harm() -> None:
+    queue = queue_of(batch(0, deadline=NOW - 1), batch(1))
+    (late,) = queue.expired(NOW)
+    queue.failed(late)
+    assert not queue.spent
+    assert [item.sequence for item in send_all(queue)] == [0]
+
+
+def test_sequences_wrap() -> None:
+    queue = queue_of(*map(batch, range(3)))
+    queue.writer_id, queue._next_sequence = 9, 2**31 - 2
+    sent = send_all(queue)
+    assert [item.sequence for item in sent] == [2**31 - 2, 2**31 - 1, 0]
+    assert earlier_than(sent[1], sent[2])
+    assert not earlier_than(sent[2], sent[1])
+
+
+class Server:
+    """A bucket's idempotence rules."""
+
+    def __init__(self) -> None:
+        self.stored: list[int] = []
+        self.known: dict[int, list[int]] = {}
+
+    def append(self, data: bytearray) -> bool:
+        header = parse_header(data)
+        known = self.known.setdefault(header.writer_id, [])
+        if header.batch_sequence in known[-5:]:
+            return True
+        if header.batch_sequence != (known[-1] + 1 if known else 0):
+            return False
+        known.append(header.batch_sequence)
+        self.stored.append(data[-1])
+        return True
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_whatever_happens_rows_are_stored_once_and_in_order(seed: int) -> None:
+    """Answers get lost, batches are refused, the server forgets writers: never twice, never out of order."""
+    chance = random.Random(seed)
+    server = Server()
+    queue = queue_of(*map(batch, range(60)))
+    acknowledged: list[int] = []
+    lost: list[int] = []
+    writer_id, now = 0, 0.0
+    while queue.waiting or queue.in_flight:
+        now += 10
+        if queue.spent and not queue.in_flight:
+            writer_id += 1
+            lost.extend(item.data[-1] for item in queue.renumber())
+        while queue.next_to_send(now, IN_FLIGHT_MAX) is not None and chance.random() < 0.9:
+            queue.sent(writer_id)
+        refusing = False
+        for item in list(queue.in_flight):
+            fate = chance.random()
+            if fate < 0.02:
+                server.known.clear()
+            refusing = refusing or fate < 0.1  # a server that lost its leadership refuses what follows, too
+            if refusing:
+                queue.again(item, now, in_doubt=False)
+            elif not server.append(item.data):
+                queue.out_of_order(item, now)
+            elif fate < 0.35:
+                queue.again(item, now, in_doubt=True)
+            elif fate < 0.38:
+                queue.failed(item)
+                lost.append(item.data[-1])
+            else:
+                queue.stored(item)
+                acknowledged.append(item.data[-1])
+    assert server.stored == sorted(set(server.stored)), f"seed {seed}"
+    assert set(acknowledged) <= set(server.stored)
+    assert sorted(acknowledged + lost) == list(range(60))

@@ -1,0 +1,91 @@
+"""Settings: files, flags, limits, and what is wrong with them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from fluss.model.errors import InvalidRequestError
+from fluss.server.config import Address, ServerConfig, load_config, parse_address
+from fluss.server.limits import Limits
+
+
+def load(tmp_path: Path, text: str, **flags: object) -> ServerConfig:
+    path = tmp_path / "fluss.toml"
+    path.write_text(text)
+    return load_config(path, flags)
+
+
+def test_defaults() -> None:
+    assert load_config(None, {"host": None}) == ServerConfig()
+
+
+def test_file_then_flags(tmp_path: Path) -> None:
+    text = """
+        data-dir = "/srv/x"
+        host = "0.0.0.0"
+        port = 1
+        default.bucket.number = 3
+        [limits]
+        frame_bytes_max = 1000
+        connections-max = 7
+    """
+    config = load(tmp_path, text, port=2, advertise="h:3", data_dir=None)
+    assert config == ServerConfig(
+        Path("/srv/x"), "0.0.0.0", 2, Address("h", 3), "fsync", 3, Limits(frame_bytes_max=1000, connections_max=7)
+    )
+
+
+def test_every_limit_can_be_set(tmp_path: Path) -> None:
+    lines = [f"{field.name} = {field.default}" for field in fields(Limits)]
+    assert load(tmp_path, "[limits]\n" + "\n".join(lines)).limits == Limits()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("prot = 1", "unknown key 'prot'"),
+        ("[server]\nport = 1", "unknown key 'server.port'"),
+        ("port = 'x'", "port must be an integer"),
+        ("port = true", "port must be an integer"),
+        ("port = 70000", "port must be from 0 to 65535"),
+        ("host = 1", "host must be a string"),
+        ("durability = 'never'", "durability must be one of fsync, os"),
+        ("default.bucket.number = 0", "default.bucket.number"),
+        ("advertise = 'h'", "HOST:PORT"),
+        ("[limits]\nnonsense = 1", "unknown limit 'nonsense'"),
+        ("[limits]\nconnections_max = 0", "limits.connections_max must be a positive integer"),
+        ("[limits]\nconnections_max = 'x'", "limits.connections_max must be a positive integer"),
+        ("[limits]\nframe_bytes_max = 1000000000", "limits.frame_bytes_max must be at most"),
+        ("[limits]\nrequest_bytes_total_max = 1", "limits.request_bytes_total_max"),
+        ("port = ", "is not TOML"),
+        ("port = '\udcff'", "is not TOML"),
+    ],
+)
+def test_bad_settings_say_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "fluss.toml"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(InvalidRequestError, match=message):
+        load_config(path, {})
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match=r"nowhere\.toml can't be read: No such file"):
+        load_config(tmp_path / "nowhere.toml", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("h:1", Address("h", 1)), ("10.0.0.1:65535", Address("10.0.0.1", 65535)), ("[::1]:9", Address("::1", 9))],
+)
+def test_addresses(text: str, address: Address) -> None:
+    assert parse_address(text) == address
+    assert str(address) == text
+
+
+@pytest.mark.parametrize("text", ["", ":", "h", "h:", ":1", "h:0", "h:65536", "h:x", "h:-1", "h:1²", "::1:9"])
+def test_bad_addresses(text: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        parse_address(text)
