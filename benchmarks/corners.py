@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.peers.environments import pyfluss_python
 
+from benchmarks.data import DATABASE
 from benchmarks.worker_process import WorkerProcess
 from fluss.testing import ApacheFluss, FlussServer
 
@@ -22,7 +23,6 @@ SERVERS = {
     "apache": "Apache Fluss (no fsync)",
 }
 BASELINE = ("pyfluss", "apache")
-DATABASE = "bench"
 
 # Twice what it was seen to use under load: the other servers and the clients need memory as well.
 _TABLET_JVM = ("-Xms1g", "-Xmx2g", "-XX:+UseG1GC")
@@ -91,14 +91,20 @@ def running_corners(corners: Sequence[Corner], folder: Path) -> Iterator[list[Ru
         running = []
         for corner in corners:
             server = servers[corner.server]
-            workers = []
+            workers = {}
             for role in ("writer", "reader"):
                 log = folder / f"{corner.client}-{corner.server}-{role}.log"
-                worker = WorkerProcess(*interpreters[corner.client], log_file=log)
-                stack.callback(worker.kill)
-                workers.append(worker)
-            apache = server if isinstance(server, ApacheFluss) else None
-            running.append(RunningCorner(corner, server.bootstrap_servers, *workers, apache=apache))
+                workers[role] = WorkerProcess(*interpreters[corner.client], log_file=log)
+                stack.callback(workers[role].kill)
+            running.append(
+                RunningCorner(
+                    corner,
+                    server.bootstrap_servers,
+                    workers["writer"],
+                    workers["reader"],
+                    server if isinstance(server, ApacheFluss) else None,
+                )
+            )
         yield running
 
 

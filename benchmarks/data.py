@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 SCHEMA = pa.schema([("id", pa.int64()), ("sensor", pa.string()), ("reading", pa.float64()), ("at", pa.timestamp("us"))])
+DATABASE = "bench"
 BATCH_ROWS = 10_000
 
-_SENSORS = pa.array([f"sensor-{number:05d}" for number in range(5_000)])
+_SENSORS = pa.array(np.array([f"sensor-{number:05d}" for number in range(5_000)]))
 _START = dt.datetime(2026, 1, 1)
 _START_US = int(_START.replace(tzinfo=dt.UTC).timestamp() * 1_000_000)
 _STEP_US = 1_000

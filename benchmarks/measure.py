@@ -24,17 +24,17 @@ class Measurement:
 def measure(
     corners: Sequence[RunningCorner],
     sizes: Sizes,
-    warm_up: Sizes,
+    warm_up: Sizes | None,
     rounds: int,
     progress: Callable[[str], None],
     workloads: Sequence[Workload] = WORKLOADS,
 ) -> list[Measurement]:
-    """One round with the sizes of `warm_up` that does not count, then `rounds` that do."""
+    """One round with the sizes of `warm_up` that does not count, if given, then `rounds` that do."""
     measurements = []
-    for number in range(rounds + 1):
+    for number in range(0 if warm_up else 1, rounds + 1):
         for workload in workloads:
             for running in rotated(corners, number):
-                sample = workload.measure(running, sizes if number else warm_up)
+                sample = workload.measure(running, warm_up if warm_up and number == 0 else sizes)
                 name = f"round {number} of {rounds}" if number else "warm-up"
                 progress(f"{name}: {workload.title}: {running.corner.title}: {shown(sample)}")
                 if number:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from benchmarks.corners import Corner
 from benchmarks.measure import Measurement
 from benchmarks.summary import Figure, figures
 from benchmarks.workloads import TUNED_WAIT_MS, Sizes, Workload
@@ -34,9 +35,9 @@ def render(
 ) -> str:
     parts = [f"# Benchmark {title}\n", table(["", ""], [list(item) for item in environment.items()])]
     parts.append(
-        f"{_count(rounds, 'round')} after a warm-up; per measurement {sizes.arrow_rows:,} rows for Arrow append and scan, "
-        f"{sizes.dict_rows:,} for row append, {sizes.latency_rows:,} (as shipped {sizes.shipped_rows:,}) for latency; "
-        f"{_count(sizes.buckets, 'bucket')}.\n"
+        f"{_count(rounds, 'round')}; per measurement {sizes.arrow_rows:,} rows for Arrow append and "
+        f"scan, {sizes.dict_rows:,} for row append, {sizes.latency_rows:,} (as shipped {sizes.shipped_rows:,}) for "
+        f"latency; {_count(sizes.buckets, 'bucket')}.\n"
     )
     parts += ["## Ratios to pyfluss on Apache Fluss\n", _ratios(measurements, workloads)]
     for workload in workloads:
@@ -50,7 +51,7 @@ def _ratios(measurements: Sequence[Measurement], workloads: Sequence[Workload]) 
     )
     rows = []
     for workload in workloads:
-        for metric in workload.metrics[:1] if workload.metrics[0].higher_is_better else workload.metrics[::2]:
+        for metric in filter(lambda metric: metric.is_compared, workload.metrics):
             found = figures(measurements, workload.key, metric)
             label = workload.title if metric.higher_is_better else f"{workload.title}: {metric.title}"
             rows.append([label, *(_ratio(found[corner]) for corner in corners)])
@@ -58,13 +59,14 @@ def _ratios(measurements: Sequence[Measurement], workloads: Sequence[Workload]) 
 
 
 def _details(measurements: Sequence[Measurement], workload: Workload) -> str:
-    found = [figures(measurements, workload.key, metric) for metric in workload.metrics]
-    header = ["", *(metric.title for metric in workload.metrics), "ratio"]
-    rows = [
-        [corner.title, *(_value(by_corner[corner]) for by_corner in found), _ratio(figure)]
-        for corner, figure in found[0].items()
-    ]
-    return table(header, rows)
+    header = [""]
+    rows: dict[Corner, list[str]] = {}
+    for metric in workload.metrics:
+        header += [metric.title, "ratio"] if metric.is_compared else [metric.title]
+        for corner, figure in figures(measurements, workload.key, metric).items():
+            cells = [_value(figure), _ratio(figure)] if metric.is_compared else [_value(figure)]
+            rows.setdefault(corner, [corner.title]).extend(cells)
+    return table(header, list(rows.values()))
 
 
 def _value(figure: Figure) -> str:

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -24,7 +25,7 @@ _QUICK = Sizes(arrow_rows=100_000, dict_rows=20_000, latency_rows=20, shipped_ro
 
 
 @click.command()
-@click.option("--rounds", type=click.IntRange(1), help="Rounds that count.  [default: 5, quick: 1]")
+@click.option("--rounds", type=click.IntRange(1), help="Rounds that count.  [default: 7, quick: 1]")
 @click.option("--rows", type=click.IntRange(1), help="Rows of Arrow append and scan.  [default: 4,000,000]")
 @click.option("--buckets", type=click.IntRange(1), default=1, show_default=True, help="Buckets of the tables.")
 @click.option("--quick", is_flag=True, help="Small sizes, to see that it works; keeps nothing without --output.")
@@ -46,8 +47,8 @@ def main(
     sizes = replace(_QUICK if quick else _FULL, buckets=buckets)
     if rows is not None:
         sizes = replace(sizes, arrow_rows=rows)
-    warm_up = replace(_QUICK, buckets=buckets)
-    rounds = rounds or (1 if quick else 5)
+    warm_up = None if quick else replace(_QUICK, buckets=buckets)
+    rounds = rounds or (1 if quick else 7)
     corners = [Corner(client, server) for client in clients or CLIENTS for server in servers or SERVERS]
     workloads = [workload for workload in WORKLOADS if not chosen or workload.key in chosen]
     # Not the system's temporary directory: that may be memory, where a sync costs nothing.
@@ -70,9 +71,7 @@ def _progress(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _keep(
-    folder: Path, stamp: str, text: str, measurements: Sequence[Measurement], about: dict[str, dict[str, object]]
-) -> None:
+def _keep(folder: Path, stamp: str, text: str, measurements: Sequence[Measurement], about: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     raw = {**about, "measurements": [item.to_json() for item in measurements]}
     for name in (stamp, "latest"):

@@ -22,9 +22,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from data import SCHEMA, batches, dicts, row  # type: ignore[import-not-found, unused-ignore]
+from data import DATABASE, SCHEMA, batches, dicts, row  # type: ignore[import-not-found, unused-ignore]
 
-DATABASE = "bench"
 POLL_MS = 100
 # Between two rows of the latency measurement, so that they meet a waiting reader at any point of its wait.
 PAUSE_S = (0.005, 0.015)

@@ -149,4 +149,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        sys.exit("\nInterrupted; everything is stopped.")
+        print("\nInterrupted; everything is stopped.")
+        sys.exit(130)

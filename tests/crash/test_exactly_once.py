@@ -38,7 +38,7 @@ def write_through_faults(directory: Path, seed: int, storm: Storm) -> None:
         batch_writers=3,
         plain_writers=0,
         rows_per_writer=storm.rows_per_writer,
-        client_options={"request-timeout-ms": REQUEST_TIMEOUT_MS, "writer.delivery-timeout-ms": 600_000},
+        writer_options={"request-timeout-ms": REQUEST_TIMEOUT_MS, "writer.delivery-timeout-ms": 600_000},
     )
     with FaultProxy(seed=seed) as proxy, new_server(directory, args=["--advertise", proxy.address]) as server:
         proxy.set_target(server.bootstrap_servers)

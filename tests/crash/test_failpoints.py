@@ -1,8 +1,8 @@
 """Killed at every step that touches the disk: after a clean restart all that was acknowledged is there.
 
 The server kills itself at the n-th hit of a fail point, n up to a count that the scenario is sure to reach. The short
-run draws one step of every site and one n from the seed; the full run takes every fail point that the storage layer has,
-at its first hit, its last, and some in between.
+run draws one step of every site and one n from the seed; the full run takes every fail point of the storage layer, at
+its first hit, its last, and some in between.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Plan:
     plain_writers: int = 1
     followers: bool = True
     rows_per_writer: int | None = None
-    client_options: Mapping[str, Any] = field(default_factory=dict)
+    writer_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -45,7 +45,8 @@ class Workload:
     """Where clients go instead: a proxy."""
 
     def __post_init__(self) -> None:
-        config = client_config(self.clients_address or self.address, self.plan.client_options)
+        address = self.clients_address or self.address
+        config = client_config(address, self.plan.writer_options)
         self.writers: list[WriterThread] = []
         self.followers: list[Follower] = []
         kinds: list[type[WriterThread]] = [
@@ -61,7 +62,7 @@ class Workload:
             self.writers.append(kind(config, path, log, str(self.seed), self.plan.rows_per_writer, **options))
         for name, buckets in self.plan.tables if self.plan.followers else ():
             path = fluss.TablePath(DATABASE, name)
-            self.followers.append(Follower(config, path, buckets, ReaderLog(f"follower of {name}")))
+            self.followers.append(Follower(client_config(address, {}), path, buckets, ReaderLog(f"follower of {name}")))
 
     @property
     def tables(self) -> list[tuple[fluss.TablePath, int]]:

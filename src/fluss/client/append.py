@@ -157,10 +157,11 @@ class AppendWriterCore:
         return chunk
 
     def _grow(self, chunk: Chunk) -> None:
-        step = max(RESERVE_STEP_BYTES, chunk.size_bytes - chunk.reserved_bytes)
-        chunk.reserved_bytes += step
-        self._memory.add(step)
-        if chunk.size_bytes >= self._chunk_size_bytes:
+        full = chunk.size_bytes >= self._chunk_size_bytes
+        wanted = chunk.size_bytes if full else min(chunk.size_bytes + RESERVE_STEP_BYTES, self._chunk_size_bytes)
+        self._memory.add(wanted - chunk.reserved_bytes)
+        chunk.reserved_bytes = wanted
+        if full:
             self._close_open()
 
     def _close_open(self) -> None:
@@ -209,6 +210,11 @@ class AppendWriterCore:
         else:
             self.close_open()
 
+    def seen(self, chunk: Chunk) -> None:
+        """The failure of a chunk was raised by its handle; the writer need not report it."""
+        if self._failure is chunk.error:
+            self._failure = None
+
     def finished(self, chunk: Chunk, error: FlussError | None) -> None:
         """The sender is done with a chunk."""
         with self._lock:
@@ -216,6 +222,7 @@ class AppendWriterCore:
             if self._wanted and not self._outstanding:
                 self._wanted = False
                 self._close_open()
+        chunk.error = error
         chunk.outcome.set(error)
         if error is not None and not chunk.outcome.awaited and self._failure is None:
             self._failure = error

@@ -80,10 +80,10 @@ class BucketQueue:
 
     def again(self, batch: WireBatch, now: float, *, in_doubt: bool) -> None:
         """The batch is to be sent again, after a pause; `in_doubt` when the server may have stored it."""
+        if not self._halted:
+            self._pause(now)  # batches that fail together are one failure
         self._put_back(batch)
         batch.in_doubt = batch.in_doubt or in_doubt
-        self.failures += 1
-        self.retry_at = now + pause_s(self.failures)
 
     def out_of_order(self, batch: WireBatch, now: float) -> None:
         """The server expected another sequence; the batch was not stored by this attempt."""
@@ -92,8 +92,7 @@ class BucketQueue:
         self._put_back(batch)
         if is_first:
             self.spent = True
-            self.failures += 1
-            self.retry_at = now + pause_s(self.failures)
+            self._pause(now)
 
     def failed(self, batch: WireBatch) -> None:
         """The batch is given up; the server waits for its number in vain."""
@@ -121,6 +120,10 @@ class BucketQueue:
     def expired(self, now: float) -> list[WireBatch]:
         """Waiting batches whose time is over."""
         return [batch for batch in self.waiting if batch.chunk.deadline <= now]
+
+    def _pause(self, now: float) -> None:
+        self.failures += 1
+        self.retry_at = now + pause_s(self.failures)
 
     def _put_back(self, batch: WireBatch) -> None:
         self.in_flight.remove(batch)

@@ -79,6 +79,10 @@ class Chunk:
         """Somebody waits for these rows."""
         self.writer.expedite(self)
 
+    def seen(self) -> None:
+        """Somebody was told that these rows failed."""
+        self.writer.seen(self)
+
     def take_rows(self) -> pa.RecordBatch:
         """All rows as one record batch; the builder is free again."""
         if self.builder is not None:

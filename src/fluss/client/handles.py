@@ -11,10 +11,11 @@ from fluss.client import runtime
 from fluss.model.errors import FlussError, TimeoutError
 
 
-class Expeditable(Protocol):
-    """Something unsent that somebody waits for now."""
+class Source(Protocol):
+    """Where rows come from."""
 
     def expedite(self) -> None: ...
+    def seen(self) -> None: ...
 
 
 class Outcome:
@@ -22,7 +23,7 @@ class Outcome:
 
     __slots__ = ("_callbacks", "_source", "awaited", "done", "error")
 
-    def __init__(self, source: Expeditable) -> None:
+    def __init__(self, source: Source) -> None:
         self.done = False
         self.error: FlussError | None = None
         self.awaited = False
@@ -53,15 +54,15 @@ class Outcome:
         if not self.done:
             self._source.expedite()
             await self.settled()
+        self.check()
+
+    def check(self) -> None:
+        """Raise when the rows have failed."""
         if self.error is not None:
-            raise _own(self.error)
-
-
-def _own(error: FlussError) -> FlussError:
-    """An exception per caller: a traceback grows with every raise of the same object."""
-    copy = type(error)(error.message, error.error_code)
-    copy.__cause__ = error.__cause__
-    return copy
+            self._source.seen()
+            # One exception per caller: a traceback grows with every raise of the same object.
+            own = type(self.error)(self.error.message, self.error.error_code)
+            raise own from self.error.__cause__
 
 
 class WriteHandle:
@@ -87,9 +88,7 @@ class WriteHandle:
         """Wait in the calling thread until the rows are stored; raises if they are not."""
         if self.done():
             for outcome in self._outcomes:
-                outcome.awaited = True
-                if outcome.error is not None:
-                    raise _own(outcome.error)
+                outcome.check()
             return
         runtime.run(self._wait_at_most(timeout_s))
 

@@ -145,7 +145,7 @@ class TableDescriptor:
         return self._comment
 
     def to_json(self) -> bytes:
-        """The protocol's JSON. It needs `partition_key`, `properties` and `custom_properties` even if they are empty."""
+        """The protocol's JSON; `partition_key`, `properties` and `custom_properties` must be there, even if empty."""
         result: dict[str, Any] = {"version": 1, "schema": self._schema.to_json()}
         if self._comment is not None:
             result["comment"] = self._comment

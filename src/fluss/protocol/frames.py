@@ -9,7 +9,8 @@ Response: length:int32  type:int8      request_id:int32   body              (typ
 from __future__ import annotations
 
 import struct
-from typing import ClassVar, NamedTuple
+import threading
+from typing import NamedTuple
 
 from fluss.model.errors import CorruptDataError, ErrorCode
 
@@ -106,13 +107,21 @@ class BadLengthError(CorruptDataError):
         return CorruptDataError, (self.message, self.error_code)
 
 
+class _SharedScratch(threading.local):
+    def __init__(self) -> None:
+        self.scratch = bytearray(FrameReader.SCRATCH_SIZE_BYTES)
+
+
 class FrameReader:
     """Cuts a byte stream into frames, in the shape of asyncio's BufferedProtocol: the socket reads into our buffer.
 
     A small frame is read into a scratch buffer; a frame that does not fit gets a buffer of its exact size, so large
     bodies are copied once, by the socket. Memory is only taken when bytes of the frame have come, in steps, so that a
-    hostile length alone costs nothing; a scratch buffer goes back to a shared stock when nothing is left in it, so that
-    an idle connection costs nothing either.
+    hostile length alone costs nothing.
+
+    All readers of a thread share one scratch buffer; only a reader with part of a frame left has its own, so that an
+    idle connection costs nothing either. That is safe because event loops on POSIX read, and call `buffer_updated`,
+    right after `get_buffer`.
 
     A bad length raises BadLengthError once `header_size_bytes` of that frame are there, so that a server can still say
     whose request it refuses.
@@ -120,14 +129,11 @@ class FrameReader:
 
     SCRATCH_SIZE_BYTES = 64 << 10
     GROWTH_SIZE_BYTES = 4 << 20
-    SPARE_SCRATCH_MAX = 16
-
-    _spare_scratch: ClassVar[list[bytearray]] = []
 
     def __init__(self, frame_size_bytes_max: int = FRAME_SIZE_BYTES_MAX, header_size_bytes: int = 0) -> None:
         self._frame_size_bytes_max = frame_size_bytes_max
         self._header_size_bytes = header_size_bytes
-        self._scratch: bytearray | None = None
+        self._scratch: bytearray | None = None  # None: nothing is left, the shared one is used
         self._start = 0  # first unread byte of scratch
         self._end = 0  # one past the last byte read into scratch
         self._large: bytearray | None = None  # the frame under way, when it does not fit into scratch
@@ -155,7 +161,7 @@ class FrameReader:
             return memoryview(self._large)[self._large_filled :]
         scratch = self._scratch
         if scratch is None:
-            scratch = self._scratch = self._take_scratch()
+            scratch = _shared.scratch
         elif self._end == len(scratch):
             rest = scratch[self._start : self._end]
             scratch[: len(rest)] = rest
@@ -171,8 +177,7 @@ class FrameReader:
                 frames.append(self._large)
                 self._large = None
             return frames
-        scratch = self._scratch
-        assert scratch is not None, "buffer_updated follows get_buffer"
+        scratch = _shared.scratch if self._scratch is None else self._scratch
         self._end += size_bytes
         while self._end - self._start >= LENGTH_SIZE_BYTES:
             (length,) = _LENGTH.unpack_from(scratch, self._start)
@@ -190,8 +195,7 @@ class FrameReader:
                 break
             else:
                 break
-        if self._start == self._end:
-            self._give_back_scratch(scratch)
+        self._keep_rest(scratch)
         return frames
 
     def _begin_large(self, length: int, received: memoryview) -> None:
@@ -201,14 +205,15 @@ class FrameReader:
         self._large_size, self._large_filled = length, have
         self._start = self._end
 
-    def _take_scratch(self) -> bytearray:
-        try:
-            return self._spare_scratch.pop()
-        except IndexError:
-            return bytearray(self.SCRATCH_SIZE_BYTES)
+    def _keep_rest(self, scratch: bytearray) -> None:
+        rest_bytes = self._end - self._start
+        if not rest_bytes:
+            self._scratch = None
+            self._start = self._end = 0
+        elif self._scratch is None:
+            self._scratch = bytearray(self.SCRATCH_SIZE_BYTES)
+            self._scratch[:rest_bytes] = memoryview(scratch)[self._start : self._end]
+            self._start, self._end = 0, rest_bytes
 
-    def _give_back_scratch(self, scratch: bytearray) -> None:
-        self._scratch = None
-        self._start = self._end = 0
-        if len(self._spare_scratch) < self.SPARE_SCRATCH_MAX:
-            self._spare_scratch.append(scratch)
+
+_shared = _SharedScratch()

@@ -83,20 +83,21 @@ def _scanner(opened: OpenTable, names: list[str]) -> LogScanner:
 
 
 def _read_range(scanner: LogScanner, wanted: BucketRange) -> Iterator[pa.RecordBatch]:
-    """All rows of a range; the batch that crosses its end is cut there."""
+    """All rows of a range; batches that cross its ends are cut there."""
     scanner.subscribe(wanted.bucket, wanted.start_offset)
     position = wanted.start_offset
-    heard_at = time.monotonic()
+    moved_at = time.monotonic()
     while position < wanted.end_offset:
         for found in scanner.poll_record_batch(POLL_TIMEOUT_MS):
-            heard_at = time.monotonic()
-            rows = min(found.last_offset + 1, wanted.end_offset) - max(found.base_offset, position)
+            first = max(found.base_offset, wanted.start_offset)
+            rows = min(found.last_offset + 1, wanted.end_offset) - first
             if rows > 0:
-                yield found.batch.slice(max(position - found.base_offset, 0), rows)
-            position = found.last_offset + 1
-            if position >= wanted.end_offset:
-                return
-        if time.monotonic() - heard_at > SILENCE_MAX_S:
+                yield found.batch.slice(first - found.base_offset, rows)
+        # Asked from the scanner, because it also passes over batches without rows.
+        ((_, reached),) = scanner.get_subscribed_buckets()
+        if reached > position:
+            position, moved_at = reached, time.monotonic()
+        elif time.monotonic() - moved_at > SILENCE_MAX_S:
             raise TimeoutError(
                 f"Bucket {wanted.bucket} gave nothing for {SILENCE_MAX_S:g} s at offset {position}; "
                 f"rows up to offset {wanted.end_offset} were there when the query was planned."

@@ -5,8 +5,10 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,8 +36,10 @@ def local_session(app_name: str, cores: int = 2) -> SparkSession:
     """A quiet session: loopback only, no web page, no progress bar, errors only, files in a temporary directory.
 
     Sets PYSPARK_PYTHON for this process: Spark would otherwise run tasks with the PATH's `python3`, which need not have
-    this package. Stop the session with `stop()` or by using it in a `with` statement.
+    this package. Ctrl-C raises KeyboardInterrupt and nothing else. Stop the session with `stop()` or by using it in a
+    `with` statement.
     """
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     # The JVM reads both when it starts: one for tasks, the other (if set) for looking data sources up.
@@ -56,7 +60,10 @@ def local_session(app_name: str, cores: int = 2) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    conf = SparkConf().setMaster(f"local[{cores}]").setAppName(app_name).setAll(list(settings.items()))
+    handler = signal.getsignal(signal.SIGINT)
+    SparkContext.getOrCreate(conf)
+    if threading.current_thread() is threading.main_thread():
+        # Spark's own handler talks to the JVM, which fails with pages of output if a call is under way already.
+        signal.signal(signal.SIGINT, handler)
+    return SparkSession.builder.config(conf=conf).getOrCreate()

@@ -174,14 +174,18 @@ class BucketLog:
 
     async def flush(self) -> None:
         """Return when everything appended so far is on disk, whatever the durability mode."""
-        if self._end > self._durable_end and self._failure is None:
+        if self._needs_sync:
             await self._sync_covering(self._end - 1)
         await self._commit.settle(self)
 
     def request_sync(self) -> None:
         """Start making everything durable, without waiting."""
-        if self._end > self._durable_end and self._failure is None:
+        if self._needs_sync:
             self._sync_covering(self._end - 1)
+
+    @property
+    def _needs_sync(self) -> bool:
+        return self._end > self._durable_end and self._failure is None and self._closed is None
 
     def _durable_at(self, last_offset: int) -> Durable:
         if not self._options.fsync:

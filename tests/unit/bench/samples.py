@@ -10,8 +10,8 @@ OURS = Corner("flussbett", "flussbett-fsync")
 OURS_ON_APACHE = Corner("flussbett", "apache")
 BASELINE = Corner("pyfluss", "apache")
 
-RATE = Metric("krows_per_s", "thousand rows/s", higher_is_better=True)
-LATENCY = Metric("ack_ms", "acknowledged, median ms", higher_is_better=False)
+RATE = Metric("krows_per_s", "thousand rows/s", higher_is_better=True, is_compared=True)
+LATENCY = Metric("ack_ms", "acknowledged, median ms", higher_is_better=False, is_compared=True)
 
 
 def measurements(workload: str, metric: Metric, values: dict[Corner, list[float]]) -> list[Measurement]:

@@ -32,7 +32,7 @@ def test_report_has_medians_spread_and_ratios() -> None:
     workloads = [workload("rate", RATE), workload("latency", LATENCY)]
     text = render(found, workloads, {"System": "any"}, SIZES, 3, "of today")
     assert "# Benchmark of today" in text
-    assert "3 rounds after a warm-up" in text
+    assert "3 rounds; per measurement 1,000 rows" in text
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
     assert [OURS.title, "300 (200-400)", "2.50x"] in cells
     assert [BASELINE.title, "120 (100-140)", "1.00x"] in cells

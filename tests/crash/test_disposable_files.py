@@ -1,0 +1,79 @@
+"""Index and writer-state files are aids: deleted or corrupt, the server gives the same answers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fluss.model.errors import ErrorCode
+from tests.crash.bucket_files import WrittenBucket, rows_in, written_bucket
+from tests.crash.oracle import Fate
+from tests.crash.rows import Row, wire_batch
+
+BATCHES = [40] * 40
+REMEMBERED = 5
+
+
+def delete(path: Path, _: random.Random) -> None:
+    path.unlink()
+
+
+def empty(path: Path, _: random.Random) -> None:
+    path.write_bytes(b"")
+
+
+def cut(path: Path, chance: random.Random) -> None:
+    path.write_bytes(path.read_bytes()[: chance.randrange(path.stat().st_size)])
+
+
+def flip(path: Path, chance: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    path.write_bytes(data)
+
+
+def overwrite(path: Path, chance: random.Random) -> None:
+    path.write_bytes(chance.randbytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize("damage", [delete, empty, cut, flip, overwrite])
+@pytest.mark.parametrize("suffix", [".index", ".writers"])
+def test_same_answers_without(
+    tmp_path: Path, chance: random.Random, suffix: str, damage: Callable[[Path, random.Random], None]
+) -> None:
+    with written_bucket(tmp_path, BATCHES) as written:
+        files = sorted(written.directory().glob(f"*{suffix}"))
+        assert len(files) > 1, "the load was too small to leave such files"
+        for path in files:
+            damage(path, chance)
+        written.server.start()
+        check_answers(written)
+        written.server.terminate()
+        written.server.start()
+        check_answers(written)
+        assert "Traceback" not in written.server.log_file.read_text()
+
+
+def check_answers(written: WrittenBucket) -> None:
+    """All rows, from any offset; repeats known, gaps refused, the next batch taken."""
+    count = written.log.count
+    rows = [Row(0, sequence) for sequence in range(count) if written.log.fate(sequence) is Fate.ACKNOWLEDGED]
+    batches = written.read()
+    assert rows_in(batches) == rows
+    with written.wire() as wire:
+        for batch in batches[:: len(batches) // 5]:
+            inside = batch.base_offset + len(batch.rows) // 2
+            assert wire.fetch(written.table_id, 0, inside)[0] == batch
+        following = written.next_sequence()
+        for age, batch in enumerate(reversed(batches[-REMEMBERED:]), start=1):
+            answer = wire.produce(written.table_id, 0, wire_batch(batch.rows, written.writer_id, following - age))
+            assert (answer.error_code, answer.base_offset) == (0, batch.base_offset)
+        for wrong in (following + 1, following - REMEMBERED - 1):
+            refused = written.log.begin(1)
+            answer = wire.produce(written.table_id, 0, wire_batch(refused, written.writer_id, wrong))
+            assert answer.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION
+            written.log.settle(refused, Fate.REFUSED)
+        written.append(wire, 3)
