@@ -17,6 +17,8 @@ from tests.crash.writers import client_config
 
 BATCHES = [40] * 40
 POLL_MS = 500
+# The client tells of an error that may pass only when it has lasted this long.
+REQUEST_TIMEOUT_MS = 1_000
 ERROR_S_MAX = 20.0
 
 
@@ -59,7 +61,7 @@ def test_a_client_gets_rows_up_to_it_and_then_an_error(tmp_path: Path, chance: r
     with written_bucket(tmp_path, BATCHES) as written:
         segment, damaged, _ = corrupt_sealed_segment(written, chance)
         written.server.start()
-        config = client_config(written.server.bootstrap_servers, {})
+        config = client_config(written.server.bootstrap_servers, {"request-timeout-ms": REQUEST_TIMEOUT_MS})
         with fluss.sync.FlussConnection.create(config) as connection:
             scanner = connection.get_table(PATH).new_scan().create_record_batch_log_scanner()
             scanner.subscribe(0, fluss.EARLIEST_OFFSET)

@@ -152,20 +152,17 @@ class PlainWriter(WriterThread):
     ) -> None:
         super().__init__(config, path, log, seed, rows_max)
         self._buckets = buckets
+        self._give_up_at = 0.0
 
     def write(self) -> None:
+        self._give_up_at = time.monotonic() + OPEN_S_MAX
         while self.wanted:
-            deadline = time.monotonic() + OPEN_S_MAX
-            while True:
-                try:
-                    self._write_until_lost()
-                    break
-                except ConnectionLostError:
-                    if not self.wanted:
-                        return
-                    if time.monotonic() > deadline:
-                        raise
-                    self._stop_asked.wait(POLL_INTERVAL_S)
+            try:
+                self._write_until_lost()
+            except ConnectionLostError:
+                if self.wanted and time.monotonic() > self._give_up_at:
+                    raise
+                self._stop_asked.wait(POLL_INTERVAL_S)
 
     def _write_until_lost(self) -> None:
         with Wire(self.config.bootstrap_servers) as wire:
@@ -198,3 +195,4 @@ class PlainWriter(WriterThread):
         if result.error_code:
             raise FlussError(result.error_message, result.error_code)
         self.log.settle(rows, Fate.ACKNOWLEDGED)
+        self._give_up_at = time.monotonic() + OPEN_S_MAX

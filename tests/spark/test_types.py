@@ -121,6 +121,22 @@ def test_digits_beyond_a_columns_precision_are_cut(ours: Backend) -> None:
     assert ours.rows(path).to_pylist() == [{"at": dt.datetime(1969, 12, 31, 23, 59, 59, 999_000)}]
 
 
+def test_the_sessions_time_zone_does_not_move_instants(ours: Backend) -> None:
+    schema = Schema.builder().column("local", T.timestamp()).column("instant", T.timestamp_ltz()).build()
+    path = ours.create("zones", schema)
+    ours.spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        noon = "SELECT TIMESTAMP_NTZ'2026-03-01 12:00:00' AS local, TIMESTAMP'2026-03-01 12:00:00' AS instant"
+        ours.save(ours.spark.sql(noon), path)
+        shown = ours.load(path).selectExpr("string(local)", "string(instant)").first()
+    finally:
+        ours.spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert shown is not None
+    assert tuple(shown) == ("2026-03-01 12:00:00", "2026-03-01 12:00:00")
+    stored = {"local": dt.datetime(2026, 3, 1, 12), "instant": dt.datetime(2026, 3, 1, 3, tzinfo=dt.UTC)}
+    assert ours.rows(path).to_pylist() == [stored]
+
+
 def test_column_without_spark_type_is_named_and_can_be_left_out(ours: Backend) -> None:
     schema = Schema.builder().column("id", T.int()).column("opens_at", T.time()).column("name", T.string()).build()
     path = ours.create("hours", schema)

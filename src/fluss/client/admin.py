@@ -40,9 +40,7 @@ class AdminCore:
 
     async def drop_database(self, name: str, ignore_if_not_exists: bool = False, cascade: bool = True) -> None:
         """Remove a database, with its tables when `cascade` is set."""
-        request = pb.DropDatabaseRequest(
-            database_name=name, ignore_if_not_exists=ignore_if_not_exists, cascade=cascade
-        )
+        request = pb.DropDatabaseRequest(database_name=name, ignore_if_not_exists=ignore_if_not_exists, cascade=cascade)
         await self._change(api_keys.DROP_DATABASE, request)
 
     async def list_databases(self) -> list[str]:

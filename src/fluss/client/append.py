@@ -75,24 +75,24 @@ class AppendWriterCore:
     def pending_rows(self) -> int:
         """Rows taken and not acknowledged yet."""
         with self._lock:
-            open_rows = self._open.row_count if self._open is not None else 0
-            return open_rows + sum(chunk.row_count for chunk in self._outstanding)
+            chunks = [self._open] if self._open is not None else []
+            return sum(chunk.row_count for chunk in (*chunks, *self._outstanding))
 
     # ---- user threads ----
 
     def append(self, row: Mapping[str, Any] | Sequence[Any]) -> WriteHandle:
         """Take one row; waits while the buffer is full."""
-        if self._failure is not None or self._memory.full or self._pid != runtime.process_id or self._sender.closed:
+        # A million of these a second: every attribute counts.
+        if self._failure is not None or self._memory.full or self._pid != runtime.process_id:
             self._admit()
         with self._lock:
             chunk = self._open
-            if chunk is None or chunk.builder is None:
-                chunk = self._open_chunk(self._builders.pop() if self._builders else RowBuilder(self._info.schema))
-            chunk.size_bytes += chunk.builder.append(row)  # type: ignore[union-attr, arg-type]
-            chunk.row_count += 1
-            if chunk.size_bytes >= chunk.reserved_bytes:
+            if chunk is None or chunk.add_row is None:
+                chunk = self._open_rows()
+            size_bytes = chunk.size_bytes = chunk.size_bytes + chunk.add_row(row)  # type: ignore[arg-type, misc]
+            if size_bytes >= chunk.reserved_bytes:
                 self._grow(chunk)
-        return chunk.handle
+            return chunk.handle
 
     def write_batch(self, batch: pa.RecordBatch) -> WriteHandle:
         """Take an Arrow batch of any layout that fits the table; waits while the buffer is full."""
@@ -123,10 +123,9 @@ class AppendWriterCore:
         size_bytes = piece.nbytes
         with self._lock:
             chunk = self._open
-            if chunk is None or chunk.builder is not None or chunk.size_bytes + size_bytes > self._chunk_size_bytes:
+            if chunk is None or chunk.add_row is not None or chunk.size_bytes + size_bytes > self._chunk_size_bytes:
                 chunk = self._open_chunk(None)
             chunk.records.append(piece)
-            chunk.row_count += piece.num_rows
             chunk.size_bytes += size_bytes
             self._grow(chunk)
         return chunk
@@ -134,14 +133,15 @@ class AppendWriterCore:
     def _admit(self) -> None:
         """Before a write: raise what failed unseen, and wait for room."""
         runtime.check_process(self._pid, "writer")
-        if self._sender.closed:
-            raise FlussError(f"The writer of table {self.table_path} is closed with its connection.")
         self._raise_failure()
         if self._memory.full:
             self._sender.relieve()
             self._memory.wait_for_room(self._wait_timeout_s)
-            if self._sender.closed:
-                raise FlussError(f"The writer of table {self.table_path} was closed with its connection.")
+        if self._sender.closed:
+            raise self._closed()
+
+    def _closed(self) -> FlussError:
+        return FlussError(f"The writer of table {self.table_path} was closed with its connection.")
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None
@@ -149,6 +149,11 @@ class AppendWriterCore:
             raise failure
 
     # ---- with the lock held ----
+
+    def _open_rows(self) -> Chunk:
+        if self._sender.closed:
+            raise self._closed()
+        return self._open_chunk(self._builders.pop() if self._builders else RowBuilder(self._info.schema))
 
     def _open_chunk(self, builder: RowBuilder | None) -> Chunk:
         self._close_open()

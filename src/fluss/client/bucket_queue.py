@@ -52,7 +52,9 @@ class BucketQueue:
 
     def next_to_send(self, now: float, in_flight_max: int) -> WireBatch | None:
         """The batch to send now, if any."""
-        if not self.waiting or self.spent or now < self.retry_at or len(self.in_flight) >= in_flight_max:
+        # After a failure one batch goes ahead; the others follow when it is stored.
+        limit = 1 if self.failures else in_flight_max
+        if not self.waiting or self.spent or now < self.retry_at or len(self.in_flight) >= limit:
             return None
         if self._halted:
             if self.in_flight:

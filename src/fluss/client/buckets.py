@@ -26,9 +26,7 @@ def splitter(info: TableInfo, config: Config) -> Split:
     if keys:
         _check_lake_format(info)
         columns = {column.name: column for column in info.schema.columns}
-        assigner = BucketAssigner(
-            [columns[key] for key in keys], info.num_buckets, BucketHash(config.bucket_hash)
-        )
+        assigner = BucketAssigner([columns[key] for key in keys], info.num_buckets, BucketHash(config.bucket_hash))
         return lambda rows: split_by_bucket(rows, assigner.assign(rows))
     if config.writer_bucket_no_key_assigner == "round_robin":
         return RoundRobin(info.num_buckets)

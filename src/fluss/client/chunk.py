@@ -43,8 +43,10 @@ class Chunk:
     """Rows of one writer that were closed together and share an outcome."""
 
     __slots__ = (
+        "_builder",
+        "_row_count",
+        "add_row",
         "batches",
-        "builder",
         "deadline",
         "error",
         "handle",
@@ -53,7 +55,6 @@ class Chunk:
         "prepared",
         "records",
         "reserved_bytes",
-        "row_count",
         "size_bytes",
         "unfinished",
         "writer",
@@ -61,9 +62,11 @@ class Chunk:
 
     def __init__(self, writer: AppendWriterCore, delivery_timeout_s: float, builder: RowBuilder | None = None) -> None:
         self.writer = writer
-        self.builder = builder
+        self._builder = builder
+        self.add_row = None if builder is None else builder.append
+        """Takes a row and returns its size; None when the chunk gathers Arrow batches."""
         self.records: list[pa.RecordBatch] = []
-        self.row_count = 0
+        self._row_count = 0
         self.size_bytes = 0
         self.reserved_bytes = 0
         self.opened_at = time.monotonic()
@@ -75,6 +78,13 @@ class Chunk:
         self.unfinished = 0
         self.error: FlussError | None = None
 
+    @property
+    def row_count(self) -> int:
+        builder = self._builder  # a worker may take it away meanwhile
+        if builder is not None:
+            return builder.row_count
+        return self._row_count or sum(batch.num_rows for batch in self.records)
+
     def expedite(self) -> None:
         """Somebody waits for these rows."""
         self.writer.expedite(self)
@@ -85,8 +95,9 @@ class Chunk:
 
     def take_rows(self) -> pa.RecordBatch:
         """All rows as one record batch; the builder is free again."""
-        if self.builder is not None:
-            builder, self.builder = self.builder, None
+        self._row_count = self.row_count
+        if self._builder is not None:
+            builder, self._builder, self.add_row = self._builder, None, None
             batch = builder.build()
             self.writer.give_back(builder)
             return batch

@@ -44,9 +44,7 @@ class Cursor:
         """Whether a bounded read has reached its end."""
         if self.stop_offset is None:
             return False
-        return self.fetch_offset >= self.stop_offset or (
-            self.fetch_offset == EARLIEST_OFFSET and self.stop_offset == 0
-        )
+        return self.fetch_offset >= self.stop_offset or (self.fetch_offset == EARLIEST_OFFSET and self.stop_offset == 0)
 
     def in_trouble(self, error: FlussError, now: float) -> None:
         """A fetch failed; remember since when."""

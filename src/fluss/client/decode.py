@@ -37,6 +37,4 @@ def to_table(batches: Sequence[FetchedBatch], schema: pa.Schema) -> pa.Table:
 
 def to_record_batches(batches: Sequence[FetchedBatch]) -> list[RecordBatch]:
     """Arrow batches with bucket and offsets."""
-    return [
-        RecordBatch(fetched.batch, fetched.bucket, fetched.base_offset, fetched.last_offset) for fetched in batches
-    ]
+    return [RecordBatch(fetched.batch, fetched.bucket, fetched.base_offset, fetched.last_offset) for fetched in batches]

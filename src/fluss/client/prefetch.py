@@ -173,9 +173,7 @@ class Prefetcher:
             if delivering is not None:
                 await delivering
 
-    async def _ask(
-        self, node: ServerNode, cursors: list[Cursor], changed: asyncio.Future[None]
-    ) -> memoryview | None:
+    async def _ask(self, node: ServerNode, cursors: list[Cursor], changed: asyncio.Future[None]) -> memoryview | None:
         """One fetch; None when the subscription changed meanwhile and the answer is not waited for."""
         answer = await self._fetcher.send(node, cursors, wait=True)
         try:
@@ -226,5 +224,3 @@ class Prefetcher:
     def _healed(self, task: asyncio.Task[None]) -> None:
         self._healing = None
         self._go_on()
-
-

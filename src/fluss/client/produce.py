@@ -11,9 +11,7 @@ from fluss.protocol import messages_pb2 as pb
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
 DUPLICATE = ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION
-LOST_SEQUENCE_CODES = frozenset(
-    {ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION, ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION}
-)
+LOST_SEQUENCE_CODES = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION, ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION})
 # Answers that say for certain that the batch was not stored; after any other failure it may have been.
 REFUSAL_CODES = frozenset(
     {

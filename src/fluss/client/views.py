@@ -77,9 +77,7 @@ def address_of(node: ServerNode) -> Address:
     return Address(node.host, node.port)
 
 
-def _leaders(
-    partition_id: int | None, buckets: Iterable[pb.PbBucketMetadata]
-) -> dict[tuple[int | None, int], int]:
+def _leaders(partition_id: int | None, buckets: Iterable[pb.PbBucketMetadata]) -> dict[tuple[int | None, int], int]:
     return {(partition_id, item.bucket_id): item.leader_id for item in buckets if item.HasField("leader_id")}
 
 

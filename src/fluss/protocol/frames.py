@@ -155,7 +155,7 @@ class FrameReader:
         if self._large is not None:
             if self._large_filled == len(self._large):
                 # A new buffer, not extend(): the event loop may still hold a view of the old one.
-                grown = bytearray(min(self._large_size, 2 * len(self._large)))
+                grown = bytearray(min(self._large_size, max(self.GROWTH_SIZE_BYTES, 2 * len(self._large))))
                 grown[: self._large_filled] = self._large
                 self._large = grown
             return memoryview(self._large)[self._large_filled :]
@@ -199,10 +199,9 @@ class FrameReader:
         return frames
 
     def _begin_large(self, length: int, received: memoryview) -> None:
-        have = len(received)
-        self._large = bytearray(min(length, max(self.GROWTH_SIZE_BYTES, have)))
-        self._large[:have] = received
-        self._large_size, self._large_filled = length, have
+        # No more than has come: it grows when it is read on, and until then a paused connection holds only this.
+        self._large = bytearray(received)
+        self._large_size, self._large_filled = length, len(received)
         self._start = self._end
 
     def _keep_rest(self, scratch: bytearray) -> None:

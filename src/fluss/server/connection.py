@@ -80,7 +80,7 @@ class Connection(asyncio.BufferedProtocol):
         if _QUICKACK is not None and self._socket is not None:
             # The kernel forgets it after each read. Clients that send a frame in two writes without TCP_NODELAY would
             # wait 40 ms for our acknowledgement of the first.
-            self._socket.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+            _set_option(self._socket, socket.IPPROTO_TCP, _QUICKACK)
         if self._discarding:
             return
         try:
@@ -125,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
         self._stopping = True
         self._update_reading()
         if self._session is not None:
-            self._session.finish_waits()
+            self._session.hurry()
 
     def close(self) -> None:
         """Send what is left and close."""
@@ -145,16 +145,16 @@ class Connection(asyncio.BufferedProtocol):
         for frame in received:
             if self._discarding:
                 return
-            if self._session is None:
-                self._last_word(frame, self._refusal)
-                return
             try:
-                self._session.receive(frame)
+                if self._session is None:
+                    self._last_word(frame, self._refusal)
+                else:
+                    self._session.receive(frame)
             except CorruptDataError as error:
                 # Too short for a request id: nothing to answer to, and nothing to trust behind it.
                 _log.warning("%s: %s The connection is closed.", self.peer, error)
+                self._discarding = True
                 self.close()
-                return
 
     def _refuse_frame(self, error: frames.BadLengthError) -> None:
         _log.warning("%s: %s The connection is closed.", self.peer, error)
@@ -242,6 +242,14 @@ class Connection(asyncio.BufferedProtocol):
     def _set_options(self) -> None:
         if self._socket is None:
             return
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _set_option(self._socket, socket.IPPROTO_TCP, socket.TCP_NODELAY)
         # A client whose machine vanished is noticed by the kernel.
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        _set_option(self._socket, socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+def _set_option(connected: socket.socket, level: int, option: int) -> None:
+    try:
+        connected.setsockopt(level, option, 1)
+    except OSError:
+        # The client has gone, which the next read or write will say.
+        pass

@@ -62,6 +62,9 @@ class Aside(Protocol):
     def expire(self) -> None:
         """The time is over: reply or fail now."""
 
+    def hurry(self) -> None:
+        """The server stops: do not wait for more to happen."""
+
     def abandon(self) -> None:
         """The client has gone, or the server stops: hold nothing any more."""
 

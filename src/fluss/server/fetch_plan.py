@@ -42,9 +42,10 @@ class BucketFetch:
         self.log_start_offset = log.log_start_offset
 
     def available(self, storage: Storage) -> bool:
-        """Whether there is anything to read."""
+        """Whether there is something to read, or reading is an error."""
         log = storage.bucket(self.bucket)
-        return self.start_offset(log) < log.high_watermark
+        offset = self.start_offset(log)
+        return offset < log.high_watermark or offset > log.log_end_offset
 
 
 @dataclass(slots=True)

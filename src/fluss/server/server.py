@@ -60,6 +60,7 @@ class Server:
             self._listener = await loop.create_server(
                 lambda: Connection(context, self), sock=listening, backlog=BACKLOG
             )
+            _log.info("serving %s on %s, durability %s", self._config.data_dir, self._address, durability)
         except BaseException:
             await storage.close()
             raise
@@ -68,6 +69,7 @@ class Server:
         """Take no more requests, give those under way a bounded time, make everything durable."""
         if self._context is None or self._listener is None:
             return
+        _log.info("stopping with %d connections", len(self._connections))
         self._listener.close()
         for connection in list(self._connections):
             connection.stop()

@@ -59,6 +59,11 @@ class Call:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(wait_ms / 1_000, self._expire)
 
+    def hurry(self) -> None:
+        """Do not wait for more to happen."""
+        if self._aside is not None:
+            self._aside.hurry()
+
     def abandon(self) -> None:
         """Forget the request: nobody waits for it."""
         self._settle()
@@ -144,10 +149,10 @@ class Session:
         if not self._closed:
             self._send(frame)
 
-    def finish_waits(self) -> None:
-        """Answer at once what only waits for time to pass, because the server stops."""
+    def hurry(self) -> None:
+        """The server stops: answer at once what only waits for something to happen."""
         for call in list(self._open):
-            call.arm(0)
+            call.hurry()
 
     def close(self) -> None:
         """The connection is gone: drop everything that waits. A running request runs to its end."""

@@ -9,6 +9,8 @@ import signal
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +38,7 @@ def local_session(app_name: str, cores: int = 2) -> SparkSession:
     """A quiet session: loopback only, no web page, no progress bar, errors only, files in a temporary directory.
 
     Sets PYSPARK_PYTHON for this process: Spark would otherwise run tasks with the PATH's `python3`, which need not have
-    this package. Ctrl-C raises KeyboardInterrupt and nothing else. Stop the session with `stop()` or by using it in a
+    this package. Ctrl-C takes effect when Spark has started. Stop the session with `stop()` or by using it in a
     `with` statement.
     """
     from pyspark import SparkConf, SparkContext
@@ -61,9 +63,26 @@ def local_session(app_name: str, cores: int = 2) -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
     }
     conf = SparkConf().setMaster(f"local[{cores}]").setAppName(app_name).setAll(list(settings.items()))
-    handler = signal.getsignal(signal.SIGINT)
-    SparkContext.getOrCreate(conf)
-    if threading.current_thread() is threading.main_thread():
-        # Spark's own handler talks to the JVM, which fails with pages of output if a call is under way already.
-        signal.signal(signal.SIGINT, handler)
+    with _interrupt_deferred():
+        SparkContext.getOrCreate(conf)
     return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+@contextmanager
+def _interrupt_deferred() -> Iterator[None]:
+    """Keep Ctrl-C for the end, and put its handler back.
+
+    A JVM whose launch is interrupted stays behind as an orphan. And the handler that Spark installs talks to the JVM,
+    which fails with pages of output if a call is under way already.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python runs signal handlers in the main thread only, and Spark then installs none
+        return
+    interrupts: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if interrupts:
+        signal.raise_signal(signal.SIGINT)

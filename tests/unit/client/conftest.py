@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -55,5 +54,3 @@ def everything(table: TableCore) -> pa.Table:
         return to_table(run(scanner.read_to_latest()), scanner.arrow_schema)
     finally:
         scanner.close()
-
-

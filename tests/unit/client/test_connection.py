@@ -32,7 +32,9 @@ class Peer:
     def answer(self, request: frames.Request, body: bytes, kind: int = frames.SUCCESS) -> None:
         self.writer.write(frames.response_header(kind, request.request_id, len(body)) + body)
 
-    async def shake_hands(self, *, server_type: int | None = None, keys: dict[int, tuple[int, int]] | None = None) -> None:
+    async def shake_hands(
+        self, *, server_type: int | None = None, keys: dict[int, tuple[int, int]] | None = None
+    ) -> None:
         request = await self.receive()
         hello = pb.ApiVersionsRequest.FromString(bytes(request.body))
         assert (request.api_key, request.api_version, hello.client_software_name) == (1000, 0, CLIENT_NAME)

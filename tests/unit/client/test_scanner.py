@@ -117,7 +117,8 @@ def test_read_to_latest_does_not_move_the_poll_position(client: ClientCore) -> N
     fill(table, rows(0, 1_000))
     scanner = scanner_of(table)
     for _ in range(2):
-        assert sorted(to_table(run(scanner.read_to_latest()), scanner.arrow_schema)["id"].to_pylist()) == list(range(1_000))
+        result = to_table(run(scanner.read_to_latest()), scanner.arrow_schema)
+        assert sorted(result["id"].to_pylist()) == list(range(1_000))
     assert sorted(poll_ids(scanner, 1_000)) == list(range(1_000))
     assert run(scanner.read_to_latest())
 

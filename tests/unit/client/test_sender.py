@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -121,7 +122,7 @@ def test_many_buckets_travel_in_one_request() -> None:
         run(writer.flush())
         (request,) = [message for key, message in server.requests if key == 1014]
         assert len(request.buckets_req) == 8  # type: ignore[attr-defined]
-        assert sorted(sum((server.ids(bucket) for bucket in range(8)), [])) == list(range(1_000))
+        assert sorted(chain.from_iterable(map(server.ids, range(8)))) == list(range(1_000))
         assert all(server.ids(bucket) == sorted(server.ids(bucket)) for bucket in range(8))
 
 

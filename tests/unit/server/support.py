@@ -23,6 +23,7 @@ from fluss.protocol import messages_pb2 as pb
 from fluss.server.config import ServerConfig
 from fluss.server.limits import Limits
 from fluss.server.server import Server
+from fluss.storage.commit import THREADS
 
 TIMEOUT_S = 20.0
 SCHEMA = pa.schema([("id", pa.int32()), ("name", pa.string()), ("score", pa.float64())])
@@ -172,6 +173,29 @@ class Wire:
                 raise EOFError(f"closed after {len(received)} of {size_bytes} bytes")
             received += part
         return bytes(received)
+
+
+class StalledSyncs:
+    """Keeps all sync threads of a server's storage busy."""
+
+    def __init__(self, server: RunningServer) -> None:
+        self._server = server
+        self._release = threading.Event()
+
+    def __enter__(self) -> None:
+        pool = self._server.server.context.storage._commit._pool
+        entered = threading.Barrier(THREADS + 1)
+
+        def stall() -> None:
+            entered.wait(10)
+            self._release.wait(30)
+
+        for _ in range(THREADS):
+            pool.submit(stall)
+        entered.wait(10)
+
+    def __exit__(self, *_: object) -> None:
+        self._release.set()
 
 
 # --- messages

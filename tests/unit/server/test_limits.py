@@ -17,6 +17,7 @@ from fluss.server.limits import Limits
 from tests.unit.server.support import (
     MIB,
     RunningServer,
+    StalledSyncs,
     Wire,
     WireError,
     batch,
@@ -59,6 +60,9 @@ def test_connections_above_the_limit_are_told_why(tmp_path: Path, limits: Limits
                     ping(third)
                 assert raised.value.code == 1
                 assert third.is_closed_by_server()
+            with server.connect() as fourth:
+                fourth.socket.sendall(b"\0\0\0\x02xy")
+                assert fourth.is_closed_by_server()
             ping(first)
             ping(second)
         eventually(lambda: server.look(lambda: len(server.server._connections)) == 1)
@@ -231,6 +235,24 @@ def test_stopping_answers_what_waits(tmp_path: Path) -> None:
     assert time.monotonic() - begin < LONG_WAIT_MS / 1_000 / 2
     assert checked_bucket(wire.receive_answer(waiting, api_keys.FETCH_LOG)).records == b""
     assert wire.is_closed_by_server()
+
+
+def test_stopping_waits_for_a_write_to_be_durable(tmp_path: Path) -> None:
+    server = RunningServer(tmp_path)
+    server.__enter__()
+    wire = server.connect()
+    table_id = create_table(wire)
+    stall = StalledSyncs(server)
+    stall.__enter__()
+    written = wire.send(api_keys.PRODUCE_LOG, produce_request(table_id, (0, batch())))
+    ping(wire)
+    threading.Timer(0.3, stall.__exit__).start()
+    server.__exit__(None, None, None)
+    (entry,) = wire.receive_answer(written, api_keys.PRODUCE_LOG).buckets_resp
+    assert (entry.HasField("error_code"), entry.base_offset) == (False, 0)
+    assert wire.is_closed_by_server()
+    with RunningServer(tmp_path) as again, again.connect() as reader:
+        assert fetch(reader, table_id).high_watermark == 3
 
 
 def test_stopping_does_not_wait_for_a_stopped_reader_for_ever(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,9 +12,9 @@ from fluss.model.errors import RETRIABLE_CODES
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.limits import Limits
-from fluss.storage.commit import THREADS
 from tests.unit.server.support import (
     RunningServer,
+    StalledSyncs,
     Wire,
     WireError,
     batch,
@@ -193,7 +192,7 @@ def test_unknown_tables_and_partitions(wire: Wire) -> None:
 
 def test_a_sync_that_takes_too_long_is_told_within_the_timeout(server: RunningServer, wire: Wire) -> None:
     table_id = create_table(wire)
-    with _StalledSyncs(server):
+    with StalledSyncs(server):
         request = produce_request(table_id, (0, batch(writer_id=1, sequence=0)), timeout_ms=50)
         (entry,) = wire.call(api_keys.PRODUCE_LOG, request).buckets_resp
         assert entry.error_code == 25
@@ -206,39 +205,16 @@ def test_a_sync_that_takes_too_long_is_told_within_the_timeout(server: RunningSe
 
 def test_no_acks_do_not_wait_for_the_disk(server: RunningServer, wire: Wire) -> None:
     table_id = create_table(wire)
-    with _StalledSyncs(server):
+    with StalledSyncs(server):
         assert produce(wire, table_id, batch(), acks=0) == 0
         assert fetch(wire, table_id).high_watermark == 0
 
 
 def test_a_table_dropped_under_a_waiting_write(server: RunningServer, wire: Wire) -> None:
     table_id = create_table(wire)
-    with _StalledSyncs(server), server.connect() as other:
+    with StalledSyncs(server), server.connect() as other:
         waiting = wire.send(api_keys.PRODUCE_LOG, produce_request(table_id, (0, batch())))
         wire.call(api_keys.METADATA, pb.MetadataRequest())
         other.call(api_keys.DROP_TABLE, pb.DropTableRequest(table_path=path(), ignore_if_not_exists=False))
         (entry,) = wire.receive_answer(waiting, api_keys.PRODUCE_LOG).buckets_resp
         assert entry.error_code == 21
-
-
-class _StalledSyncs:
-    """Keeps all sync threads of a server's storage busy."""
-
-    def __init__(self, server: RunningServer) -> None:
-        self._server = server
-        self._release = threading.Event()
-
-    def __enter__(self) -> None:
-        pool = self._server.server.context.storage._commit._pool
-        entered = threading.Barrier(THREADS + 1)
-
-        def stall() -> None:
-            entered.wait(10)
-            self._release.wait(30)
-
-        for _ in range(THREADS):
-            pool.submit(stall)
-        entered.wait(10)
-
-    def __exit__(self, *_: object) -> None:
-        self._release.set()

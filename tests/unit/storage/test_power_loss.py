@@ -76,8 +76,9 @@ async def test_power_loss_takes_no_acknowledged_row(
         shutil.rmtree(image)
 
 
+@pytest.mark.parametrize("synced_rows", [0, 1])
 async def test_what_is_read_after_a_kill_survives_power_loss_too(
-    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch, synced_rows: int
 ) -> None:
     """A kill leaves good batches that are only in the page cache: they are made durable before anyone sees them."""
     root = tmp_path / "live"
@@ -86,9 +87,10 @@ async def test_what_is_read_after_a_kill_survives_power_loss_too(
     with monkeypatch.context() as patch:
         patch.setattr(files, "os", recorder)
         async with opened(root, OPTIONS) as log:
-            await append(log, "durable", writer_id=1, sequence=0).durable
-            for sequence in (1, 2):
-                append(log, "in the page cache", writer_id=1, sequence=sequence)
+            for sequence in range(3):
+                appended = append(log, f"row {sequence}", writer_id=1, sequence=sequence)
+                if sequence < synced_rows:
+                    await appended.durable
             log.end()
             await log.discard()
         async with opened(root, OPTIONS) as log:

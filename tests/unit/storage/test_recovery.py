@@ -91,6 +91,16 @@ async def test_unsynced_pages_that_never_reached_the_disk_are_cut(tmp_path: Path
     await _assert_good_prefix(killed, ROWS[:-3])
 
 
+async def test_a_kill_takes_nothing_from_a_log_with_os_durability(tmp_path: Path) -> None:
+    options = LogOptions(fsync=False, segment_size_bytes=250)
+    async with opened(tmp_path / "live", options) as log:
+        for number, row in enumerate(ROWS):
+            append(log, row, writer_id=5, sequence=number)
+        killed = crash_image(tmp_path / "live", "killed")
+    assert len(log_files(killed)) > 2
+    await _assert_good_prefix(killed, ROWS, options)
+
+
 async def test_what_was_cut_does_not_come_back(tmp_path: Path) -> None:
     """A batch that takes the place of a torn one byte for byte must not revive the good-looking ones behind it."""
     rows = [f"row {number:02d}" for number in range(6)]

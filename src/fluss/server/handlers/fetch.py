@@ -73,6 +73,9 @@ class FetchWait:
             self._end_wait()
             self._replier.when_writable(self._answer)
 
+    def hurry(self) -> None:
+        self.expire()
+
     def abandon(self) -> None:
         self._end_wait()
         self._replier = None

@@ -89,6 +89,9 @@ class ProduceWait:
                 _set_error(entry, late)
         self._finish()
 
+    def hurry(self) -> None:
+        """The sync is under way already."""
+
     def abandon(self) -> None:
         self._replier = None
         for durable, callback in self._callbacks:

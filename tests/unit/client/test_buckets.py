@@ -1,0 +1,97 @@
+"""Which bucket rows go to."""
+
+from __future__ import annotations
+
+from itertools import chain, pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from fluss.client.buckets import RoundRobin, Sticky, split_by_bucket, splitter
+from fluss.client.chunk import pieces
+from fluss.formats.bucketing import BucketHash, buckets_for
+from fluss.model.config import Config
+from fluss.model.descriptor import TableDescriptor
+from fluss.model.errors import InvalidRequestError
+from fluss.model.infos import TableInfo
+from tests.unit.client.scripted import PATH, descriptor
+
+
+def info_of(table: TableDescriptor) -> TableInfo:
+    return TableInfo(PATH, 1, 1, table, table.bucket_count or 1, 0, 0)
+
+
+def rows(count: int) -> pa.RecordBatch:
+    return pa.record_batch({"id": list(range(count)), "name": [f"n{i}" for i in range(count)]})
+
+
+def ids(parts: list[tuple[int, pa.RecordBatch]]) -> dict[int, list[int]]:
+    result: dict[int, list[int]] = {}
+    for bucket, part in parts:
+        result.setdefault(bucket, []).extend(part.column("id").to_pylist())
+    return result
+
+
+@pytest.mark.parametrize("variant", list(BucketHash))
+def test_keyed_rows_go_where_the_hash_says_and_keep_their_order(variant: BucketHash) -> None:
+    info = info_of(descriptor(7, ["id"]))
+    batch = rows(1_000)
+    parts = splitter(info, Config({"bucket-hash": variant.value}))(batch)
+    expected: dict[int, list[int]] = {}
+    key_column = [column for column in info.schema.columns if column.name == "id"]
+    for number, bucket in enumerate(buckets_for(batch, key_column, 7, variant).to_pylist()):
+        expected.setdefault(bucket, []).append(number)
+    assert ids(parts) == expected
+
+
+def test_the_two_hashes_differ() -> None:
+    info, batch = info_of(descriptor(16, ["id"])), rows(1_000)
+    java, pyfluss = (ids(splitter(info, Config({"bucket-hash": name}))(batch)) for name in ("java", "pyfluss"))
+    assert java != pyfluss
+
+
+def test_one_bucket_takes_the_batch_as_it_is() -> None:
+    batch = rows(3)
+    ((bucket, part),) = splitter(info_of(descriptor(1, ["id"])), Config())(batch)
+    assert bucket == 0
+    assert part is batch
+
+
+def test_sticky_stays_for_a_batch_and_moves_on() -> None:
+    sticky = Sticky(4)
+    chosen = [sticky(rows(5)) for _ in range(200)]
+    assert all(len(parts) == 1 for parts in chosen)
+    sequence = [parts[0][0] for parts in chosen]
+    assert set(sequence) == {0, 1, 2, 3}
+    assert all(first != second for first, second in pairwise(sequence))
+
+
+def test_round_robin_spreads_evenly_and_goes_on_where_it_stopped() -> None:
+    robin = RoundRobin(4)
+    counts = dict.fromkeys(range(4), 0)
+    for _ in range(8):
+        for bucket, part in robin(rows(1)):
+            counts[bucket] += part.num_rows
+    assert set(counts.values()) == {2}
+    parts = robin(rows(10))
+    assert sorted(chain.from_iterable(ids(parts).values())) == list(range(10))
+    assert sorted(part.num_rows for _, part in parts) == [2, 2, 3, 3]
+
+
+def test_splitting_an_empty_batch_and_one_that_skips_buckets() -> None:
+    assert split_by_bucket(rows(0), pa.array([], pa.int32())) == []
+    assert ids(split_by_bucket(rows(4), pa.array([5, 0, 5, 0], pa.int32()))) == {0: [1, 3], 5: [0, 2]}
+
+
+def test_a_lake_table_with_keys_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="PAIMON"):
+        splitter(info_of(descriptor(4, ["id"], **{"table.datalake.format": "PAIMON"})), Config())
+
+
+@pytest.mark.parametrize(("count", "size_bytes"), [(0, 100), (1, 1), (10, 1), (1_000, 100), (1_000, 10**9)])
+def test_pieces_keep_all_rows_and_their_order(count: int, size_bytes: int) -> None:
+    cut: list[Any] = pieces(rows(count), size_bytes)
+    assert list(chain.from_iterable(part.column("id").to_pylist() for part in cut)) == list(range(count))
+    assert all(part.num_rows for part in cut)
+    assert all(part.nbytes <= 2 * size_bytes or part.num_rows == 1 for part in cut)
