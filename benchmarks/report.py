@@ -17,6 +17,7 @@ exactly once.
 
 - MB/s count uncompressed Arrow bytes, from the first write to the end of `flush()`, or from subscribing to the end of
   `to_arrow()`.
+- Client CPU is what the client's process used for one measurement; other load disturbs it less than the rates.
 - Flussbett is measured with fsync (its default: acknowledged means on disk) and without. Apache Fluss does not sync
   before it acknowledges: compare it with "no fsync" for like with like.
 - Latency: one row is appended and flushed, another process tails the table. "Tuned" gives every corner TCP_NODELAY,

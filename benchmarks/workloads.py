@@ -135,6 +135,8 @@ def check_rows(title: str, found: Mapping[str, Any], rows: int) -> None:
 
 _MB_PER_S = Metric("mb_per_s", "MB/s", higher_is_better=True, is_compared=True)
 _KROWS_PER_S = Metric("krows_per_s", "thousand rows/s", higher_is_better=True)
+_CLIENT_CPU = Metric("client_cpu_seconds", "client CPU s", higher_is_better=False)
+_ARROW = (_MB_PER_S, _KROWS_PER_S, _CLIENT_CPU)
 _LATENCIES = (
     Metric("ack_ms", "acknowledged, median ms", higher_is_better=False, is_compared=True),
     Metric("ack_p99_ms", "acknowledged, p99 ms", higher_is_better=False),
@@ -144,11 +146,13 @@ _LATENCIES = (
 
 # In the order of a round: a scan reads what the append before it wrote.
 WORKLOADS = (
-    Workload("append_arrow_zstd", "Arrow append, ZSTD", (_MB_PER_S, _KROWS_PER_S), _append_arrow("ZSTD")),
-    Workload("scan_arrow_zstd", "Scan to Arrow, ZSTD", (_MB_PER_S, _KROWS_PER_S), _scan_arrow("ZSTD")),
-    Workload("append_arrow_none", "Arrow append, uncompressed", (_MB_PER_S, _KROWS_PER_S), _append_arrow("NONE")),
-    Workload("scan_arrow_none", "Scan to Arrow, uncompressed", (_MB_PER_S, _KROWS_PER_S), _scan_arrow("NONE")),
-    Workload("append_rows", "Row append (dicts), ZSTD", (replace(_KROWS_PER_S, is_compared=True),), _append_rows),
+    Workload("append_arrow_zstd", "Arrow append, ZSTD", _ARROW, _append_arrow("ZSTD")),
+    Workload("scan_arrow_zstd", "Scan to Arrow, ZSTD", _ARROW, _scan_arrow("ZSTD")),
+    Workload("append_arrow_none", "Arrow append, uncompressed", _ARROW, _append_arrow("NONE")),
+    Workload("scan_arrow_none", "Scan to Arrow, uncompressed", _ARROW, _scan_arrow("NONE")),
+    Workload(
+        "append_rows", "Row append (dicts), ZSTD", (replace(_KROWS_PER_S, is_compared=True), _CLIENT_CPU), _append_rows
+    ),
     Workload("latency", "Append + flush of one row, tuned", _LATENCIES, _latency),
     Workload("latency_as_shipped", "Append + flush of one row, as shipped", _LATENCIES, _latency_as_shipped),
 )

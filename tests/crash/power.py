@@ -1,6 +1,6 @@
 """Power loss, played: what was not synced vanishes, is torn, or reaches the disk in another order.
 
-`PowerSupply` listens to the two sync calls of the file layer and remembers what each made durable: the bytes of a file,
+`PowerSupply` takes the place of the file layer's two sync calls and remembers what each makes durable: the bytes of a file,
 the names in a directory. `image` then writes what a disk could hold if the power failed now. SQLite does its own syncs;
 its files are taken as they were after the last commit.
 """
@@ -11,8 +11,10 @@ import os
 import random
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from fluss.storage.failpoints import Site
 _CATALOG_NAMES = ("catalog.db", "catalog.db-wal")
 _CATALOG_PREFIX = "catalog.db"
 _SURVIVES_SHARE = 0.5
+_SYNC_S_MAX = 0.002
 
 
 class PowerSupply:
@@ -34,7 +37,8 @@ class PowerSupply:
         self._contents: dict[int, bytes] = {}
         self._names: dict[int, dict[str, int]] = {}
         self._catalog: dict[str, bytes] = {}
-        self.syncs = 0
+        self._begun = count()
+        self._newest: dict[int, int] = {}
         if root.exists():
             self._adopt(root)
 
@@ -51,26 +55,29 @@ class PowerSupply:
     def connected(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         with monkeypatch.context() as patch:
             for name in ("_data_sync", "_full_sync"):
-                patch.setattr(files, name, self._listening(getattr(files, name)))
+                patch.setattr(files, name, self._sync)
             patch.setattr(files, "around_commit", self._around_commit)
             yield
 
-    def _listening(self, sync: Callable[[int], None]) -> Callable[[int], None]:
-        def listen(fd: int) -> None:
-            # Looked at before the sync begins: what is written meanwhile may miss it.
-            status = os.fstat(fd)
-            is_directory = stat.S_ISDIR(status.st_mode)
-            names = _listing(Path(f"/proc/self/fd/{fd}")) if is_directory else {}
-            content = b"" if is_directory else os.pread(fd, status.st_size, 0)
-            sync(fd)
-            with self._lock:
-                self.syncs += 1
-                if is_directory:
-                    self._names[status.st_ino] = names
-                else:
-                    self._contents[status.st_ino] = content
-
-        return listen
+    def _sync(self, fd: int) -> None:
+        """In place of a real sync: takes a little while, and then what was there at its beginning is durable."""
+        begun = next(self._begun)
+        status = os.fstat(fd)
+        is_directory = stat.S_ISDIR(status.st_mode)
+        # By name, for the descriptor may be open for writing only.
+        path = Path(f"/proc/self/fd/{fd}")
+        names = _listing(path) if is_directory else {}
+        content = b"" if is_directory else path.read_bytes()
+        time.sleep(random.uniform(0, _SYNC_S_MAX))
+        with self._lock:
+            # Two syncs of a file may overlap; the one that began first may end last, and knows less.
+            if begun < self._newest.get(status.st_ino, 0):
+                return
+            self._newest[status.st_ino] = begun
+            if is_directory:
+                self._names[status.st_ino] = names
+            else:
+                self._contents[status.st_ino] = content
 
     def _around_commit(self, commit: Callable[[], None], site: Site) -> None:
         commit()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from pathlib import Path
 from typing import Literal
@@ -21,6 +22,8 @@ from fluss.storage.store import Storage, StorageOptions
 from tests.crash.oracle import Bucket, BucketContent, Fate, ReaderLog, WriterLog, violations
 from tests.crash.power import PowerSupply
 from tests.crash.rows import Row, StoredBatch, descriptor, stored_batches, wire_batch
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at descriptors through /proc")
 
 PATH = fluss.TablePath("fluss", "power")
 BUCKETS = 2

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -14,13 +14,14 @@ from fluss.client import runtime
 from fluss.client.buckets import splitter
 from fluss.client.chunk import Chunk, Encoder, pieces
 from fluss.client.handles import WriteHandle
-from fluss.client.sender import Sender
 from fluss.formats.cast import ArrowCaster
 from fluss.formats.row_builder import RowBuilder
-from fluss.model.config import Config
 from fluss.model.errors import FlussError, TimeoutError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath
+
+if TYPE_CHECKING:
+    from fluss.client.core import ClientCore
 
 __all__ = ["AppendWriterCore", "WriteHandle"]
 
@@ -30,12 +31,16 @@ CHUNK_BATCHES_MAX = 8
 RESERVE_STEP_BYTES = 64 << 10
 REQUEST_OVERHEAD_BYTES = 1024
 _BUILDERS_KEPT_MAX = 4
+# A flush sends at once unless this many chunks are under way already.
+FLUSH_OUTSTANDING_MAX = 5
 
 
 class AppendWriterCore:
     """Write methods are for user threads, any number of them; coroutines are for the I/O loop."""
 
-    def __init__(self, sender: Sender, info: TableInfo, config: Config) -> None:
+    def __init__(self, client: ClientCore, info: TableInfo) -> None:
+        config, sender = client.config, client.sender
+        self._client = client  # a writer keeps its connection open
         self._sender = sender
         self._info = info
         self._pid = runtime.process_id
@@ -55,7 +60,8 @@ class AppendWriterCore:
         self._open: Chunk | None = None
         self._builders: list[RowBuilder] = []
         self._outstanding: set[Chunk] = set()
-        self._wanted = False  # somebody waits for the open chunk
+        self._close_below = 0
+        """Somebody waits for the open chunk: close it when fewer chunks than this are outstanding."""
         self._failure: FlussError | None = None
         self.preparing: deque[Chunk] = deque()
         """Closed chunks in order, until the sender has put their batches into the buckets' queues."""
@@ -171,6 +177,7 @@ class AppendWriterCore:
 
     def _close_open(self) -> None:
         chunk, self._open = self._open, None
+        self._close_below = 0
         if chunk is None:
             return
         if chunk.row_count == 0:
@@ -179,6 +186,16 @@ class AppendWriterCore:
         self._outstanding.add(chunk)
         self.preparing.append(chunk)
         self._sender.submit(self)
+
+    def _close_when(self, fewer_than: int) -> None:
+        """Close now, or when fewer chunks than this are outstanding.
+
+        Rows that come while others travel gather, so that many small writes with a wait become few batches.
+        """
+        if len(self._outstanding) < fewer_than:
+            self._close_open()
+        else:
+            self._close_below = max(self._close_below, fewer_than)
 
     # ---- any thread ----
 
@@ -204,16 +221,10 @@ class AppendWriterCore:
                 self._close_open()
 
     def expedite(self, chunk: Chunk) -> None:
-        """Somebody waits for a chunk: close it as soon as nothing of the table is under way.
-
-        Rows that come while a batch travels gather, so that many small waiting writes become few batches.
-        """
-        if self._open is not chunk:
-            return
-        if self._outstanding:
-            self._wanted = True
-        else:
-            self.close_open()
+        """Somebody waits for a chunk: close it as soon as nothing else is under way."""
+        with self._lock:
+            if self._open is chunk:
+                self._close_when(1)
 
     def seen(self, chunk: Chunk) -> None:
         """The failure of a chunk was raised by its handle; the writer need not report it."""
@@ -224,8 +235,7 @@ class AppendWriterCore:
         """The sender is done with a chunk."""
         with self._lock:
             self._outstanding.discard(chunk)
-            if self._wanted and not self._outstanding:
-                self._wanted = False
+            if len(self._outstanding) < self._close_below:
                 self._close_open()
         chunk.error = error
         chunk.outcome.set(error)
@@ -241,8 +251,10 @@ class AppendWriterCore:
     async def settle(self) -> None:
         """Wait until all rows taken before are stored or have failed."""
         with self._lock:
-            self._close_open()
+            self._close_when(FLUSH_OUTSTANDING_MAX)
             chunks = list(self._outstanding)
+            if self._open is not None and self._open.row_count:
+                chunks.append(self._open)
         for chunk in chunks:
             await chunk.outcome.settled()
 

@@ -11,6 +11,7 @@ surely was not stored is numbered anew under a new writer id; what may have been
 from __future__ import annotations
 
 from collections import deque
+from itertools import takewhile
 
 from fluss.client.chunk import WireBatch
 from fluss.client.retry import pause_s
@@ -120,8 +121,8 @@ class BucketQueue:
         return lost
 
     def expired(self, now: float) -> list[WireBatch]:
-        """Waiting batches whose time is over."""
-        return [batch for batch in self.waiting if batch.chunk.deadline <= now]
+        """The first waiting batches, as far as their time is over."""
+        return list(takewhile(lambda batch: batch.chunk.deadline <= now, self.waiting))
 
     def _pause(self, now: float) -> None:
         self.failures += 1

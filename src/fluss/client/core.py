@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import threading
+import weakref
 from typing import NoReturn
 
 from fluss.client import runtime
@@ -30,7 +30,7 @@ class ClientCore:
         self.config = config.copy()
         self.request_timeout_s: float = config.request_timeout_ms / 1000
         self._pid = runtime.process_id
-        self._closing = threading.Lock()
+        self._shutdown: asyncio.Task[None] | None = None
         self.closed = False
         self.pool = ConnectionPool(config.connect_timeout_ms / 1000)
         bootstrap = parse_bootstrap(config.bootstrap_servers)
@@ -48,6 +48,8 @@ class ClientCore:
             client.pool.close()
             raise
         runtime.register_drainable(client.sender)
+        # Sockets belong to the loop: without this a client that is forgotten, not closed, would keep them open.
+        weakref.finalize(client, _close_forgotten, client.pool, runtime.process_id).atexit = False
         return client
 
     def check_usable(self) -> None:
@@ -85,10 +87,12 @@ class ClientCore:
     async def close(self) -> None:
         """Send what writers still hold, for a limited time, then close all connections."""
         runtime.check_process(self._pid, "connection")
-        with self._closing:
-            if self.closed:
-                return
-            self.closed = True
+        self.closed = True
+        if self._shutdown is None:
+            self._shutdown = asyncio.ensure_future(self._shut_down())
+        await asyncio.shield(self._shutdown)
+
+    async def _shut_down(self) -> None:
         try:
             async with asyncio.timeout(CLOSE_DRAIN_S_MAX):
                 await self.sender.drain_at_exit()
@@ -101,6 +105,7 @@ class ClientCore:
     def close_soon(self) -> None:
         """Close in the background; callable from any thread, any number of times."""
         if not self.closed and self._pid == runtime.process_id:
+            self.closed = True
             runtime.spawn(self.close())
 
     def __reduce__(self) -> NoReturn:
@@ -108,6 +113,11 @@ class ClientCore:
             "A Fluss connection can't be pickled: it holds sockets of this process. "
             "Ship Config.to_dict() instead and connect again on the other side."
         )
+
+
+def _close_forgotten(pool: ConnectionPool, made_in: int) -> None:
+    if made_in == runtime.process_id:
+        runtime.call_soon(pool.close)
 
 
 def _check_supported(config: Config) -> None:

@@ -55,6 +55,7 @@ class Prefetcher:
         self._healing: asyncio.Task[None] | None = None
         self._failures = 0
         self._changed: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
         self._arrived: asyncio.Future[None] | None = None
         self.closed = False
 
@@ -77,7 +78,7 @@ class Prefetcher:
                 task.add_done_callback(functools.partial(self._loop_ended, leader.id))
 
     def changed(self) -> None:
-        """The subscription changed, or there is room again: do not wait for the answers under way."""
+        """The subscription changed: do not wait for the answers under way."""
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
@@ -92,10 +93,10 @@ class Prefetcher:
         while self._ready:
             item = self._ready.popleft()
             self._buffered_bytes -= item.size_bytes
+            if self._room is not None and 2 * self._buffered_bytes <= self._buffer_bytes_max and not self._room.done():
+                self._room.set_result(None)
             if self._cursors.get(item.cursor.key) is item.cursor:
                 return item
-        if self._room_wanted():
-            self.changed()
         return None
 
     def put_back(self, item: Ready) -> None:
@@ -125,17 +126,14 @@ class Prefetcher:
             self.start()
             self._polled_at = polled_at  # only a reader's poll counts
 
-    def _room_wanted(self) -> bool:
-        return self._buffered_bytes < self._buffer_bytes_max
+    async def _wait_for_room(self) -> None:
+        if self._room is None or self._room.done():
+            self._room = asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._room], timeout=IDLE_S_MAX)
 
     def _notify(self) -> None:
         if self._arrived is not None and not self._arrived.done():
             self._arrived.set_result(None)
-
-    def _change(self) -> asyncio.Future[None]:
-        if self._changed is None or self._changed.done():
-            self._changed = asyncio.get_running_loop().create_future()
-        return self._changed
 
     def _cursors_of(self, node_id: int) -> list[Cursor]:
         result = []
@@ -152,11 +150,10 @@ class Prefetcher:
             while cursors := self._cursors_of(node.id):
                 if time.monotonic() - self._polled_at > IDLE_S_MAX:
                     return
-                changed = self._change()
-                if not self._room_wanted():
-                    await asyncio.wait([changed], timeout=IDLE_S_MAX)
+                if self._buffered_bytes >= self._buffer_bytes_max:
+                    await self._wait_for_room()
                     continue
-                body = await self._ask(node, cursors, changed)
+                body = await self._ask(node, cursors)
                 if body is None:
                     continue
                 parts, _ = self._fetcher.receive(body, node, cursors)
@@ -173,8 +170,11 @@ class Prefetcher:
             if delivering is not None:
                 await delivering
 
-    async def _ask(self, node: ServerNode, cursors: list[Cursor], changed: asyncio.Future[None]) -> memoryview | None:
+    async def _ask(self, node: ServerNode, cursors: list[Cursor]) -> memoryview | None:
         """One fetch; None when the subscription changed meanwhile and the answer is not waited for."""
+        if self._changed is None or self._changed.done():
+            self._changed = asyncio.get_running_loop().create_future()
+        changed = self._changed
         answer = await self._fetcher.send(node, cursors, wait=True)
         try:
             waiting: list[asyncio.Future[Any]] = [answer, changed]

@@ -6,8 +6,7 @@ import asyncio
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fluss.client import runtime
 from fluss.client.answers import STALE_METADATA_CODES, parse, server_error
@@ -17,7 +16,7 @@ from fluss.client.connection import Connection
 from fluss.client.memory import BufferMemory
 from fluss.client.metadata import Metadata
 from fluss.client.produce import ACKS, DUPLICATE, LOST_SEQUENCE_CODES, REFUSAL_CODES, request_parts
-from fluss.client.retry import pause_s
+from fluss.client.tasks import KeyedTasks
 from fluss.client.writer_ids import WriterIds
 from fluss.model.config import Config
 from fluss.model.errors import ConnectError, ErrorCode, FlussError, NotFoundError, TimeoutError
@@ -52,8 +51,7 @@ class Sender:
         self._woken = False
         self._queues: dict[tuple[int, int], BucketQueue] = {}
         self._busy: set[BucketQueue] = set()  # queues with waiting batches
-        self._tasks: dict[Hashable, asyncio.Task[None]] = {}
-        self._failures: dict[Hashable, int] = {}
+        self._tasks = KeyedTasks(on_end=self._pump)
         self._timer: asyncio.TimerHandle | None = None
 
     # ---- any thread ----
@@ -93,7 +91,7 @@ class Sender:
                 writer.encoder.prepare(chunk, writer.split)
                 chunk.prepared = True
             else:
-                self._start(chunk, self._prepare_aside, writer, chunk)
+                self._tasks.start(chunk, self._prepare_aside, writer, chunk)
         self._distribute(writer)
 
     async def _prepare_aside(self, writer: AppendWriterCore, chunk: Chunk) -> None:
@@ -185,15 +183,15 @@ class Sender:
             return None
         path = queue.info.table_path
         if self._idempotent and queue.writer_id is None and self._ids.current is None:
-            self._start("writer id", self._renew_id, path)
+            self._tasks.start("writer id", self._renew_id, path)
             return None
         leader = self._metadata.leader(path, None, queue.bucket)
         if leader is None:
-            self._start(path, self._find_leaders, path)
+            self._tasks.start(path, self._find_leaders, path)
             return None
         connection = self._metadata.ready(leader)
         if connection is None:
-            self._start(leader, self._connect, leader, path)
+            self._tasks.start(leader, self._connect, leader, path)
         return connection
 
     def _send_group(self, connection: Connection, queues: list[BucketQueue]) -> None:
@@ -266,7 +264,7 @@ class Sender:
         self._busy.add(queue)
         if code in STALE_METADATA_CODES:
             path = queue.info.table_path
-            self._start(path, self._find_leaders, path)
+            self._tasks.start(path, self._find_leaders, path)
         if code in LOST_SEQUENCE_CODES and batch.sequence >= 0:
             queue.out_of_order(batch, now)
         elif error.is_retriable and batch.attempts <= self._retries:
@@ -284,35 +282,13 @@ class Sender:
         for queue in list(self._busy):
             if queue.info.table_path == path:
                 self._give_up(queue, error)
+                if isinstance(error, NotFoundError) and not queue.in_flight:
+                    self._queues.pop((queue.info.table_id, queue.bucket), None)
 
-    # ---- background work: one task per thing to be done, with growing pauses between failures ----
-
-    def _start(self, key: Hashable, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        if key in self._tasks or self.closed:
-            return
-        task = asyncio.ensure_future(work(*args))
-        self._tasks[key] = task
-        task.add_done_callback(lambda _: self._ended(key))
-
-    def _ended(self, key: Hashable) -> None:
-        self._tasks.pop(key, None)
-        if not self.closed:
-            self._pump()
-
-    async def _with_pause(self, key: Hashable, work: Coroutine[Any, Any, object]) -> FlussError | None:
-        """Do the work; after a failure that may pass, wait a little before it is tried again."""
-        try:
-            await work
-        except FlussError as error:
-            if error.is_retriable:
-                self._failures[key] = self._failures.get(key, 0) + 1
-                await asyncio.sleep(pause_s(self._failures[key]))
-            return error
-        self._failures.pop(key, None)
-        return None
+    # ---- background work ----
 
     async def _renew_id(self, path: TablePath) -> None:
-        error = await self._with_pause("writer id", self._ids.fetch(path))
+        error = await self._tasks.attempt("writer id", self._ids.fetch(path))
         if error is None:
             return
         if isinstance(error, ConnectError):
@@ -321,7 +297,7 @@ class Sender:
             self._give_up_table(path, error)
 
     async def _find_leaders(self, path: TablePath) -> None:
-        error = await self._with_pause(path, self._look(path))
+        error = await self._tasks.attempt(path, self._look(path))
         if error is not None and not error.is_retriable:
             self._give_up_table(path, error)
 
@@ -332,7 +308,7 @@ class Sender:
             raise FlussError(f"Table {path} has no leader yet.", ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION)
 
     async def _connect(self, leader: ServerNode, path: TablePath) -> None:
-        error = await self._with_pause(leader, self._metadata.tablet(leader, self._timeout_ms / 1000))
+        error = await self._tasks.attempt(leader, self._metadata.tablet(leader, self._timeout_ms / 1000))
         if error is not None:
             await self._find_leaders(path)
 
@@ -366,8 +342,7 @@ class Sender:
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for task in list(self._tasks.values()):
-            task.cancel()
+        self._tasks.stop()
         for writer in list(self._writers):
             writer.close_open()
         for queue in self._queues.values():

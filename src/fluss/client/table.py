@@ -38,7 +38,7 @@ class TableCore:
                 f"Table {self.info.table_path} is partitioned; writing to it is not supported yet."
             )
         self._check_arrow("appending to it")
-        return AppendWriterCore(self._client.sender, self.info, self._client.config)
+        return AppendWriterCore(self._client, self.info)
 
     def log_scanner(self, projection: list[int] | None = None) -> LogScannerCore:
         """A reader of the table's log; `projection` has column indexes in the order wanted."""

@@ -7,6 +7,8 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy
+import pandas
 import pyarrow as pa
 import pytest
 
@@ -241,8 +243,6 @@ def test_nested_values() -> None:
 
 
 def test_numbers_of_numpy_and_timestamps_of_pandas() -> None:
-    numpy = pytest.importorskip("numpy")
-    pandas = pytest.importorskip("pandas")
     assert _one(DataTypes.int(), numpy.int16(5)) == 5
     assert _one(DataTypes.double(), numpy.float32(0.5)) == 0.5
     with pytest.raises(SchemaMismatchError):
