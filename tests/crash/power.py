@@ -1,8 +1,8 @@
 """Power loss, played: what was not synced vanishes, is torn, or reaches the disk in another order.
 
-`PowerSupply` takes the place of the file layer's two sync calls and remembers what each makes durable: the bytes of a file,
-the names in a directory. `image` then writes what a disk could hold if the power failed now. SQLite does its own syncs;
-its files are taken as they were after the last commit.
+`PowerSupply` takes the place of the file layer's two sync calls and remembers what each makes durable: the bytes of a
+file, the names in a directory. `image` then writes what a disk could hold if the power failed now. SQLite does its own
+syncs; its files are taken as they were after the last commit.
 """
 
 from __future__ import annotations

@@ -73,6 +73,8 @@ class BatchReader:
                 results.append((part, self._decode(part)))
             except FlussError as error:
                 results.append((part, self._named(part, error)))
+            except Exception as error:  # no batch may be passed over in silence
+                results.append((part, self._named(part, FlussError(f"unexpected failure: {error!r}"))))
         return results
 
     def _named(self, part: Part, error: FlussError) -> FlussError:

@@ -38,7 +38,12 @@ class ConnectionPool:
             self._opening[address] = opening
             opening.add_done_callback(lambda task: self._opened(address, task))
         # A caller that gives up leaves the attempt to the others.
-        return await asyncio.shield(opening)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if self._closed and opening.cancelled():
+                raise FlussError("The client was closed.") from None
+            raise
 
     async def _connect(self, address: Address, role: ServerType | None, timeout_s: float) -> Connection:
         connection = await Connection.open(address, timeout_s, role)

@@ -114,8 +114,13 @@ class Prefetcher:
 
     # ---- fetching ----
 
-    def _loop_ended(self, node_id: int, _: asyncio.Task[None]) -> None:
+    def _loop_ended(self, node_id: int, task: asyncio.Task[None]) -> None:
         self._loops.pop(node_id, None)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            # A mistake of ours must end as an error of the scan, not as rows passed over in silence.
+            for cursor in self._cursors_of(node_id):
+                cursor.error = FlussError(f"Reading table {self._path} failed unexpectedly: {problem!r}")
+            self._notify()
         if self._healing is None:
             self._go_on()
 

@@ -36,16 +36,20 @@ class KeyedTasks:
             self._on_end()
 
     async def attempt(self, key: Hashable, work: Coroutine[Any, Any, object]) -> FlussError | None:
-        """Do the work; after a failure that may pass, wait a little and return it, so that it can be tried again."""
+        """Do the work; after a failure wait a little and return it, so that trying again is never a storm."""
         try:
             await work
         except FlussError as error:
-            if error.is_retriable:
-                self._failures[key] = self._failures.get(key, 0) + 1
-                await asyncio.sleep(pause_s(self._failures[key]))
-            return error
-        self._failures.pop(key, None)
-        return None
+            problem = error
+        except Exception as error:  # a mistake of ours must end as an error of the rows, not as silence
+            problem = FlussError(f"Unexpected failure: {error!r}")
+            problem.__cause__ = error
+        else:
+            self._failures.pop(key, None)
+            return None
+        self._failures[key] = self._failures.get(key, 0) + 1
+        await asyncio.sleep(pause_s(self._failures[key]))
+        return problem
 
     def stop(self) -> None:
         """Cancel everything; nothing starts any more."""
