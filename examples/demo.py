@@ -138,16 +138,12 @@ def run(stack: ExitStack) -> bool:
     return sorted(found) == sorted(expected_revenue(orders).items())
 
 
-def main() -> int:
-    with ExitStack() as stack:
-        correct = run(stack)
-    print("The sums equal those of the appended orders." if correct else "The sums are WRONG.")
-    return 0 if correct else 1
-
-
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        with ExitStack() as stack:
+            correct = run(stack)
     except KeyboardInterrupt:
         print("\nInterrupted; everything is stopped.")
         sys.exit(130)
+    print("The sums equal those of the appended orders." if correct else "The sums are WRONG.")
+    sys.exit(0 if correct else 1)

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import fluss
 from fluss.formats.log_batch import walk
+from fluss.testing import FlussServer
 from tests.crash.oracle import Fate, WriterLog
 from tests.crash.rows import Row, StoredBatch, descriptor, stored_batches, wire_batch
-from tests.crash.servers import SmallSegmentServer, new_server
+from tests.crash.servers import new_server
 from tests.crash.wire import Wire
 
 PATH = fluss.TablePath("fluss", "damaged")
@@ -28,7 +29,7 @@ class BatchPlace(NamedTuple):
 class WrittenBucket:
     """A server with one table, written batch by batch through one idempotent writer, and then killed."""
 
-    def __init__(self, server: SmallSegmentServer, buckets: int) -> None:
+    def __init__(self, server: FlussServer, buckets: int) -> None:
         self.server = server
         self.log = WriterLog(0, PATH.table_name)
         with self.wire() as wire:

@@ -14,7 +14,8 @@ SEGMENT_BYTES_VARIABLE = "FLUSS_TEST_SEGMENT_BYTES"
 
 def main() -> None:
     size_bytes = int(os.environ[SEGMENT_BYTES_VARIABLE])
-    server_module.StorageOptions = functools.partial(StorageOptions, segment_size_bytes=size_bytes)  # type: ignore[misc, assignment]
+    small = functools.partial(StorageOptions, segment_size_bytes=size_bytes)
+    vars(server_module)["StorageOptions"] = small
     server()
 
 

@@ -18,9 +18,9 @@ import pytest
 import fluss
 from fluss.storage import failpoints
 from fluss.storage.failpoints import NAMES, STEPS, Site
-from fluss.testing import ProcessFailedError
+from fluss.testing import FlussServer, ProcessFailedError
 from tests.crash.rows import Row, descriptor, wire_batch
-from tests.crash.servers import SmallSegmentServer, new_server
+from tests.crash.servers import new_server
 from tests.crash.wire import ConnectionLostError, Wire
 from tests.crash.workload import DATABASE, Plan, Workload
 from tests.crash.writers import POLL_INTERVAL_S
@@ -64,7 +64,7 @@ class Scenario:
     """A table made and dropped, then a load on others; with all that must hold after a restart."""
 
     def __init__(self, directory: Path, seed: int) -> None:
-        self.server: SmallSegmentServer = new_server(directory)
+        self.server: FlussServer = new_server(directory)
         self.seed = seed
         self.doomed = Expected.ABSENT
         self._load: Workload | None = None

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.servers import SmallSegmentServer, new_server
+from fluss.testing import FlussServer
+from tests.crash.servers import new_server
 from tests.crash.workload import Workload
 
 KILLS = 6
@@ -39,7 +40,7 @@ def kill_under_load(directory: Path, seed: int, kills: int) -> None:
         assert "Traceback" not in server.log_file.read_text()
 
 
-def kill_at_random_moment(server: SmallSegmentServer, chance: random.Random) -> None:
+def kill_at_random_moment(server: FlussServer, chance: random.Random) -> None:
     time.sleep(chance.uniform(0, MOMENT_S_MAX))
     server.kill()
     assert server.process.returncode == -signal.SIGKILL, "the server had ended before it was killed"

@@ -65,6 +65,10 @@ class Workload:
             self.followers.append(Follower(client_config(address, {}), path, buckets, ReaderLog(f"follower of {name}")))
 
     @property
+    def _threads(self) -> list[WriterThread | Follower]:
+        return [*self.writers, *self.followers]
+
+    @property
     def tables(self) -> list[tuple[fluss.TablePath, int]]:
         return [(fluss.TablePath(DATABASE, name), buckets) for name, buckets in self.plan.tables]
 
@@ -74,14 +78,14 @@ class Workload:
                 wire.create_table(path, descriptor(buckets))
 
     def __enter__(self) -> Self:
-        for thread in (*self.writers, *self.followers):
+        for thread in self._threads:
             thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for thread in (*self.writers, *self.followers):
+        for thread in self._threads:
             thread.stop()
 
     @property
@@ -89,7 +93,7 @@ class Workload:
         return sum(writer.log.acknowledged for writer in self.writers)
 
     def raise_failures(self) -> None:
-        for thread in (*self.writers, *self.followers):
+        for thread in self._threads:
             if thread.failure is not None:
                 raise AssertionError(f"{thread.name} ended early") from thread.failure
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from fluss.api.append_base import AppendWriterBase
+from fluss.api.append_base import AppendWriterBase, WriteResultHandleBase
 from fluss.api.table_base import FlussTableBase
-from fluss.client.append import WriteHandle
 from fluss.client.runtime import bridge
 from fluss.client.table import TableCore
 
 
-class WriteResultHandle:
+class WriteResultHandle(WriteResultHandleBase):
     """A write under way: ignore it, or await it (or `wait()`) until the server has stored the rows."""
 
-    __slots__ = ("_handle",)
-
-    def __init__(self, handle: WriteHandle) -> None:
-        self._handle = handle
+    __slots__ = ()
 
     async def wait(self) -> None:
         """Wait until the server has stored the rows."""
@@ -27,15 +23,10 @@ class WriteResultHandle:
     def __await__(self) -> Generator[Any, None, None]:
         return self.wait().__await__()
 
-    def __repr__(self) -> str:
-        return f"WriteResultHandle(done={self._handle.done()})"
-
 
 class AppendWriter(AppendWriterBase[WriteResultHandle]):
     __doc__ = AppendWriterBase.__doc__
-
-    def _handle(self, handle: WriteHandle) -> WriteResultHandle:
-        return WriteResultHandle(handle)
+    _handle_class = WriteResultHandle
 
     async def flush(self) -> None:
         """Send everything buffered and wait until it is stored; raises the first failure."""

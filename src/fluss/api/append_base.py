@@ -12,7 +12,24 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-Handle = TypeVar("Handle")
+
+class WriteResultHandleBase:
+    """A write under way."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: WriteHandle) -> None:
+        self._handle = handle
+
+    def _is_for(self, handle: WriteHandle) -> bool:
+        """Whether this is the shell of a core handle: rows that travel together share one."""
+        return self._handle is handle
+
+    def __repr__(self) -> str:
+        return f"WriteResultHandle(done={self._handle.done()})"
+
+
+Handle = TypeVar("Handle", bound=WriteResultHandleBase)
 
 
 class AppendWriterBase(Generic[Handle]):
@@ -21,11 +38,17 @@ class AppendWriterBase(Generic[Handle]):
     When the buffer is full the write methods wait for room; in async code await `drain()` between writes instead.
     """
 
+    _handle_class: type[Handle]
+
     def __init__(self, core: AppendWriterCore) -> None:
         self._core = core
+        self._last: Handle | None = None
 
     def _handle(self, handle: WriteHandle) -> Handle:
-        raise NotImplementedError
+        last = self._last
+        if last is None or not last._is_for(handle):
+            last = self._last = self._handle_class(handle)
+        return last
 
     def append(self, row: Mapping[str, Any] | Sequence[Any]) -> Handle:
         """Append one row: a dict by column name, or a list or tuple in column order."""

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from fluss.api.append_base import AppendWriterBase
-from fluss.client.append import WriteHandle
+from fluss.api.append_base import AppendWriterBase, WriteResultHandleBase
 from fluss.client.runtime import run
 from fluss.client.table import TableCore
 
 
-class WriteResultHandle:
+class WriteResultHandle(WriteResultHandleBase):
     """A write under way: ignore it, or `wait()` until the server has stored the rows."""
 
-    __slots__ = ("_handle",)
-
-    def __init__(self, handle: WriteHandle) -> None:
-        self._handle = handle
+    __slots__ = ()
 
     def wait(self) -> None:
         """Wait until the server has stored the rows."""
         run(self._handle.wait())
 
-    def __repr__(self) -> str:
-        return f"WriteResultHandle(done={self._handle.done()})"
-
 
 class AppendWriter(AppendWriterBase[WriteResultHandle]):
     __doc__ = AppendWriterBase.__doc__
-
-    def _handle(self, handle: WriteHandle) -> WriteResultHandle:
-        return WriteResultHandle(handle)
+    _handle_class = WriteResultHandle
 
     def flush(self) -> None:
         """Send everything buffered and wait until it is stored; raises the first failure."""

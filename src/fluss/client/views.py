@@ -60,7 +60,7 @@ def table_view(answer: pb.MetadataResponse, path: TablePath) -> TableView | None
 
 def table_info(path: TablePath, item: pb.PbTableMetadata | pb.GetTableInfoResponse) -> TableInfo:
     """A table's info from either message that carries it."""
-    descriptor = TableDescriptor.from_json(item.table_json)
+    descriptor = TableDescriptor.from_json(item.table_json, foreign_properties=True)
     return TableInfo(
         table_path=path,
         table_id=item.table_id,

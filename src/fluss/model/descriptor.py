@@ -159,18 +159,25 @@ class TableDescriptor:
         return json.dumps(result, separators=(",", ":"), ensure_ascii=False).encode()
 
     @classmethod
-    def from_json(cls, data: bytes) -> TableDescriptor:
-        """The descriptor that JSON describes; InvalidRequestError (code 15 or 39) says what is wrong with it."""
+    def from_json(cls, data: bytes, *, foreign_properties: bool = False) -> TableDescriptor:
+        """The descriptor that JSON describes; InvalidRequestError (code 15 or 39) says what is wrong with it.
+
+        `foreign_properties` takes `table.*` properties as they are: a table of a newer server may have others.
+        """
         value = _parse(data, "table descriptor", ErrorCode.INVALID_TABLE_EXCEPTION)
-        return cls(
+        properties = value.get("properties") or {}
+        descriptor = cls(
             Schema.from_json(value.get("schema")),
             partition_keys=text_list(value, "partition_key"),
             bucket_count=_optional_int(value, "bucket_count"),
             bucket_keys=text_list(value, "bucket_key"),
             comment=optional_text(value, "comment"),
-            properties=value.get("properties") or {},
+            properties={} if foreign_properties else properties,
             custom_properties=value.get("custom_properties") or {},
         )
+        if foreign_properties:
+            descriptor._properties = _string_map("properties", properties)
+        return descriptor
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TableDescriptor) and self.to_json() == other.to_json()

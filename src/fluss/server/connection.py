@@ -114,6 +114,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = self._socket = None
         self._release_unsent()
         self._release_frame()
+        # This object is part of reference cycles: the buffer of a half-read frame would stay until they are collected.
+        self._reader = frames.FrameReader()
         if self._session is not None:
             self._session.close()
         self._connections.forget(self)

@@ -58,6 +58,25 @@ def test_dropped_answers_store_every_row_once_in_order(proxied: tuple[FlussServe
     run(client.close())
 
 
+@pytest.mark.full
+@pytest.mark.timeout(1_800)
+def test_a_million_rows_through_dropped_answers_and_restarts(proxied: tuple[FlussServer, FaultProxy]) -> None:
+    server, proxy = proxied
+    client = connect(proxy.address, **{"writer.batch-size": 64_000})
+    table = make_table(client)
+    writer = table.append_writer()
+    fault = proxy.drop_responses([api_keys.PRODUCE_LOG.key], probability=0.3)
+    for number in range(1_000_000):
+        writer.append([number, "x" * 20, 0.5])
+        if number % 250_000 == 125_000:
+            server.restart()
+    run(writer.flush())
+    assert proxy.counters.dropped_by_api[api_keys.PRODUCE_LOG.key] > 100
+    proxy.remove(fault)
+    assert ids_by_bucket(table) == list(range(1_000_000))
+    run(client.close())
+
+
 def test_requests_cut_in_the_middle_store_every_row_once_in_order(proxied: tuple[FlussServer, FaultProxy]) -> None:
     _, proxy = proxied
     client = small_batches(proxy)

@@ -105,6 +105,13 @@ def test_bad_json_is_refused(data: bytes) -> None:
     assert error.value.error_code == ErrorCode.INVALID_TABLE_EXCEPTION
 
 
+def test_properties_of_a_newer_server_are_kept() -> None:
+    data = JAVA_JSON.replace('"properties":{}', '"properties":{"table.of.tomorrow":"yes"}', 1).encode()
+    with pytest.raises(InvalidRequestError, match=r"table\.of\.tomorrow"):
+        TableDescriptor.from_json(data)
+    assert TableDescriptor.from_json(data, foreign_properties=True).properties == {"table.of.tomorrow": "yes"}
+
+
 def test_database_descriptor_round_trip() -> None:
     descriptor = DatabaseDescriptor("for events", {"team": "web"})
     assert DatabaseDescriptor.from_json(descriptor.to_json()) == descriptor
