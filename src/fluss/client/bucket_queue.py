@@ -61,7 +61,17 @@ class BucketQueue:
             if self.in_flight:
                 return None
             self._halted = False
-        return self.waiting[0]
+        return None if self._runs_ahead(self.waiting[0], in_flight_max) else self.waiting[0]
+
+    def _runs_ahead(self, batch: WireBatch, in_flight_max: int) -> bool:
+        """Whether sending it would make the server forget the oldest batch under way, which may have to be repeated.
+
+        Counting batches under way is not enough: answers to later ones may come while that one's is lost.
+        """
+        if not self.in_flight or self.in_flight[0].sequence == NOT_NUMBERED:
+            return False
+        sequence = self._next_sequence if batch.sequence == NOT_NUMBERED else batch.sequence
+        return (sequence - self.in_flight[0].sequence) & _SEQUENCE_MAX >= in_flight_max
 
     def sent(self, writer_id: int | None) -> WireBatch:
         """The first waiting batch goes out, numbered if it has no number and `writer_id` is not None."""

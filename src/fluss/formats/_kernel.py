@@ -26,7 +26,26 @@ except ImportError:
     from fluss.formats import _cyshim as cython
 
 if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
+    from cython.cimports.cpython.datetime import (
+        date_day,
+        date_month,
+        date_year,
+        datetime_hour,
+        datetime_microsecond,
+        datetime_minute,
+        datetime_second,
+        datetime_tzinfo,
+        import_datetime,
+        time_hour,
+        time_microsecond,
+        time_minute,
+        time_second,
+    )
+    from cython.cimports.cpython.unicode import PyUnicode_AsUTF8AndSize
     from cython.cimports.libc.string import memcpy
+
+    import_datetime()
 
 COMPILED = bool(cython.compiled)
 
@@ -45,6 +64,7 @@ _BINARY = cython.declare(cython.int, _kinds.KIND_BINARY)
 _DECIMAL = cython.declare(cython.int, _kinds.KIND_DECIMAL)
 _DATE = cython.declare(cython.int, _kinds.KIND_DATE)
 _TIME = cython.declare(cython.int, _kinds.KIND_TIME)
+_TIMESTAMP = cython.declare(cython.int, _kinds.KIND_TIMESTAMP)
 _TIMESTAMP_LTZ = cython.declare(cython.int, _kinds.KIND_TIMESTAMP_LTZ)
 
 _CODE_BOOL = cython.declare(cython.int, _kinds.CODE_BOOL)
@@ -58,6 +78,9 @@ _CODE_BIG_DECIMAL = cython.declare(cython.int, _kinds.CODE_BIG_DECIMAL)
 # Seconds beyond these do not fit 64-bit nanoseconds.
 _NANOSECOND_RANGE_SECONDS = cython.declare(cython.longlong, 9_223_372_035)
 _SECONDS_TO_MS_MAX = cython.declare(cython.longlong, 9_223_372_036_854_775)
+
+# Rows, or bytes of a column of variable size, that a builder first makes room for; a multiple of 8.
+_FIRST_CAPACITY = cython.declare(cython.Py_ssize_t, 64)
 
 _MISSING = object()
 _EPOCH = datetime(1970, 1, 1)
@@ -120,6 +143,117 @@ def _copy(
 @cython.cfunc
 @cython.inline
 @cython.exceptval(check=False)
+def _bytes_of(buffer: bytearray) -> cython.p_uchar:
+    """Valid until the next `_resize`; uncompiled the buffer itself, as one with views could not grow."""
+    if cython.compiled:
+        return cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
+    else:
+        return buffer
+
+
+@cython.cfunc
+def _resize(buffer: bytearray, size: cython.Py_ssize_t) -> cython.int:
+    """Bytes that are added have no particular value."""
+    if cython.compiled:
+        PyByteArray_Resize(buffer, size)
+    elif size > len(buffer):
+        buffer.extend(bytes(size - len(buffer)))
+    else:
+        del buffer[size:]
+    return 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _int32_at(base: cython.p_uchar, at: cython.Py_ssize_t) -> cython.int:
+    if cython.compiled:
+        return cython.cast(cython.p_int, base)[at]
+    else:
+        return int.from_bytes(base[4 * at : 4 * at + 4], "little", signed=True)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put_int(
+    base: cython.p_uchar, at: cython.Py_ssize_t, width: cython.Py_ssize_t, number: cython.longlong
+) -> cython.void:
+    if cython.compiled:
+        if width == 8:
+            cython.cast(cython.p_longlong, base)[at] = number
+        elif width == 4:
+            cython.cast(cython.p_int, base)[at] = cython.cast(cython.int, number)
+        elif width == 2:
+            cython.cast(cython.p_short, base)[at] = cython.cast(cython.short, number)
+        else:
+            base[at] = cython.cast(cython.uchar, number)
+    else:
+        base[at * width : (at + 1) * width] = number.to_bytes(width, "little", signed=True)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put_float(
+    base: cython.p_uchar, at: cython.Py_ssize_t, width: cython.Py_ssize_t, number: cython.double
+) -> cython.void:
+    if cython.compiled:
+        if width == 8:
+            cython.cast(cython.p_double, base)[at] = number
+        else:
+            cython.cast(cython.p_float, base)[at] = cython.cast(cython.float, number)
+    else:
+        struct.pack_into("<d" if width == 8 else "<f", base, at * width, number)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _epoch_days(value: object) -> cython.longlong:
+    """Days from 1970-01-01 to a date or datetime."""
+    if cython.compiled:
+        # Years begin in March, so that the leap day is the last one of its year; all operands are positive.
+        month: cython.longlong = (date_month(value) + 9) % 12
+        year: cython.longlong = date_year(value) - (1 if month >= 10 else 0)
+        days: cython.longlong = 365 * year + year // 4 - year // 100 + year // 400
+        return days + (153 * month + 2) // 5 + date_day(value) - 719_469
+    else:
+        return value.toordinal() - _EPOCH_ORDINAL
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _second_of_day(value: object) -> cython.longlong:
+    if cython.compiled:
+        return datetime_hour(value) * 3600 + datetime_minute(value) * 60 + datetime_second(value)
+    else:
+        return value.hour * 3600 + value.minute * 60 + value.second
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _microsecond(value: object) -> cython.longlong:
+    if cython.compiled:
+        return datetime_microsecond(value)
+    else:
+        return value.microsecond
+
+
+@cython.cfunc
+@cython.inline
+def _zone(value: object) -> object:
+    if cython.compiled:
+        return datetime_tzinfo(value)
+    else:
+        return value.tzinfo
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
 def _unsigned(value: cython.longlong, bits: cython.int) -> cython.ulonglong:
     """The two's-complement pattern of `value` in 32 or 64 bits."""
     if cython.compiled:
@@ -176,280 +310,538 @@ def _add32(left: cython.uint, right: cython.uint) -> cython.uint:
 
 
 @cython.cclass
+class _Column:
+    """Checks the Python values of one column and keeps them as Arrow buffers that grow.
+
+    A value is written behind the last row and counts only once its row is counted, so that a row which is refused
+    halfway needs no undoing. Nested values are Arrow arrays of one row each.
+    """
+
+    name: str
+    kind: cython.int
+    limit: cython.longlong
+    decimal_limit: object
+    scale: object
+    nullable: cython.bint
+    type_text: str
+    nested: object
+    width: cython.Py_ssize_t
+    variable: cython.bint
+    capacity: cython.Py_ssize_t
+    data_capacity: cython.Py_ssize_t
+    validity: bytearray
+    values: bytearray
+    data: bytearray
+    arrays: list
+    validity_at: cython.p_uchar
+    values_at: cython.p_uchar
+    data_at: cython.p_uchar
+
+    def __init__(self, name: str, kind: Any, nested: Any) -> None:
+        self.name = name
+        self.kind = kind.kind
+        self.limit = kind.limit if kind.limit <= _I64_MAX else 0
+        self.decimal_limit = kind.limit
+        self.scale = kind.scale
+        self.nullable = kind.nullable
+        self.type_text = kind.type_text
+        self.nested = nested
+        self.width = kind.fixed_size_bytes
+        self.variable = kind.kind in (_STRING, _BYTES)
+        self._start_anew()
+
+    @cython.cfunc
+    def _start_anew(self) -> object:
+        self.capacity = 0
+        self.data_capacity = 0
+        self.validity = None
+        self.values = bytearray()
+        self.data = None
+        if self.variable:
+            self.data = bytearray()
+            self.data_at = _bytes_of(self.data)
+        self.arrays = [] if self.kind == _NESTED else None
+        return None
+
+    def take(self, rows: cython.Py_ssize_t) -> Any:
+        """Validity (None when nothing is null), values or their offsets, data of variable size; or a list of arrays."""
+        validity: bytearray = self.validity
+        values: bytearray = self.values
+        data: bytearray = self.data
+        arrays: list = self.arrays
+        if arrays is None:
+            if validity is not None:
+                _resize(validity, (rows + 7) // 8)
+            if rows > 0:
+                if data is not None:
+                    _resize(data, _int32_at(_bytes_of(values), rows))
+                _resize(values, self._values_size(rows))
+        else:
+            del arrays[rows:]
+        self._start_anew()
+        return arrays if arrays is not None else (validity, values, data)
+
+    @cython.cfunc
+    def store(self, row: cython.Py_ssize_t, value: object) -> cython.Py_ssize_t:
+        """Write the value of a row; returns the bytes it takes beyond the column's fixed width."""
+        kind: cython.int = self.kind
+        if value is None or (kind >= _TIMESTAMP and _is_nat(value)):
+            self._check_nullable()
+            return self._put_null(row)
+        if kind == _INT:
+            return self._put_integer(row, self._integer(value))
+        if kind == _STRING:
+            return self._put_text(row, self._text(value))
+        if kind in (_DOUBLE, _FLOAT):
+            return self._put_floating(row, self._floating(value))
+        if kind >= _TIMESTAMP:
+            return self._put_integer(row, self._timestamp(value))
+        if kind == _BOOL:
+            return self._put_bool(row, self._boolean(value))
+        if kind == _BYTES:
+            return self._put_bytes(row, self._binary(value))
+        if kind == _BINARY:
+            return self._put_fixed(row, self._binary(value))
+        if kind == _DECIMAL:
+            return self._put_decimal(row, self._decimal(value))
+        if kind == _DATE:
+            return self._put_integer(row, self._date(value))
+        if kind == _TIME:
+            return self._put_integer(row, self._time(value))
+        return self._put_array(row, self.nested(value))
+
+    @cython.cfunc
+    def physical(self, value: object) -> object:
+        """The value as the plain one that is stored."""
+        kind: cython.int = self.kind
+        if value is None or (kind >= _TIMESTAMP and _is_nat(value)):
+            self._check_nullable()
+            return None
+        if kind == _INT:
+            return self._integer(value)
+        if kind == _STRING:
+            return self._encodable(self._text(value))
+        if kind in (_DOUBLE, _FLOAT):
+            return self._floating(value)
+        if kind >= _TIMESTAMP:
+            return self._timestamp(value)
+        if kind == _BOOL:
+            return self._boolean(value)
+        if kind in (_BYTES, _BINARY):
+            return self._binary(value)
+        if kind == _DECIMAL:
+            return self._decimal(value)
+        if kind == _DATE:
+            return self._date(value)
+        if kind == _TIME:
+            return self._time(value)
+        return self.nested(value)
+
+    # Checks
+
+    @cython.cfunc
+    def _check_nullable(self) -> cython.int:
+        if not self.nullable:
+            raise SchemaMismatchError(f"Column {self.name!r} expects {self.type_text}, not null.")
+        return 0
+
+    @cython.cfunc
+    def _boolean(self, value: object) -> cython.bint:
+        if value is True:
+            return True
+        if value is False:
+            return False
+        raise self._mismatch(value)
+
+    @cython.cfunc
+    def _integer(self, value: object) -> cython.longlong:
+        if type(value) is not int:
+            if isinstance(value, (bool, bytes, str)):
+                raise self._mismatch(value)
+            try:
+                value = int(to_index(value))
+            except TypeError:
+                raise self._mismatch(value) from None
+        high: cython.longlong = _I64_MAX >> (64 - self.limit)
+        try:
+            number: cython.longlong = value
+        except OverflowError:
+            raise self._out_of_range(value) from None
+        if number > high or number < -high - 1:
+            raise self._out_of_range(value)
+        return number
+
+    @cython.cfunc
+    def _text(self, value: object) -> str:
+        if type(value) is not str:
+            if not isinstance(value, str):
+                raise self._mismatch(value)
+            value = str.__str__(value)  # the characters, whatever a subclass shows
+        if self.limit and len(value) > self.limit:
+            raise self._out_of_range(value)
+        return value
+
+    @cython.cfunc
+    def _encodable(self, text: str) -> str:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise self._out_of_range(text) from None
+        return text
+
+    @cython.cfunc
+    def _floating(self, value: object) -> cython.double:
+        if type(value) is not float:
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise self._mismatch(value)
+            try:
+                value = float(value)
+            except OverflowError:
+                raise self._out_of_range(value) from None
+        number: cython.double = value
+        # Infinities and NaN have a place in 32 bits; finite numbers beyond the range do not.
+        if self.width == 4 and (number > _FLOAT_MAX or number < -_FLOAT_MAX) and number - number == 0:
+            raise self._out_of_range(value)
+        return number
+
+    @cython.cfunc
+    def _binary(self, value: object) -> bytes:
+        if type(value) is not bytes:
+            if not isinstance(value, (bytes, bytearray, memoryview)):
+                raise self._mismatch(value)
+            value = bytes(value)
+        if self.kind == _BINARY and len(value) != self.limit:
+            raise self._out_of_range(value)
+        return value
+
+    @cython.cfunc
+    def _decimal(self, value: object) -> object:
+        if isinstance(value, Decimal):
+            try:
+                unscaled = int(_EXACT.to_integral_exact(_EXACT.scaleb(value, self.scale)))
+            except (DecimalException, ValueError, OverflowError):
+                raise self._out_of_range(value) from None
+        elif isinstance(value, int) and not isinstance(value, bool):
+            unscaled = value * 10**self.scale
+        else:
+            raise self._mismatch(value)
+        if abs(unscaled) >= self.decimal_limit:
+            raise self._out_of_range(value)
+        return unscaled
+
+    @cython.cfunc
+    def _date(self, value: object) -> cython.longlong:
+        if type(value) is not date and (not isinstance(value, date) or isinstance(value, datetime)):
+            raise self._mismatch(value)
+        return _epoch_days(value)
+
+    @cython.cfunc
+    def _time(self, value: object) -> cython.longlong:
+        if not isinstance(value, time) or value.tzinfo is not None:
+            raise self._mismatch(value)
+        if cython.compiled:
+            second: cython.longlong = time_hour(value) * 3600 + time_minute(value) * 60 + time_second(value)
+            return _in_units(second, time_microsecond(value), self.limit)
+        else:
+            return _in_units(value.hour * 3600 + value.minute * 60 + value.second, value.microsecond, self.limit)
+
+    @cython.cfunc
+    def _timestamp(self, value: object) -> cython.longlong:
+        seconds: cython.longlong
+        microsecond: cython.longlong
+        nanosecond: cython.longlong = 0
+        exact: cython.bint = type(value) is datetime
+        if not exact and not isinstance(value, datetime):
+            raise self._mismatch(value)
+        zone = _zone(value) if exact else value.tzinfo
+        offset = None
+        if zone is not None:
+            if self.kind != _TIMESTAMP_LTZ:
+                raise self._mismatch(value)
+            if zone is not UTC:
+                offset = value.utcoffset()
+                if offset is None:
+                    raise self._mismatch(value)
+        if exact:
+            seconds = _epoch_days(value) * 86_400 + _second_of_day(value)
+            microsecond = _microsecond(value)
+            if offset is not None:
+                seconds -= _whole_seconds(offset)
+                microsecond -= offset.microseconds
+                if microsecond < 0:
+                    microsecond += 1_000_000
+                    seconds -= 1
+        else:
+            # A subclass may hold more than the fields of a datetime, as pandas.Timestamp does.
+            delta = value - (_EPOCH if zone is None else _EPOCH_UTC)
+            seconds = _whole_seconds(delta)
+            microsecond = delta.microseconds
+            nanosecond = getattr(delta, "nanoseconds", 0)
+        if self.limit <= 1_000_000:
+            return _in_units(seconds, microsecond, self.limit)
+        if seconds > _NANOSECOND_RANGE_SECONDS or seconds < -_NANOSECOND_RANGE_SECONDS:
+            raise self._out_of_range(value)
+        return _in_units(seconds, microsecond, self.limit) + nanosecond
+
+    @cython.cfunc
+    def _mismatch(self, value: object) -> object:
+        given = type(value).__name__
+        if getattr(value, "tzinfo", None) is not None:
+            given += " with a time zone"
+        return SchemaMismatchError(f"Column {self.name!r} expects {self.type_text}, not {given} ({_shown(value)}).")
+
+    @cython.cfunc
+    def _out_of_range(self, value: object) -> object:
+        return SchemaMismatchError(
+            f"Column {self.name!r} expects {self.type_text}; {type(value).__name__} {_shown(value)} does not fit."
+        )
+
+    # Buffers
+
+    @cython.cfunc
+    @cython.inline
+    def _values_size(self, rows: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        if self.kind == _BOOL:
+            return (rows + 7) // 8
+        return (rows + 1 if self.variable else rows) * self.width
+
+    @cython.cfunc
+    def _make_room(self, row: cython.Py_ssize_t) -> cython.int:
+        first: cython.bint = self.capacity == 0
+        capacity: cython.Py_ssize_t = _FIRST_CAPACITY if first else self.capacity * 2
+        if capacity <= row:
+            capacity = (row + 8) // 8 * 8
+        _resize(self.values, self._values_size(capacity))
+        self.values_at = _bytes_of(self.values)
+        if first and self.variable:
+            _put_int(self.values_at, 0, 4, 0)
+        if self.validity is not None:
+            _resize(self.validity, capacity // 8)
+            self.validity_at = _bytes_of(self.validity)
+        self.capacity = capacity
+        return 0
+
+    @cython.cfunc
+    @cython.inline
+    def _place(self, row: cython.Py_ssize_t) -> cython.int:
+        """Make a row's place ready for a value that is not null."""
+        if row >= self.capacity:
+            self._make_room(row)
+        if self.validity is not None:
+            self.validity_at[row >> 3] |= 1 << (row & 7)
+        return 0
+
+    @cython.cfunc
+    def _put_null(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        k: cython.Py_ssize_t
+        if self.kind == _NESTED:
+            return self._put_array(row, None)
+        if self.validity is None:
+            # Everything before was not null.
+            self.validity = bytearray(b"\xff") * ((max(self.capacity, row + 1) + 7) // 8)
+            self.validity_at = _bytes_of(self.validity)
+        self._place(row)
+        self.validity_at[row >> 3] &= 0xFF ^ (1 << (row & 7))
+        if self.variable:
+            _put_int(self.values_at, row + 1, 4, _int32_at(self.values_at, row))
+        elif self.kind == _BOOL:
+            self.values_at[row >> 3] &= 0xFF ^ (1 << (row & 7))
+        else:
+            for k in range(row * self.width, (row + 1) * self.width):
+                self.values_at[k] = 0
+        return 0
+
+    @cython.cfunc
+    def _put_integer(self, row: cython.Py_ssize_t, number: cython.longlong) -> cython.Py_ssize_t:
+        self._place(row)
+        _put_int(self.values_at, row, self.width, number)
+        return 0
+
+    @cython.cfunc
+    def _put_floating(self, row: cython.Py_ssize_t, number: cython.double) -> cython.Py_ssize_t:
+        self._place(row)
+        _put_float(self.values_at, row, self.width, number)
+        return 0
+
+    @cython.cfunc
+    def _put_bool(self, row: cython.Py_ssize_t, value: cython.bint) -> cython.Py_ssize_t:
+        self._place(row)
+        if value:
+            self.values_at[row >> 3] |= 1 << (row & 7)
+        else:
+            self.values_at[row >> 3] &= 0xFF ^ (1 << (row & 7))
+        return 0
+
+    @cython.cfunc
+    def _put_decimal(self, row: cython.Py_ssize_t, unscaled: object) -> cython.Py_ssize_t:
+        if self.limit == 0:
+            content: bytes = unscaled.to_bytes(16, "little", signed=True)
+            return self._put_fixed(row, content)
+        number: cython.longlong = unscaled
+        self._place(row)
+        _put_int(self.values_at, 2 * row, 8, number)
+        _put_int(self.values_at, 2 * row + 1, 8, -1 if number < 0 else 0)
+        return 0
+
+    @cython.cfunc
+    def _put_fixed(self, row: cython.Py_ssize_t, content: bytes) -> cython.Py_ssize_t:
+        source: cython.p_uchar = content
+        self._place(row)
+        _copy(self.values_at, row * self.width, source, 0, self.width)
+        return 0
+
+    @cython.cfunc
+    def _put_text(self, row: cython.Py_ssize_t, text: str) -> cython.Py_ssize_t:
+        try:
+            if cython.compiled:
+                size: cython.Py_ssize_t = 0
+                characters: cython.p_const_char = PyUnicode_AsUTF8AndSize(text, cython.address(size))
+                return self._put_data(row, cython.cast(cython.p_uchar, characters), size)
+            else:
+                encoded = text.encode()
+                return self._put_data(row, encoded, len(encoded))
+        except UnicodeEncodeError:
+            raise self._out_of_range(text) from None
+
+    @cython.cfunc
+    def _put_bytes(self, row: cython.Py_ssize_t, content: bytes) -> cython.Py_ssize_t:
+        source: cython.p_uchar = content
+        return self._put_data(row, source, len(content))
+
+    @cython.cfunc
+    def _put_data(self, row: cython.Py_ssize_t, source: cython.p_uchar, size: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        self._place(row)
+        start: cython.Py_ssize_t = _int32_at(self.values_at, row)
+        if size > _I32_MAX - start:
+            raise SchemaMismatchError(
+                f"Column {self.name!r}: the rows take more than {_I32_MAX} bytes; write fewer at a time."
+            )
+        end: cython.Py_ssize_t = start + size
+        if end > self.data_capacity:
+            capacity: cython.Py_ssize_t = max(end, 2 * self.data_capacity, _FIRST_CAPACITY)
+            _resize(self.data, capacity)
+            self.data_at = _bytes_of(self.data)
+            self.data_capacity = capacity
+        _copy(self.data_at, start, source, 0, size)
+        _put_int(self.values_at, row + 1, 4, end)
+        return size
+
+    @cython.cfunc
+    def _put_array(self, row: cython.Py_ssize_t, array: object) -> cython.Py_ssize_t:
+        del self.arrays[row:]
+        self.arrays.append(array)
+        return 0 if array is None else array.nbytes
+
+
+@cython.cclass
 class RowAppender:
-    """Checks Python rows against column kinds and collects physical values, one list per column."""
+    """Checks Python rows against column kinds and collects them as Arrow buffers."""
 
     _names: tuple
-    _kinds: tuple
-    _kind_codes: bytes
-    _nested: tuple
     _columns: list
-    _scratch: list
     _width: cython.Py_ssize_t
+    _row_count: cython.Py_ssize_t
     _fixed_bytes: cython.Py_ssize_t
-    _variable_bytes: cython.Py_ssize_t
+    _busy: cython.bint
 
     def __init__(self, names: Sequence[str], kinds: Sequence[Any], nested: Sequence[Any]) -> None:
         """`nested` has, for a nested column, a function that checks a value and returns an Arrow array of it."""
         self._names = tuple(names)
-        self._kinds = tuple(kinds)
-        self._kind_codes = bytes([kind.kind for kind in kinds])
-        self._nested = tuple(nested)
+        self._columns = [_Column(name, kind, check) for name, kind, check in zip(names, kinds, nested, strict=True)]
         self._width = len(self._names)
+        self._row_count = 0
         self._fixed_bytes = sum(kind.fixed_size_bytes for kind in kinds) + (len(self._names) + 7) // 8
-        self._variable_bytes = 0
-        self._columns = [[] for _ in names]
-        self._scratch = [None] * len(self._names)
+        self._busy = False
 
     def append(self, row: object) -> int:
         """Take a row; returns the bytes it adds, about. A row that does not fit raises and changes nothing."""
         i: cython.Py_ssize_t
-        scratch: list = self._scratch
-        columns: list = self._columns
-        column: list
-        self._convert_row(row)
-        for i in range(self._width):
-            column = columns[i]
-            column.append(scratch[i])
-        return self._fixed_bytes + self._variable_bytes
+        column: _Column
+        size: cython.Py_ssize_t = self._fixed_bytes
+        self._enter()
+        try:
+            fields: object = self._fields(row)
+            for i in range(self._width):
+                column = self._columns[i]
+                size += column.store(self._row_count, fields[i])
+            self._row_count += 1
+        finally:
+            self._busy = False
+        return size
 
     def convert(self, row: object) -> list[Any]:
         """The physical values of a row, without taking it."""
-        self._convert_row(row)
-        return list(self._scratch)
+        i: cython.Py_ssize_t
+        column: _Column
+        values: list = []
+        fields: object = self._fields(row)
+        for i in range(self._width):
+            column = self._columns[i]
+            values.append(column.physical(fields[i]))
+        return values
 
-    def take(self) -> list[list[Any]]:
-        """The columns collected so far; the appender starts anew."""
-        columns: list = self._columns
-        self._columns = [[] for _ in self._names]
-        return columns
+    def take(self) -> tuple[int, list[Any]]:
+        """The number of rows and their columns, see `_Column.take`; the appender starts anew."""
+        self._enter()
+        rows: cython.Py_ssize_t = self._row_count
+        self._row_count = 0
+        self._busy = False
+        return rows, [column.take(rows) for column in self._columns]
 
     @cython.cfunc
-    def _convert_row(self, row: object) -> object:
-        self._variable_bytes = 0
+    def _enter(self) -> cython.int:
+        # Values may run code of their own (__index__, a time zone), and buffers must not change under a row.
+        if self._busy:
+            raise RuntimeError("a row is being appended already; one thread at a time may use a builder")
+        self._busy = True
+        return 0
+
+    @cython.cfunc
+    def _fields(self, row: object) -> object:
+        """The values of a row in column order, a list or tuple."""
         if isinstance(row, dict):
-            self._convert_dict(row)
-        elif isinstance(row, (list, tuple)):
-            self._convert_sequence(row)
-        elif isinstance(row, Mapping):
-            self._convert_dict(dict(row))
-        else:
-            raise SchemaMismatchError(f"A row must be a dict, list or tuple, not {type(row).__name__}.")
-        return None
+            return self._fields_of_dict(row)
+        if isinstance(row, (list, tuple)):
+            if len(row) != self._width:
+                raise SchemaMismatchError(
+                    f"A row of {len(row)} values for {self._width} columns ({', '.join(self._names)})."
+                )
+            return tuple(row)
+        if isinstance(row, Mapping):
+            return self._fields_of_dict(dict(row))
+        raise SchemaMismatchError(f"A row must be a dict, list or tuple, not {type(row).__name__}.")
 
     @cython.cfunc
-    def _convert_dict(self, row: dict) -> object:
+    def _fields_of_dict(self, row: dict) -> list:
         i: cython.Py_ssize_t
         found: cython.Py_ssize_t = 0
-        scratch: list = self._scratch
-        names: tuple = self._names
+        fields: list = []
+        column: _Column
         for i in range(self._width):
-            value = row.get(names[i], _MISSING)
-            if value is _MISSING:
-                if not self._kinds[i].nullable:
-                    raise SchemaMismatchError(
-                        f"Column {names[i]!r} expects {self._kinds[i].type_text}, the row does not have it."
-                    )
-                scratch[i] = None
-                continue
-            found += 1
-            scratch[i] = self._convert_value(i, value)
+            column = self._columns[i]
+            value = row.get(column.name, _MISSING)
+            if value is not _MISSING:
+                found += 1
+            elif column.nullable:
+                value = None
+            else:
+                raise SchemaMismatchError(
+                    f"Column {column.name!r} expects {column.type_text}, the row does not have it."
+                )
+            fields.append(value)
         if found != len(row):
-            unknown = [key for key in row if key not in names]
-            raise SchemaMismatchError(f"The table has no column {unknown[0]!r}; its columns are {', '.join(names)}.")
-        return None
-
-    @cython.cfunc
-    def _convert_sequence(self, row: object) -> object:
-        i: cython.Py_ssize_t
-        scratch: list = self._scratch
-        if len(row) != self._width:
+            unknown = [key for key in row if key not in self._names]
             raise SchemaMismatchError(
-                f"A row of {len(row)} values for {self._width} columns ({', '.join(self._names)})."
+                f"The table has no column {unknown[0]!r}; its columns are {', '.join(self._names)}."
             )
-        for i in range(self._width):
-            scratch[i] = self._convert_value(i, row[i])
-        return None
+        return fields
 
-    @cython.cfunc
-    def _convert_value(self, i: cython.Py_ssize_t, value: object) -> object:
-        kind: cython.int = self._kind_codes[i]
-        if value is None:
-            return self._null(i)
-        if kind == _INT:
-            return self._integer(i, value)
-        if kind == _STRING:
-            return self._string(i, value)
-        if kind in (_DOUBLE, _FLOAT):
-            return self._floating(i, value, kind == _FLOAT)
-        if kind == _BOOL:
-            if value is True or value is False:
-                return value
-            raise self._mismatch(i, value)
-        if kind in (_BYTES, _BINARY):
-            return self._binary(i, value, kind == _BINARY)
-        if kind == _DECIMAL:
-            return self._decimal(i, value)
-        if kind == _DATE:
-            return self._date(i, value)
-        if kind == _TIME:
-            return self._time(i, value)
-        if kind == _NESTED:
-            converted = self._nested[i](value)
-            size: cython.Py_ssize_t = converted.nbytes
-            self._variable_bytes += size
-            return converted
-        return self._timestamp(i, value, kind == _TIMESTAMP_LTZ)
 
-    @cython.cfunc
-    def _null(self, i: cython.Py_ssize_t) -> object:
-        if not self._kinds[i].nullable:
-            raise SchemaMismatchError(f"Column {self._names[i]!r} expects {self._kinds[i].type_text}, not null.")
-        return None
-
-    @cython.cfunc
-    def _integer(self, i: cython.Py_ssize_t, value: object) -> object:
-        if type(value) is not int:
-            if isinstance(value, (bool, bytes, str)):
-                raise self._mismatch(i, value)
-            try:
-                value = int(to_index(value))
-            except TypeError:
-                raise self._mismatch(i, value) from None
-        bits: cython.int = self._kinds[i][1]
-        high: cython.longlong = _I64_MAX >> (64 - bits)
-        try:
-            number: cython.longlong = value
-        except OverflowError:
-            raise self._out_of_range(i, value) from None
-        if number > high or number < -high - 1:
-            raise self._out_of_range(i, value)
-        return value
-
-    @cython.cfunc
-    def _string(self, i: cython.Py_ssize_t, value: object) -> object:
-        if not isinstance(value, str):
-            raise self._mismatch(i, value)
-        text: str = str(value)
-        limit: cython.Py_ssize_t = self._kinds[i][1]
-        if limit and len(text) > limit:
-            raise self._out_of_range(i, value)
-        if text.isascii():
-            self._variable_bytes += len(text)
-            return text
-        try:
-            self._variable_bytes += len(text.encode())
-        except UnicodeEncodeError:
-            raise self._out_of_range(i, value) from None
-        return text
-
-    @cython.cfunc
-    def _floating(self, i: cython.Py_ssize_t, value: object, single: cython.bint) -> object:
-        if type(value) is not float:
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise self._mismatch(i, value)
-            try:
-                value = float(value)
-            except OverflowError:
-                raise self._out_of_range(i, value) from None
-        if single:
-            number: cython.double = value
-            # Infinities and NaN have a place in 32 bits; finite numbers beyond the range do not.
-            if (number > _FLOAT_MAX or number < -_FLOAT_MAX) and number - number == 0:
-                raise self._out_of_range(i, value)
-        return value
-
-    @cython.cfunc
-    def _binary(self, i: cython.Py_ssize_t, value: object, exact: cython.bint) -> object:
-        if type(value) is not bytes:
-            if not isinstance(value, (bytes, bytearray, memoryview)):
-                raise self._mismatch(i, value)
-            value = bytes(value)
-        if exact:
-            if len(value) != self._kinds[i].limit:
-                raise self._out_of_range(i, value)
-        else:
-            self._variable_bytes += len(value)
-        return value
-
-    @cython.cfunc
-    def _decimal(self, i: cython.Py_ssize_t, value: object) -> object:
-        kind = self._kinds[i]
-        if isinstance(value, Decimal):
-            try:
-                shifted = _EXACT.scaleb(value, kind.scale)
-                unscaled = int(shifted)
-            except (DecimalException, ValueError, OverflowError):
-                raise self._out_of_range(i, value) from None
-            if shifted != unscaled:
-                raise self._out_of_range(i, value)
-        elif isinstance(value, int) and not isinstance(value, bool):
-            unscaled = value * 10**kind.scale
-        else:
-            raise self._mismatch(i, value)
-        if abs(unscaled) >= kind.limit:
-            raise self._out_of_range(i, value)
-        return unscaled
-
-    @cython.cfunc
-    def _date(self, i: cython.Py_ssize_t, value: object) -> object:
-        if type(value) is not date and (not isinstance(value, date) or isinstance(value, datetime)):
-            raise self._mismatch(i, value)
-        ordinal: cython.longlong = value.toordinal()
-        return ordinal - _EPOCH_ORDINAL
-
-    @cython.cfunc
-    def _time(self, i: cython.Py_ssize_t, value: object) -> object:
-        if not isinstance(value, time) or value.tzinfo is not None:
-            raise self._mismatch(i, value)
-        hour: cython.longlong = value.hour
-        minute: cython.longlong = value.minute
-        second: cython.longlong = value.second
-        microsecond: cython.longlong = value.microsecond
-        units: cython.longlong = self._kinds[i][1]
-        return _in_units(hour * 3600 + minute * 60 + second, microsecond, units)
-
-    @cython.cfunc
-    def _timestamp(self, i: cython.Py_ssize_t, value: object, with_zone: cython.bint) -> object:
-        if type(value) is not datetime:
-            if not isinstance(value, datetime):
-                raise self._mismatch(i, value)
-            if value != value:  # pandas.NaT is a datetime
-                return self._null(i)
-        zone = value.tzinfo
-        if zone is None:
-            delta = value - _EPOCH
-        elif with_zone and (zone is UTC or value.utcoffset() is not None):
-            delta = value - _EPOCH_UTC
-        else:
-            raise self._mismatch(i, value)
-        days: cython.longlong = delta.days
-        second_of_day: cython.longlong = delta.seconds
-        microsecond: cython.longlong = delta.microseconds
-        units: cython.longlong = self._kinds[i][1]
-        seconds: cython.longlong = days * 86_400 + second_of_day
-        if units <= 1_000_000:
-            return _in_units(seconds, microsecond, units)
-        if seconds > _NANOSECOND_RANGE_SECONDS or seconds < -_NANOSECOND_RANGE_SECONDS:
-            raise self._out_of_range(i, value)
-        nanoseconds: cython.longlong = getattr(delta, "nanoseconds", 0)
-        return _in_units(seconds, microsecond, units) + nanoseconds
-
-    @cython.cfunc
-    def _mismatch(self, i: cython.Py_ssize_t, value: object) -> object:
-        given = type(value).__name__
-        if getattr(value, "tzinfo", None) is not None:
-            given += " with a time zone"
-        return SchemaMismatchError(
-            f"Column {self._names[i]!r} expects {self._kinds[i].type_text}, not {given} ({_shown(value)})."
-        )
-
-    @cython.cfunc
-    def _out_of_range(self, i: cython.Py_ssize_t, value: object) -> object:
-        return SchemaMismatchError(
-            f"Column {self._names[i]!r} expects {self._kinds[i].type_text}; "
-            f"{type(value).__name__} {_shown(value)} does not fit."
-        )
+@cython.cfunc
+@cython.inline
+def _is_nat(value: object) -> cython.bint:
+    """pandas.NaT is a datetime."""
+    return type(value) is not datetime and isinstance(value, datetime) and value != value
 
 
 @cython.cfunc
@@ -460,6 +852,13 @@ def _shown(value: object) -> str:
     except ValueError:
         return "too large to show"
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+@cython.cfunc
+def _whole_seconds(delta: object) -> cython.longlong:
+    days: cython.longlong = delta.days
+    seconds: cython.longlong = delta.seconds
+    return days * 86_400 + seconds
 
 
 @cython.cfunc
@@ -1068,6 +1467,34 @@ def _take_timestamps(rows: _Rows, valid: cython.p_uchar, units: cython.longlong)
             raise CorruptDataError(f"row {i}: {millis} ms and {nanos} ns are no timestamp")
         out[i] = millis * units + nanos // (1_000_000 // units)
     return out_bytes
+
+
+# --- Checks of Arrow columns ----------------------------------------------------------------------------------------
+
+
+def are_strings_sound(offsets: Any, data: Any, start: int, count: int, text: bool) -> bool:
+    """Whether `count` strings lie in `data` one behind the other, and in ASCII if they are `text`.
+
+    `offsets` are int32, those from `start` on count. False is no verdict for text: it may be UTF-8 all the same.
+    """
+    i: cython.Py_ssize_t
+    first: cython.Py_ssize_t = start
+    last: cython.Py_ssize_t = first + count
+    if first < 0 or last < first or len(offsets) // 4 <= last:
+        return False
+    ends: cython.p_int = _as_int32(_pointer(offsets))
+    # No early end in these loops: C compilers then work on many values at a time.
+    descents: cython.int = 0
+    for i in range(first, last):
+        descents |= ends[i + 1] < ends[i]
+    if descents or ends[first] < 0 or ends[last] > len(data):
+        return False
+    seen: cython.uchar = 0
+    if text and ends[last] > ends[first]:
+        content: cython.p_uchar = _pointer(data)
+        for i in range(ends[first], ends[last]):
+            seen |= content[i]
+    return seen < 0x80
 
 
 # --- Buckets --------------------------------------------------------------------------------------------------------

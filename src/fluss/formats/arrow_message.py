@@ -2,6 +2,8 @@
 
 Only what the checks need is read: where the body is, which buffers it holds and how large they become. pyarrow would
 trust the announced sizes, and a few bytes can announce terabytes.
+
+Messages of a codec may hold buffers that are stored raw; pyarrow can't write such, so `RawTemplate` does.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ _MESSAGE_HEADER_TYPE: Final = 1
 _MESSAGE_HEADER: Final = 2
 _MESSAGE_BODY_LENGTH: Final = 3
 _BATCH_LENGTH: Final = 0
+_BATCH_NODES: Final = 1
 _BATCH_BUFFERS: Final = 2
 _BATCH_COMPRESSION: Final = 3
 
@@ -33,6 +36,8 @@ _I64: Final = struct.Struct("<q")
 _I32: Final = struct.Struct("<i")
 _U32: Final = struct.Struct("<I")
 _U16: Final = struct.Struct("<H")
+_RAW_PREFIX: Final = _I64.pack(_STORED_RAW)
+_PADDING: Final = [bytes(size) for size in range(8)]
 
 
 class RecordBatchMessage(NamedTuple):
@@ -75,6 +80,75 @@ def _parse(view: memoryview) -> RecordBatchMessage:
     if decoded_size > DECODED_SIZE_MAX_BYTES:
         raise CorruptDataError(f"Arrow message: would take {decoded_size} bytes, more than {DECODED_SIZE_MAX_BYTES}")
     return RecordBatchMessage(row_count, body_start, body_size, decoded_size, compressed, has_raw)
+
+
+class MessageLayout(NamedTuple):
+    """Where the numbers of a message lie, counted from its start. Only for messages of our own: nothing is checked."""
+
+    body_start: int
+    row_count_at: int
+    body_size_at: int
+    nodes_at: int
+    nodes_size_bytes: int
+    buffers_at: int
+    buffer_count: int
+
+    @classmethod
+    def of(cls, view: memoryview) -> MessageLayout:
+        body_start = _PREFIX_BYTES + _PREFIX.unpack_from(view, 0)[1]
+        message = _target(view, _PREFIX_BYTES)
+        batch = _target(view, _field(view, message, _MESSAGE_HEADER))
+        nodes = _target(view, _field(view, batch, _BATCH_NODES))
+        buffers = _target(view, _field(view, batch, _BATCH_BUFFERS))
+        return cls(
+            body_start,
+            _field(view, batch, _BATCH_LENGTH),
+            _field(view, message, _MESSAGE_BODY_LENGTH),
+            nodes + 4,
+            _U32.unpack_from(view, nodes)[0] * 2 * _I64.size,
+            buffers + 4,
+            _U32.unpack_from(view, buffers)[0],
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """What all batches of a schema have in common."""
+        return self.nodes_size_bytes, self.buffer_count
+
+
+class RawTemplate:
+    """Makes messages of a codec in which every buffer is stored raw, from plain messages of the same shape.
+
+    A buffer of some bytes becomes larger by compression, and setting up the codec for it takes longer than all else.
+    """
+
+    __slots__ = ("_head", "_layout", "_numbers")
+
+    def __init__(self, compressed: memoryview) -> None:
+        """`compressed` is any message of the codec that has rows and a body."""
+        self._layout = MessageLayout.of(compressed)
+        self._head = bytes(compressed[: self._layout.body_start])
+        self._numbers = struct.Struct(f"<{2 * self._layout.buffer_count}q")
+
+    def fill(self, plain: memoryview, layout: MessageLayout) -> bytearray:
+        own = self._layout
+        message = bytearray(self._head)
+        message[own.row_count_at : own.row_count_at + 8] = plain[layout.row_count_at : layout.row_count_at + 8]
+        nodes_end = layout.nodes_at + layout.nodes_size_bytes
+        message[own.nodes_at : own.nodes_at + own.nodes_size_bytes] = plain[layout.nodes_at : nodes_end]
+        numbers = list(self._numbers.unpack_from(plain, layout.buffers_at))
+        for at in range(0, len(numbers), 2):
+            size = numbers[at + 1]
+            start = layout.body_start + numbers[at]
+            numbers[at] = len(message) - own.body_start
+            if size:
+                numbers[at + 1] = size + _I64.size
+                message += _RAW_PREFIX
+                message += plain[start : start + size]
+                message += _PADDING[-size % 8]
+        self._numbers.pack_into(message, own.buffers_at, *numbers)
+        _I64.pack_into(message, own.body_size_at, len(message) - own.body_start)
+        return message
 
 
 def _buffers(metadata: memoryview, batch: int) -> tuple[int, ...]:

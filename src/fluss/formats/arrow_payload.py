@@ -15,7 +15,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
-from fluss.formats.arrow_message import parse_record_batch_message
+from fluss.formats import kernel
+from fluss.formats.arrow_message import MessageLayout, RawTemplate, parse_record_batch_message
 from fluss.formats.log_batch import CHANGE_TYPE_MAX, BatchHeader, BufferLike, payload_of
 from fluss.model.errors import CorruptDataError
 from fluss.model.table_options import ARROW_COMPRESSION, ARROW_ZSTD_LEVEL, check_properties
@@ -25,9 +26,21 @@ ZSTD_LEVEL_DEFAULT: Final = 3
 # Arrow's thread pool costs about 0.1 ms per batch; from this size on, working on columns side by side pays for it.
 THREADED_SIZE_MIN_BYTES: Final = 512 << 10
 
+# Buffers up to this size on average are stored raw: compressing them takes five times as long and saves nothing.
+RAW_BUFFER_SIZE_MAX_BYTES: Final = 48
+_RAW_ROWS_MAX: Final = 8 * RAW_BUFFER_SIZE_MAX_BYTES  # a value takes a bit at least
+_RAW_MESSAGE_SIZE_MAX_BYTES: Final = 16 << 10  # a batch whose message is larger is not even tried
+
+# From this row count on, looking at strings in our own way is quicker than Arrow's validation of a batch.
+_OWN_VALIDATION_ROWS_MIN: Final = 256
+
 _WITHOUT_THREADS: Final = ipc.IpcReadOptions(use_threads=False)
+_BOOL: Final = pa.bool_()
+_STRING: Final = pa.string()
+_BINARY: Final = pa.binary()
 _ALIGNMENT_BYTES: Final = 8
 _END_OF_STREAM_BYTES: Final = 8
+_raw_templates: dict[tuple[Compression, int, int], RawTemplate] = {}
 _CHANGE_TYPES: Final = bytes(range(CHANGE_TYPE_MAX + 1))
 
 
@@ -68,6 +81,24 @@ def encode(batch: pa.RecordBatch, codec: Codec) -> pa.Buffer:
         return pa.py_buffer(b"")
     if codec.compression is Compression.NONE:
         return batch.serialize()
+    if batch.num_rows <= _RAW_ROWS_MAX and ipc.get_record_batch_size(batch) <= _RAW_MESSAGE_SIZE_MAX_BYTES:
+        plain = memoryview(batch.serialize()).cast("B")
+        layout = MessageLayout.of(plain)
+        if 0 < len(plain) - layout.body_start <= RAW_BUFFER_SIZE_MAX_BYTES * layout.buffer_count:
+            return pa.py_buffer(_raw_template(batch, codec, layout).fill(plain, layout))
+    return _encode_compressed(batch, codec)
+
+
+def _raw_template(batch: pa.RecordBatch, codec: Codec, layout: MessageLayout) -> RawTemplate:
+    key = (codec.compression, *layout.shape)
+    template = _raw_templates.get(key)
+    if template is None:
+        template = RawTemplate(memoryview(_encode_compressed(batch, codec)).cast("B"))
+        _raw_templates[key] = template
+    return template
+
+
+def _encode_compressed(batch: pa.RecordBatch, codec: Codec) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     # The total is quick to get but counts all of a slice's parent, so it only rules threads out.
     use_threads = batch.get_total_buffer_size() >= THREADED_SIZE_MIN_BYTES and batch.nbytes >= THREADED_SIZE_MIN_BYTES
@@ -93,11 +124,42 @@ def decode(buf: BufferLike | pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
             batch = ipc.read_record_batch(_aligned_copy(payload), schema)
         else:
             batch = ipc.read_record_batch(payload, schema)
-        # In full: offsets that point outside their buffer crash whoever follows them, and anyone may have written them.
-        batch.validate(full=True)
+        _validate(batch)
     except (pa.ArrowException, OSError) as error:
         raise CorruptDataError(f"Arrow payload: {error}") from error
     return batch
+
+
+def _validate(batch: pa.RecordBatch) -> None:
+    """Raise `pa.ArrowException` unless all values can be used safely.
+
+    In full: offsets that point outside their buffer crash whoever follows them, and anyone may have written them.
+    """
+    if not kernel.COMPILED or batch.num_rows < _OWN_VALIDATION_ROWS_MIN:
+        batch.validate(full=True)
+        return
+    batch.validate()
+    for column in batch.columns:
+        if not _is_sound_string_column(column):
+            column.validate(full=True)
+
+
+def _is_sound_string_column(column: pa.Array) -> bool:
+    """Arrow looks at every string by itself, which takes most of the time of reading a batch; text is mostly ASCII."""
+    text = column.type.equals(_STRING)
+    if not text and not column.type.equals(_BINARY):
+        return False
+    validity, offsets, data = column.buffers()
+    if offsets is None or data is None:
+        return False
+    if column.null_count:
+        # A wrong null count is as dangerous as wrong offsets.
+        valid = pa.Array.from_buffers(_BOOL, len(column), [None, validity], 0, column.offset)
+        if valid.true_count + column.null_count != len(column):
+            return False
+    return kernel.are_strings_sound(
+        memoryview(offsets).cast("B"), memoryview(data).cast("B"), column.offset, len(column), text
+    )
 
 
 def decode_changes(
@@ -120,7 +182,7 @@ def decode_changes(
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
 def _read_without_threads(payload: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:

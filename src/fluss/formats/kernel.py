@@ -16,6 +16,7 @@ else:
 COMPILED: bool = implementation.COMPILED
 NAME: str = implementation.__name__
 RowAppender = implementation.RowAppender
+are_strings_sound = implementation.are_strings_sound
 bucket_of = implementation.bucket_of
 buckets = implementation.buckets
 decode_columns = implementation.decode_columns

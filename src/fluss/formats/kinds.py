@@ -69,7 +69,6 @@ _FIXED_WIDTH_BYTES: Final = {
     TypeRoot.DOUBLE: 8,
     TypeRoot.DECIMAL: DECIMAL_WIDTH_BYTES,
     TypeRoot.DATE: 4,
-    TypeRoot.TIME: 8,
     TypeRoot.TIMESTAMP: 8,
     TypeRoot.TIMESTAMP_LTZ: 8,
 }
@@ -83,7 +82,7 @@ class Kind(NamedTuple):
     limit: int  # INT: bits; CHAR, BINARY: length, 0 = any; DECIMAL: 10^precision; TIME, TIMESTAMP: units per second
     scale: int  # DECIMAL only
     nullable: bool
-    fixed_size_bytes: int  # for size estimates; variable parts come on top
+    fixed_size_bytes: int  # of the Arrow value, or of its offset when the size varies
     type_text: str
 
 
@@ -104,6 +103,10 @@ def units_per_second(precision: int) -> int:
     return 10 ** (0 if precision == 0 else 3 if precision <= 3 else 6 if precision <= 6 else 9)
 
 
+def _time_width_bytes(units: int) -> int:
+    return 4 if units <= 1_000 else 8
+
+
 def kind_of(data_type: DataType) -> Kind:
     """The checks of a column."""
     root = data_type.root
@@ -116,7 +119,11 @@ def kind_of(data_type: DataType) -> Kind:
         limit = 10**data_type.precision
     elif root in (TypeRoot.TIME, TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ):
         limit = units_per_second(data_type.precision)
-    fixed_size = data_type.length if root is TypeRoot.BINARY else _FIXED_WIDTH_BYTES.get(root, _OFFSET_WIDTH_BYTES)
+    fixed_size = _FIXED_WIDTH_BYTES.get(root, _OFFSET_WIDTH_BYTES)
+    if root is TypeRoot.BINARY:
+        fixed_size = data_type.length
+    elif root is TypeRoot.TIME:
+        fixed_size = _time_width_bytes(limit)
     kind = _KINDS.get(root, KIND_NESTED)
     return Kind(kind, limit, data_type.scale, data_type.nullable, fixed_size, str(data_type))
 
@@ -151,7 +158,7 @@ def _temporal_spec(name: str, data_type: DataType) -> Spec:
         raise SchemaMismatchError(f"Column {name!r} is {data_type}: nested types are not supported in row formats yet.")
     units = units_per_second(data_type.precision)
     if data_type.root is TypeRoot.TIME:
-        width = 4 if units <= 1_000 else 8
+        width = _time_width_bytes(units)
         return Spec(CODE_VARINT, width, max(1_000 // units, 1), max(units // 1_000, 1), 32, 0, _DAY_MS_MAX)
     if units <= 1_000:
         return Spec(CODE_VARINT, 8, 1_000 // units)

@@ -1,7 +1,7 @@
 """The log record batch: the unit that travels on the wire and lies in segments, byte for byte the same.
 
 Offsets and the commit time are outside the checksum, so a server stamps them into a batch without touching the rest.
-Payloads are never copied here except once, when a batch is put together.
+A payload is copied only by `encode_batch`; whoever can send parts takes `encode_header` and the payload as it is.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ _HEADER: Final = struct.Struct(
     "i"  # batch sequence of that writer: -1 = not idempotent
     "i"  # record count
 )
-_CHECKED_FIELDS: Final = struct.Struct("<hBiqii")  # the tail of the header, which the CRC covers
 _BASE_OFFSET: Final = struct.Struct("<q")
 _COMMIT_TIMESTAMP: Final = struct.Struct("<q")
 _CRC: Final = struct.Struct("<I")
@@ -133,6 +132,34 @@ def verify_crc(buf: BufferLike, position: int, header: BatchHeader) -> None:
         )
 
 
+def encode_header(
+    payload: PayloadLike,
+    *,
+    schema_id: int,
+    record_count: int,
+    writer_id: int = NO_WRITER_ID,
+    batch_sequence: int = NO_BATCH_SEQUENCE,
+    change_types: bytes | bytearray | None = None,
+) -> bytearray:
+    """All of a batch that lies before its payload. Without `change_types` the batch is append-only."""
+    payload_bytes = memoryview(payload).nbytes
+    if record_count == 0 and payload_bytes:
+        raise ValueError("a batch without records has no payload")
+    if change_types is not None and len(change_types) != record_count:
+        raise ValueError(f"{len(change_types)} change types for {record_count} records")
+    changes = b"" if change_types is None else change_types
+    attributes = ATTRIBUTE_APPEND_ONLY if change_types is None else 0
+    delta = record_count - 1 if record_count else 0
+    length = LENGTH_MIN_BYTES + len(changes) + payload_bytes
+    header = bytearray(HEADER_SIZE_BYTES)
+    _HEADER.pack_into(
+        header, 0, 0, length, MAGIC, 0, 0, schema_id, attributes, delta, writer_id, batch_sequence, record_count
+    )
+    header += changes
+    _set_crc(header, payload)
+    return header
+
+
 def encode_batch(
     payload: PayloadLike,
     *,
@@ -142,22 +169,16 @@ def encode_batch(
     batch_sequence: int = NO_BATCH_SEQUENCE,
     change_types: bytes | bytearray | None = None,
 ) -> bytearray:
-    """Put a batch together. Without `change_types` it is append-only; an empty batch has no payload."""
-    payload_bytes = memoryview(payload).nbytes
-    if record_count == 0 and payload_bytes:
-        raise ValueError("a batch without records has no payload")
-    if change_types is not None and len(change_types) != record_count:
-        raise ValueError(f"{len(change_types)} change types for {record_count} records")
-    changes = b"" if change_types is None else change_types
-    attributes = ATTRIBUTE_APPEND_ONLY if change_types is None else 0
-    delta = record_count - 1 if record_count else 0
-    checked = _CHECKED_FIELDS.pack(schema_id, attributes, delta, writer_id, batch_sequence, record_count)
-    crc = crc32c(payload, crc32c(changes, crc32c(checked)))
-    length = LENGTH_MIN_BYTES + len(changes) + payload_bytes
-    header = _HEADER.pack(
-        0, length, MAGIC, 0, crc, schema_id, attributes, delta, writer_id, batch_sequence, record_count
+    """Put a batch together in one piece; an empty batch has no payload."""
+    header = encode_header(
+        payload,
+        schema_id=schema_id,
+        record_count=record_count,
+        writer_id=writer_id,
+        batch_sequence=batch_sequence,
+        change_types=change_types,
     )
-    return bytearray().join((header, changes, payload))
+    return bytearray().join((header, payload))
 
 
 def stamp(buf: bytearray | memoryview, position: int, base_offset: int, commit_timestamp_ms: int) -> None:
@@ -166,10 +187,17 @@ def stamp(buf: bytearray | memoryview, position: int, base_offset: int, commit_t
     _COMMIT_TIMESTAMP.pack_into(buf, position + _COMMIT_TIMESTAMP_AT, commit_timestamp_ms)
 
 
-def set_writer(buf: bytearray | memoryview, writer_id: int, batch_sequence: int) -> None:
-    """Give the single batch in `buf` its idempotence identity, in place, and renew the checksum."""
+def set_writer(buf: bytearray | memoryview, writer_id: int, batch_sequence: int, payload: PayloadLike = b"") -> None:
+    """Give a batch its idempotence identity, in place, and renew the checksum.
+
+    `buf` is the single batch, or its header when `payload` is kept beside it.
+    """
     _WRITER.pack_into(buf, _WRITER_AT, writer_id, batch_sequence)
-    _CRC.pack_into(buf, _CRC_AT, crc32c(memoryview(buf)[_CRC_START:]))
+    _set_crc(buf, payload)
+
+
+def _set_crc(header: bytearray | memoryview, payload: PayloadLike) -> None:
+    _CRC.pack_into(header, _CRC_AT, crc32c(payload, crc32c(memoryview(header)[_CRC_START:])))
 
 
 def walk(buf: BufferLike, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:

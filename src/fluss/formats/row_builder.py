@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
 from fluss.formats.kernel import RowAppender
-from fluss.formats.kinds import (
-    DECIMAL_WIDTH_BYTES,
-    KIND_DATE,
-    KIND_DECIMAL,
-    KIND_NESTED,
-    KIND_TIME,
-    KIND_TIMESTAMP,
-    KIND_TIMESTAMP_LTZ,
-    kind_of,
-)
+from fluss.formats.kinds import kind_of
 from fluss.model.arrow_types import arrow_schema, to_arrow
 from fluss.model.errors import SchemaMismatchError
 from fluss.model.schema import Schema
 from fluss.model.types import DataType, TypeRoot
-
-_TEMPORAL_KINDS: Final = (KIND_DATE, KIND_TIME, KIND_TIMESTAMP, KIND_TIMESTAMP_LTZ)
-_ZERO_DECIMAL: Final = bytes(DECIMAL_WIDTH_BYTES)
 
 
 class RowBuilder:
@@ -33,16 +21,20 @@ class RowBuilder:
     Every value is checked when it is appended, so that an error names the row's mistake where it was made and `build`
     can't fail. Digits of a time or timestamp beyond the column's precision are cut off, towards the past; a datetime
     with a time zone is converted to UTC for TIMESTAMP_LTZ, one without is taken as UTC. One thread at a time.
+
+    Scalar columns are collected as Arrow buffers. Only values of nested columns go through `pa.array`, which imports
+    pandas at its first call, where that is installed.
     """
 
-    __slots__ = ("_appender", "_arrow_schema", "_estimated_bytes", "_kinds", "_row_count")
+    __slots__ = ("_appender", "_arrow_schema", "_arrow_types", "_estimated_bytes", "_row_count")
 
     def __init__(self, schema: Schema) -> None:
         columns = schema.columns
         self._arrow_schema = arrow_schema(schema)
-        self._kinds = [kind_of(column.data_type) for column in columns]
+        self._arrow_types = self._arrow_schema.types
         nested = [_nested_check(column.name, column.data_type) for column in columns]
-        self._appender = RowAppender([column.name for column in columns], self._kinds, nested)
+        kinds = [kind_of(column.data_type) for column in columns]
+        self._appender = RowAppender([column.name for column in columns], kinds, nested)
         self._row_count = 0
         self._estimated_bytes = 0
 
@@ -64,40 +56,28 @@ class RowBuilder:
 
     def build(self) -> pa.RecordBatch:
         """The rows so far as a record batch; the builder starts anew."""
-        values = self._appender.take()
+        row_count, columns = self._appender.take()
         self._row_count = 0
         self._estimated_bytes = 0
         arrays = [
-            column_array(kind.kind, field.type, column)
-            for kind, field, column in zip(self._kinds, self._arrow_schema, values, strict=True)
+            _nested_array(arrow_type, column) if isinstance(column, list) else _array(arrow_type, row_count, *column)
+            for arrow_type, column in zip(self._arrow_types, columns, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
 
 
-def column_array(kind: int, arrow_type: pa.DataType, values: list[Any]) -> pa.Array:
-    """An array of a column's type from physical values."""
-    if kind in _TEMPORAL_KINDS:
-        storage = pa.int32() if arrow_type.bit_width == 32 else pa.int64()
-        return pa.array(values, storage).view(arrow_type)
-    if kind == KIND_DECIMAL:
-        return _decimal_array(arrow_type, values)
-    if kind == KIND_NESTED:
-        null = pa.nulls(1, arrow_type)
-        return pa.concat_arrays([null if value is None else value for value in values] or [null.slice(1)])
-    return pa.array(values, arrow_type)
+def _array(
+    arrow_type: pa.DataType, row_count: int, validity: bytearray | None, values: bytearray, data: bytearray | None
+) -> pa.Array:
+    buffers = [None if validity is None else pa.py_buffer(validity), pa.py_buffer(values)]
+    if data is not None:
+        buffers.append(pa.py_buffer(data))
+    return pa.Array.from_buffers(arrow_type, row_count, buffers, 0 if validity is None else -1)
 
 
-def _decimal_array(arrow_type: pa.DataType, unscaled: list[int | None]) -> pa.Array:
-    data = b"".join(
-        [
-            _ZERO_DECIMAL if value is None else value.to_bytes(DECIMAL_WIDTH_BYTES, "little", signed=True)
-            for value in unscaled
-        ]
-    )
-    validity = None
-    if None in unscaled:
-        validity = pa.array([value is not None for value in unscaled], pa.bool_()).buffers()[1]
-    return pa.Array.from_buffers(arrow_type, len(unscaled), [validity, pa.py_buffer(data)])
+def _nested_array(arrow_type: pa.DataType, values: list[pa.Array | None]) -> pa.Array:
+    null = pa.nulls(1, arrow_type)
+    return pa.concat_arrays([null if value is None else value for value in values] or [null.slice(1)])
 
 
 def _nested_check(name: str, data_type: DataType) -> Callable[[Any], pa.Array] | None:

@@ -45,6 +45,16 @@ def test_batches_get_consecutive_numbers_up_to_the_limit_under_way() -> None:
     assert [item.sequence for item in send_all(queue)] == [5]
 
 
+def test_no_batch_runs_so_far_ahead_that_the_server_forgets_one_under_way() -> None:
+    queue = queue_of(*map(batch, range(9)))
+    sent = send_all(queue)
+    for item in sent[1:]:
+        queue.stored(item)  # the answer for number 0 is lost, those of 1 to 4 come
+    assert queue.next_to_send(NOW, IN_FLIGHT_MAX) is None
+    queue.stored(sent[0])
+    assert [item.sequence for item in send_all(queue)] == [5, 6, 7, 8]
+
+
 def test_without_idempotence_batches_have_no_number() -> None:
     queue = queue_of(batch(0))
     assert queue.next_to_send(NOW, 1) is not None

@@ -68,6 +68,49 @@ def test_slices_carry_only_their_rows(codec: Codec) -> None:
     assert arrow_payload.decode(payload, AB).equals(part)
 
 
+@pytest.mark.parametrize("codec", CODECS[1:], ids=CODEC_IDS[1:])
+def test_small_batches_are_stored_raw_under_the_table_s_codec(codec: Codec) -> None:
+    nested = pa.schema(
+        [("l", pa.list_(pa.string())), ("s", pa.struct([("x", pa.int8()), ("y", pa.decimal128(20, 2))]))]
+    )
+    rows = [{"l": ["a", None], "s": {"x": 1, "y": None}}, {"l": None, "s": None}]
+    for batch in (_batch(1), _batch(5), _batch(90).slice(77, 3), pa.RecordBatch.from_pylist(rows, schema=nested)):
+        for _ in range(2):  # the first of a shape makes the template
+            payload = arrow_payload.encode(batch, codec)
+            message = arrow_message.parse_record_batch_message(memoryview(payload).cast("B"))
+            assert message.compressed
+            assert message.row_count == batch.num_rows
+            assert message.body_start + message.body_size_bytes == payload.size
+            assert payload.size % 8 == 0
+            sizes = _announced_sizes(payload)
+            assert sizes
+            assert set(sizes) == {-1}
+            assert ipc.read_record_batch(payload, batch.schema).equals(batch)
+            assert arrow_payload.decode(payload, batch.schema).equals(batch)
+            assert payload.size <= arrow_payload._encode_compressed(batch, codec).size
+    assert -1 not in _announced_sizes(arrow_payload.encode(_batch(100), codec))
+
+
+def test_raw_batches_keep_their_codec_s_number() -> None:
+    lz4, zstd = (arrow_payload.encode(_batch(2), codec).to_pybytes() for codec in CODECS[1:3])
+    assert lz4 != zstd
+    for payload, codec in ((lz4, CODECS[1]), (zstd, CODECS[2])):
+        start = arrow_message.parse_record_batch_message(memoryview(payload)).body_start
+        compressed = memoryview(arrow_payload._encode_compressed(_batch(2), codec)).cast("B")
+        assert len(payload[:start]) == arrow_message.parse_record_batch_message(compressed).body_start
+
+
+def _announced_sizes(payload: pa.Buffer) -> list[int]:
+    view = memoryview(payload).cast("B")
+    layout = arrow_message.MessageLayout.of(view)
+    numbers = struct.unpack_from(f"<{2 * layout.buffer_count}q", view, layout.buffers_at)
+    return [
+        struct.unpack_from("<q", view, layout.body_start + start)[0]
+        for start, size in zip(numbers[::2], numbers[1::2], strict=True)
+        if size
+    ]
+
+
 def test_no_rows_have_no_payload() -> None:
     assert arrow_payload.encode(_batch(0), Codec()).size == 0
     empty = arrow_payload.decode(b"", AB)
@@ -143,6 +186,54 @@ def test_damaged_metadata_raises_nothing_else(codec: Codec) -> None:
             except CorruptDataError:
                 refused += 1
     assert refused > message.body_start
+
+
+STRINGS = pa.schema([("s", pa.string()), ("b", pa.binary()), ("n", pa.string())])
+
+
+def _strings(row_count: int) -> pa.RecordBatch:
+    texts = [f"text {i}" for i in range(row_count)]
+    columns = [texts, [text.encode() for text in texts], [None if i % 5 == 0 else texts[i] for i in range(row_count)]]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(values, kind) for values, kind in zip(columns, STRINGS.types, strict=True)], schema=STRINGS
+    )
+
+
+@pytest.mark.parametrize("row_count", [20, 1000])
+def test_damaged_strings_are_found_as_arrow_finds_them(row_count: int) -> None:
+    payload = arrow_payload.encode(_strings(row_count), CODECS[0]).to_pybytes()
+    body_start = arrow_message.parse_record_batch_message(memoryview(payload)).body_start
+    refused = 0
+    for at in range(body_start, len(payload), 1 + row_count // 50):
+        damaged = bytearray(payload)
+        damaged[at] ^= 0x80
+        batch = ipc.read_record_batch(pa.py_buffer(damaged), STRINGS)
+        try:
+            batch.validate(full=True)
+        except pa.ArrowException:
+            refused += 1
+            with pytest.raises(CorruptDataError):
+                arrow_payload.decode(damaged, STRINGS)
+        else:
+            assert arrow_payload.decode(damaged, STRINGS).equals(batch)
+    assert refused > 10
+
+
+@pytest.mark.parametrize("row_count", [20, 1000])
+@pytest.mark.parametrize("null_count", [1, 3, 1000, 1001])
+def test_wrong_null_count_is_corrupt(row_count: int, null_count: int) -> None:
+    payload = bytearray(arrow_payload.encode(_strings(row_count), CODECS[0]).to_pybytes())
+    layout = arrow_message.MessageLayout.of(memoryview(payload))
+    struct.pack_into("<q", payload, layout.nodes_at + 2 * 16 + 8, null_count)
+    with pytest.raises(CorruptDataError):
+        arrow_payload.decode(payload, STRINGS)
+
+
+def test_text_that_is_not_ascii_comes_back() -> None:
+    schema = pa.schema([("s", pa.string())])
+    batch = pa.RecordBatch.from_pydict({"s": ["ä€😀", None, "a"] * 300}, schema=schema)
+    for codec in CODECS:
+        assert arrow_payload.decode(arrow_payload.encode(batch, codec), schema).equals(batch)
 
 
 def test_announced_sizes_are_checked_before_memory_is_taken() -> None:

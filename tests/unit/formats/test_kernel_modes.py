@@ -172,6 +172,59 @@ def test_any_value_is_taken_or_refused_alike(choice: int, value: Any, nullable: 
 
 
 @needs_both
+@given(table=tables(), refused=st.sets(st.integers(0, 12)))
+def test_buffers_agree(table: tuple[list[Column], list[tuple[Any, ...]]], refused: set[int]) -> None:
+    columns, rows = table
+    last_not_null = [*columns, Column("last", SCALARS[0][0].not_null())]
+
+    def collect(module: Any) -> Any:
+        kinds = [kind_of(column.data_type) for column in last_not_null]
+        appender = module.RowAppender([column.name for column in last_not_null], kinds, [None] * len(kinds))
+        for number, row in enumerate(rows):
+            if number in refused:  # in its last column, when all others are written
+                with pytest.raises(FlussError):
+                    appender.append((*reversed_nulls(row), None))
+            appender.append((*row, True))
+        count, parts = appender.take()
+        return count, [_visible(count, column) for column in parts], appender.take()
+
+    def reversed_nulls(row: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(None if value is not None else other for value, other in zip(row, rows[-1], strict=True))
+
+    one, two = _both(collect)
+    assert one == two
+    assert one[1][0] == len(rows)
+
+
+def _visible(count: int, column: tuple[bytearray | None, bytearray, bytearray | None]) -> list[Any]:
+    """Bits behind the last row have no particular value."""
+    validity, values, data = column
+    bits = None if validity is None else [validity[i >> 3] >> (i & 7) & 1 for i in range(count)]
+    if len(values) == (count + 7) // 8 and data is None:
+        return [bits, [values[i >> 3] >> (i & 7) & 1 for i in range(count)]]
+    return [bits, values, data]
+
+
+@needs_both
+@given(
+    ends=st.lists(st.one_of(st.integers(0, 12), st.integers(-(1 << 31), (1 << 31) - 1)), max_size=6),
+    data=st.binary(max_size=12),
+    start=st.integers(-1, 3),
+    text=st.booleans(),
+    in_order=st.booleans(),
+)
+def test_soundness_of_strings_agrees(ends: list[int], data: bytes, start: int, text: bool, in_order: bool) -> None:
+    ends = sorted(ends) if in_order else ends
+    offsets = b"".join(end.to_bytes(4, "little", signed=True) for end in ends)
+    count = max(len(ends) - 1 - start, 0)
+    one, two = _both(lambda k: k.are_strings_sound(memoryview(offsets), memoryview(data), start, count, text))
+    assert one == two
+    used = ends[start:] if start >= 0 else []
+    expected = bool(used) and used == sorted(used) and used[0] >= 0 and used[-1] <= len(data)
+    assert one[1] == (expected and (not text or data[used[0] : used[-1]].isascii()))
+
+
+@needs_both
 @pytest.mark.parametrize("row", [{}, {"x": 1, "y": 2}, {"y": 2}, [], [1, 2], 5, None, "x", {1: 2}, range(1)])
 def test_shapes_are_refused_alike(row: Any) -> None:
     kind = kind_of(SCALARS[3][0].not_null())

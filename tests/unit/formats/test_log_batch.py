@@ -88,6 +88,19 @@ def test_writer_can_be_set_again() -> None:
     assert (header.writer_id, header.batch_sequence) == (1 << 40, 9)
 
 
+@pytest.mark.parametrize("change_types", [None, b"\x01\x02\x03"], ids=["append", "changes"])
+def test_header_and_payload_are_the_batch(change_types: bytes | None) -> None:
+    payload = pa.py_buffer(b"payload")
+    header = log_batch.encode_header(payload, schema_id=2, record_count=3, change_types=change_types)
+    whole = log_batch.encode_batch(payload, schema_id=2, record_count=3, change_types=change_types)
+    assert header + b"payload" == whole
+    assert len(header) == HEADER_SIZE_BYTES + len(change_types or b"")
+    log_batch.set_writer(header, 1 << 40, 9, payload)
+    log_batch.set_writer(whole, 1 << 40, 9)
+    assert header + b"payload" == whole
+    log_batch.verify_crc(whole, 0, log_batch.parse_header(whole))
+
+
 def test_change_types_lie_before_the_payload() -> None:
     batch = log_batch.encode_batch(b"payload", schema_id=2, record_count=3, change_types=b"\x01\x02\x03")
     header = log_batch.parse_header(batch)

@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import enum
 import math
+import os
+import pickle
+import subprocess
+import sys
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from types import MappingProxyType
@@ -12,8 +16,9 @@ import pandas
 import pyarrow as pa
 import pytest
 
+from fluss.formats import kernel
 from fluss.formats.row_builder import RowBuilder
-from fluss.formats.row_reader import to_rows
+from fluss.formats.row_reader import to_rows, to_tuples
 from fluss.model.errors import SchemaMismatchError
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataField, DataType, DataTypes
@@ -29,6 +34,55 @@ class _Row(NamedTuple):
 
 class Colour(enum.IntEnum):
     RED = 3
+
+
+class Shade(str, enum.Enum):  # noqa: UP042 - its str() is not its characters, unlike a StrEnum's
+    DARK = "dark"
+
+
+EVERY_SCALAR: list[tuple[DataType, Any]] = [
+    (DataTypes.boolean(), True),
+    (DataTypes.tinyint(), -1),
+    (DataTypes.smallint(), -2),
+    (DataTypes.int(), -3),
+    (DataTypes.bigint(), -4),
+    (DataTypes.float(), 0.5),
+    (DataTypes.double(), 0.25),
+    (DataTypes.char(5), "ä"),
+    (DataTypes.string(), "text"),
+    (DataTypes.binary(3), b"abc"),
+    (DataTypes.bytes(), b""),
+    (DataTypes.decimal(10, 2), Decimal("-1.25")),
+    (DataTypes.decimal(38, 0), Decimal(-(10**37))),
+    (DataTypes.date(), date(1969, 12, 31)),
+    (DataTypes.time(3), time(1, 2, 3)),
+    (DataTypes.time(6), time(1, 2, 3, 4)),
+    (DataTypes.timestamp(6), datetime(1969, 1, 1, 0, 0, 0, 1)),
+    (DataTypes.timestamp(9), datetime(1969, 1, 1, 0, 0, 0, 1)),
+    (DataTypes.timestamp_ltz(3), datetime(2024, 1, 1, tzinfo=UTC)),
+]
+
+# pyarrow imports pandas, where it is installed, in many a place; that takes a second.
+WITHOUT_PANDAS = """
+import importlib.util, pickle, sys
+from fluss.formats import arrow_payload
+from fluss.formats.row_builder import RowBuilder
+from fluss.formats.row_reader import to_rows
+from fluss.model.schema import Column, Schema
+
+types, values = zip(*pickle.load(sys.stdin.buffer))
+builder = RowBuilder(Schema.of([Column(f"c{i}", data_type) for i, data_type in enumerate(types)]))
+for count in (1, 500):
+    for _ in range(count):
+        builder.append(values)
+    builder.append([None] * len(types))
+    batch = builder.build()
+    for codec in arrow_payload.Codec(arrow_payload.Compression.NONE), arrow_payload.Codec():
+        rows = to_rows(arrow_payload.decode(arrow_payload.encode(batch, codec), batch.schema))
+        assert tuple(rows[0].values()) == values and set(rows[-1].values()) == {None}, rows
+assert arrow_payload.decode(b"", batch.schema).num_rows == 0
+print(importlib.util.find_spec("pandas") is not None, "pandas" in sys.modules)
+"""
 
 
 def _one(data_type: DataType, value: Any) -> Any:
@@ -258,3 +312,100 @@ def test_numbers_of_numpy_and_timestamps_of_pandas() -> None:
 def test_batch_has_the_table_s_arrow_schema() -> None:
     builder = RowBuilder(SCHEMA)
     assert builder.build().schema == pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+
+
+def test_characters_of_a_text_subclass_count() -> None:
+    assert _one(DataTypes.string(), Shade.DARK) == "dark"
+
+
+@pytest.mark.parametrize("precision", [0, 3, 6, 9])
+@pytest.mark.parametrize(
+    "zone",
+    [None, UTC, EAST, timezone(-timedelta(hours=3, seconds=7, microseconds=5))],
+    ids=["none", "utc", "2h", "odd"],
+)
+def test_timestamps_are_exact(precision: int, zone: timezone | None) -> None:
+    moments = [
+        datetime(1969, 12, 31, 23, 59, 59, 999_999),
+        datetime(1970, 1, 1),
+        datetime(1900, 2, 28, 23, 59, 59, 1),
+        datetime(2000, 2, 29, 12, 0, 0, 500_000),
+    ]
+    if precision < 9:
+        moments += [datetime.min, datetime.max]
+    epoch = datetime(1970, 1, 1, tzinfo=zone and UTC)
+    builder = RowBuilder(Schema.of([Column("t", DataTypes.timestamp_ltz(precision))]))
+    expected = []
+    for moment in moments:
+        aware = moment.replace(tzinfo=zone)
+        builder.append((aware,))
+        microseconds = (aware - epoch) // timedelta(microseconds=1)
+        expected.append(microseconds * 1_000 if precision == 9 else microseconds // 10 ** (6 - precision))
+    assert builder.build().column(0).view(pa.int64()).to_pylist() == expected
+
+
+def test_every_day_of_the_calendar() -> None:
+    builder = RowBuilder(Schema.of([Column("d", DataTypes.date())]))
+    ordinals = range(1, date.max.toordinal() + 1, 1 if kernel.COMPILED else 97)
+    for ordinal in ordinals:
+        builder.append((date.fromordinal(ordinal),))
+    epoch = date(1970, 1, 1).toordinal()
+    days = builder.build().column(0).view(pa.int32()).to_pylist()
+    assert days == [ordinal - epoch for ordinal in ordinals]
+
+
+@pytest.mark.parametrize("row_count", [63, 64, 65, 1000])
+def test_refused_rows_leave_nothing_behind(row_count: int) -> None:
+    columns = [Column(f"c{index}", data_type) for index, (data_type, _) in enumerate(EVERY_SCALAR)]
+    builder = RowBuilder(Schema.of([*columns, Column("last", DataTypes.boolean().not_null())]))
+    rows = [
+        tuple(None if (number + index) % 3 == 0 else value for index, (_, value) in enumerate(EVERY_SCALAR))
+        for number in range(row_count)
+    ]
+    for number, row in enumerate(rows):
+        size = builder.estimated_bytes
+        with pytest.raises(SchemaMismatchError):
+            builder.append((*rows[(number + 1) % row_count], None))
+        assert (builder.row_count, builder.estimated_bytes) == (number, size)
+        builder.append((*row, True))
+    batch = builder.build()
+    batch.validate(full=True)
+    assert to_tuples(batch) == [(*row, True) for row in rows]
+    assert builder.build().num_rows == 0
+
+
+def test_a_column_is_refused_more_than_offsets_can_reach() -> None:
+    builder = RowBuilder(Schema.of([Column("b", DataTypes.bytes())]))
+    builder.append((b"0123456789",))
+    with pytest.raises(SchemaMismatchError, match="'b': the rows take more than 2147483647 bytes; write fewer"):
+        builder.append((bytes((1 << 31) - 10),))  # zeros that are not touched take no memory
+    builder.append((b"x",))
+    assert to_rows(builder.build()) == [{"b": b"0123456789"}, {"b": b"x"}]
+
+
+def test_a_value_s_own_code_can_not_use_the_builder() -> None:
+    class Number:
+        def __init__(self, action: str) -> None:
+            self.action = action
+
+        def __index__(self) -> int:
+            builder.append((2,)) if self.action == "append" else builder.build()
+            return 1
+
+    builder = RowBuilder(Schema.of([Column("x", DataTypes.int())]))
+    builder.append((7,))
+    for action in ("append", "build"):
+        with pytest.raises(RuntimeError, match="one thread at a time"):
+            builder.append((Number(action),))
+    assert to_rows(builder.build()) == [{"x": 7}]
+
+
+def test_rows_need_no_pandas_on_their_whole_way() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PANDAS],
+        input=pickle.dumps(EVERY_SCALAR),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout.split() == [b"True", b"False"]
