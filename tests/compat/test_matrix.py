@@ -93,14 +93,10 @@ def _clients(address: str, pyfluss: PeerFactory[PyflussPeer], java: PeerFactory[
     return clients
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "our server",
-        pytest.param("our server, java too", marks=pytest.mark.compat),
-        pytest.param("apache fluss", marks=pytest.mark.compat),
-    ],
-)
+OUR_SERVER = ["our server", pytest.param("our server, java too", marks=pytest.mark.compat)]
+
+
+@pytest.fixture(scope="module", params=[*OUR_SERVER, pytest.param("apache fluss", marks=pytest.mark.compat)])
 def cluster(request: pytest.FixtureRequest, pyfluss_peers: PeerFactory[PyflussPeer]) -> Iterator[Cluster]:
     fixture = "apache_fluss" if request.param == "apache fluss" else "our_server"
     server: FlussServer | ApacheFluss = request.getfixturevalue(fixture)
@@ -200,11 +196,10 @@ def test_what_one_drops_nobody_sees(cluster: Cluster, database: str) -> None:
             assert other.list_tables(database) == [], (dropper, name)
 
 
+@pytest.mark.parametrize("cluster", OUR_SERVER, indirect=True)
 def test_rows_survive_a_restart_for_everyone(
     our_server: FlussServer, cluster: Cluster, database: str, request: pytest.FixtureRequest
 ) -> None:
-    if cluster.server is not our_server:
-        return  # the real cluster's own restart is the launcher's business
     cluster.create_table("pyfluss", database, "restarted", SMALL)
     rows = [{"id": i, "name": "before"} for i in range(100)]
     for client in cluster.clients.values():

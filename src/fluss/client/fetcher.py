@@ -14,7 +14,7 @@ from fluss.client.fetch_wire import BucketAnswer, parse_fetch_response
 from fluss.client.fetched import FetchedBatch
 from fluss.client.offsets import CLIENT_FOLLOWER_ID, list_offsets
 from fluss.formats.log_batch import walk
-from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
+from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import ServerNode, TableInfo
 from fluss.model.offsets import EARLIEST_OFFSET, OffsetSpec
 from fluss.protocol import api_keys
@@ -97,7 +97,8 @@ class Fetcher:
 
     def _failed(self, cursor: Cursor, answer: BucketAnswer) -> bool:
         error = server_error(answer.item.error_code, answer.item.error_message)
-        if error.is_retriable:
+        # A batch that is corrupt on the server's disk stays so, whatever the code means for writers.
+        if error.is_retriable and not isinstance(error, CorruptDataError):
             cursor.in_trouble(error, time.monotonic())
         else:
             cursor.error = self._named(cursor, error)

@@ -15,7 +15,7 @@ from fluss.client.fetcher import Fetcher
 from fluss.client.metadata import Metadata
 from fluss.client.offsets import BucketKey
 from fluss.client.retry import pause_s
-from fluss.model.errors import FlussError
+from fluss.model.errors import ConnectError, FlussError
 from fluss.model.infos import ServerNode
 from fluss.model.paths import TablePath
 
@@ -181,6 +181,9 @@ class Prefetcher:
             self._changed = asyncio.get_running_loop().create_future()
         changed = self._changed
         answer = await self._fetcher.send(node, cursors, wait=True)
+        for cursor in cursors:
+            if isinstance(cursor.trouble, ConnectError):
+                cursor.trouble = None  # it is there again; another loss of the connection is a new trouble
         try:
             waiting: list[asyncio.Future[Any]] = [answer, changed]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

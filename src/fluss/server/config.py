@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from fluss.model.descriptor import BUCKET_COUNT_MAX
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.server.limits import Limits
+from fluss.storage.log import SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES_MAX
 
 DURABILITIES: Final = ("fsync", "os")
 PORT_DEFAULT: Final = 9123
@@ -36,6 +37,7 @@ class ServerConfig:
     advertise: Address | None = None  # None: the address at which a client reached us
     durability: str = "fsync"
     default_bucket_number: int = 1
+    segment_size_bytes: int = SEGMENT_SIZE_BYTES
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -45,6 +47,8 @@ class ServerConfig:
             raise _bad(f"durability must be one of {', '.join(DURABILITIES)}, not {self.durability!r}")
         if not 1 <= self.default_bucket_number <= BUCKET_COUNT_MAX:
             raise _bad(f"default.bucket.number must be from 1 to {BUCKET_COUNT_MAX}, not {self.default_bucket_number}")
+        if not 1 <= self.segment_size_bytes <= SEGMENT_SIZE_BYTES_MAX:
+            raise _bad(f"log.segment.file-size must be from 1 to {SEGMENT_SIZE_BYTES_MAX} bytes")
 
 
 # Key in fluss.toml, type of its value, field of ServerConfig.
@@ -55,6 +59,7 @@ _KEYS: Final[dict[str, tuple[type, str]]] = {
     "advertise": (str, "advertise"),
     "durability": (str, "durability"),
     "default.bucket.number": (int, "default_bucket_number"),
+    "log.segment.file-size": (int, "segment_size_bytes"),
 }
 
 

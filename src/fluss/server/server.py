@@ -52,7 +52,8 @@ class Server:
         """Open the data directory and listen; requests are answered when this returns."""
         loop = asyncio.get_running_loop()
         durability = cast(Literal["fsync", "os"], self._config.durability)
-        storage = await Storage.open(StorageOptions(self._config.data_dir, durability))
+        options = StorageOptions(self._config.data_dir, durability, self._config.segment_size_bytes)
+        storage = await Storage.open(options)
         try:
             self._context = context = ServerContext(self._config, storage, loop)
             listening = _bind(self._config.host, self._config.port)

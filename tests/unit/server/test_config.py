@@ -28,13 +28,14 @@ def test_file_then_flags(tmp_path: Path) -> None:
         host = "0.0.0.0"
         port = 1
         default.bucket.number = 3
+        log.segment.file-size = 4096
         [limits]
         frame_bytes_max = 1000
         connections-max = 7
     """
     config = load(tmp_path, text, port=2, advertise="h:3", data_dir=None)
     assert config == ServerConfig(
-        Path("/srv/x"), "0.0.0.0", 2, Address("h", 3), "fsync", 3, Limits(frame_bytes_max=1000, connections_max=7)
+        Path("/srv/x"), "0.0.0.0", 2, Address("h", 3), "fsync", 3, 4096, Limits(frame_bytes_max=1000, connections_max=7)
     )
 
 
@@ -54,6 +55,7 @@ def test_every_limit_can_be_set(tmp_path: Path) -> None:
         ("host = 1", "host must be a string"),
         ("durability = 'never'", "durability must be one of fsync, os"),
         ("default.bucket.number = 0", "default.bucket.number"),
+        ("log.segment.file-size = 0", "log.segment.file-size"),
         ("advertise = 'h'", "HOST:PORT"),
         ("[limits]\nnonsense = 1", "unknown limit 'nonsense'"),
         ("[limits]\nconnections_max = 0", "limits.connections_max must be a positive integer"),
