@@ -29,7 +29,7 @@ THREADED_SIZE_MIN_BYTES: Final = 512 << 10
 # Buffers up to this size on average are stored raw: compressing them takes five times as long and saves nothing.
 RAW_BUFFER_SIZE_MAX_BYTES: Final = 48
 _RAW_ROWS_MAX: Final = 8 * RAW_BUFFER_SIZE_MAX_BYTES  # a value takes a bit at least
-_RAW_MESSAGE_SIZE_MAX_BYTES: Final = 16 << 10  # a batch whose message is larger is not even tried
+_RAW_COLUMN_SIZE_MAX_BYTES: Final = 512  # with metadata; a batch that takes more on average is not even tried
 
 # From this row count on, looking at strings in our own way is quicker than Arrow's validation of a batch.
 _OWN_VALIDATION_ROWS_MIN: Final = 256
@@ -81,7 +81,8 @@ def encode(batch: pa.RecordBatch, codec: Codec) -> pa.Buffer:
         return pa.py_buffer(b"")
     if codec.compression is Compression.NONE:
         return batch.serialize()
-    if batch.num_rows <= _RAW_ROWS_MAX and ipc.get_record_batch_size(batch) <= _RAW_MESSAGE_SIZE_MAX_BYTES:
+    size_max = _RAW_COLUMN_SIZE_MAX_BYTES * batch.num_columns
+    if batch.num_rows <= _RAW_ROWS_MAX and ipc.get_record_batch_size(batch) <= size_max:
         plain = memoryview(batch.serialize()).cast("B")
         layout = MessageLayout.of(plain)
         if 0 < len(plain) - layout.body_start <= RAW_BUFFER_SIZE_MAX_BYTES * layout.buffer_count:
