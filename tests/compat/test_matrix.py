@@ -145,6 +145,22 @@ def test_every_codec_is_read_by_everyone(cluster: Cluster, database: str, codec:
         ]
 
 
+@pytest.mark.parametrize("codec", ["LZ4_FRAME", "ZSTD"])
+def test_batches_too_small_to_compress_are_read_by_everyone(cluster: Cluster, database: str, codec: str) -> None:
+    """Their buffers are stored as they are under the table's codec; a server that projects must keep them so."""
+    table = f"tiny_{codec.lower()}"
+    properties = {"table.log.arrow.compression.type": codec}
+    cluster.create_table("ours", database, table, COLUMNS, properties=properties)
+    rows = [FULL, EMPTY, FULL]
+    for row in rows:
+        cluster.clients["ours"].append_rows(database, table, [row])
+    for reader, client in cluster.clients.items():
+        assert client.scan_rows(database, table) == rows, reader
+        for columns in (["text"], ["flag", "text", "huge"], ["number", "instant_ms"], ["blob"]):
+            expected = [{name: row[name] for name in columns} for row in rows]
+            assert client.scan_rows(database, table, columns=columns) == expected, (reader, columns)
+
+
 def test_everyone_tails_everyone(cluster: Cluster, database: str) -> None:
     cluster.create_table("pyfluss", database, "tailed", SMALL)
     tails = {name: client.start_tail(database, "tailed") for name, client in cluster.clients.items()}

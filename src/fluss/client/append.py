@@ -66,8 +66,6 @@ class AppendWriterCore:
         self.preparing: deque[Chunk] = deque()
         """Closed chunks in order, until the sender has put their batches into the buckets' queues."""
         sender.register(self)
-        # The first conversion imports pandas where it is installed: half a second that the I/O loop must not spend.
-        pa.array([0])
 
     @property
     def table_path(self) -> TablePath:

@@ -82,7 +82,7 @@ class BucketQueue:
                 self.writer_id, self._next_sequence = writer_id, 0
             batch.writer_id, batch.sequence = self.writer_id, self._next_sequence
             self._next_sequence = 0 if self._next_sequence == _SEQUENCE_MAX else self._next_sequence + 1
-            set_writer(batch.data, batch.writer_id, batch.sequence)
+            set_writer(batch.header, batch.writer_id, batch.sequence, batch.payload)
         self.in_flight.append(batch)
         return batch
 

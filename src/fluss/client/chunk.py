@@ -11,7 +11,7 @@ import pyarrow as pa
 from fluss.client.handles import Outcome, WriteHandle
 from fluss.formats import arrow_payload
 from fluss.formats.arrow_payload import Codec
-from fluss.formats.log_batch import encode_batch
+from fluss.formats.log_batch import encode_header
 from fluss.formats.row_builder import RowBuilder
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
@@ -25,12 +25,25 @@ Split = Callable[[pa.RecordBatch], list[tuple[int, pa.RecordBatch]]]
 class WireBatch:
     """One encoded log batch of one bucket, with its place in the writer's sequence once it was sent."""
 
-    __slots__ = ("attempts", "bucket", "chunk", "data", "in_doubt", "row_count", "sequence", "writer_id")
+    __slots__ = (
+        "attempts",
+        "bucket",
+        "chunk",
+        "header",
+        "in_doubt",
+        "payload",
+        "row_count",
+        "sequence",
+        "size_bytes",
+        "writer_id",
+    )
 
-    def __init__(self, chunk: Chunk, bucket: int, data: bytearray, row_count: int) -> None:
+    def __init__(self, chunk: Chunk, bucket: int, header: bytearray, payload: memoryview, row_count: int) -> None:
         self.chunk = chunk
         self.bucket = bucket
-        self.data = data
+        self.header = header
+        self.payload = payload
+        self.size_bytes = len(header) + len(payload)
         self.row_count = row_count
         self.attempts = 0
         self.writer_id = -1
@@ -131,15 +144,15 @@ class Encoder:
             chunk.batches.clear()
 
     def _encode(self, chunk: Chunk, bucket: int, rows: pa.RecordBatch) -> None:
-        data = encode_batch(
-            arrow_payload.encode(rows, self._codec), schema_id=self._info.schema_id, record_count=rows.num_rows
-        )
-        if len(data) <= self._request_size_bytes_max:
-            chunk.batches.append(WireBatch(chunk, bucket, data, rows.num_rows))
+        payload = memoryview(arrow_payload.encode(rows, self._codec)).cast("B")
+        header = encode_header(payload, schema_id=self._info.schema_id, record_count=rows.num_rows)
+        batch = WireBatch(chunk, bucket, header, payload, rows.num_rows)
+        if batch.size_bytes <= self._request_size_bytes_max:
+            chunk.batches.append(batch)
             return
         if rows.num_rows == 1:
             raise InvalidRequestError(
-                f"One row for table {self._info.table_path} takes {len(data)} bytes on the wire; the limit "
+                f"One row for table {self._info.table_path} takes {batch.size_bytes} bytes on the wire; the limit "
                 f"writer.request-max-size leaves {self._request_size_bytes_max}.",
                 ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
             )

@@ -31,17 +31,17 @@ _RECORDS_TAG = bytes([pb.PbProduceLogBucketRequest.RECORDS_FIELD_NUMBER << 3 | 2
 
 
 def request_parts(
-    table_id: int, acks: int, timeout_ms: int, batches: Iterable[tuple[int, BytesLike]]
+    table_id: int, acks: int, timeout_ms: int, batches: Iterable[tuple[int, BytesLike, BytesLike]]
 ) -> list[BytesLike]:
-    """The body of a ProduceLog request for (bucket, records) pairs, in parts."""
+    """The body of a ProduceLog request for batches (bucket, header, payload), in parts."""
     parts: list[BytesLike] = [
         pb.ProduceLogRequest(acks=acks, table_id=table_id, timeout_ms=timeout_ms).SerializeToString()
     ]
-    for bucket, records in batches:
+    for bucket, header, payload in batches:
+        size_bytes = len(header) + len(payload)
         head = pb.PbProduceLogBucketRequest(bucket_id=bucket).SerializePartialToString()
-        head += _RECORDS_TAG + _varint(len(records))
-        parts.append(_BUCKETS_REQ_TAG + _varint(len(head) + len(records)) + head)
-        parts.append(records)
+        head += _RECORDS_TAG + _varint(size_bytes)
+        parts += (_BUCKETS_REQ_TAG + _varint(len(head) + size_bytes) + head, header, payload)
     return parts
 
 

@@ -110,7 +110,7 @@ class Sender:
                 writer.finished(chunk, _named(chunk.error, chunk.row_count, "", writer.table_path))
                 continue
             chunk.unfinished = len(chunk.batches)
-            self._release(chunk, chunk.reserved_bytes - sum(len(batch.data) for batch in chunk.batches))
+            self._release(chunk, chunk.reserved_bytes - sum(batch.size_bytes for batch in chunk.batches))
             for batch in chunk.batches:
                 queue = self._queue(writer.info, batch.bucket)
                 queue.waiting.append(batch)
@@ -131,7 +131,7 @@ class Sender:
         chunk = batch.chunk
         if error is not None and chunk.error is None:
             chunk.error = _named(error, batch.row_count, f"bucket {batch.bucket} of ", chunk.writer.table_path)
-        self._release(chunk, len(batch.data))
+        self._release(chunk, batch.size_bytes)
         chunk.unfinished -= 1
         if chunk.unfinished == 0:
             chunk.writer.finished(chunk, chunk.error)
@@ -200,11 +200,11 @@ class Sender:
         size_bytes = 0
         for queue in queues:
             batch = queue.sent(self._ids.current if self._idempotent else None)
-            if batches and size_bytes + len(batch.data) > self._request_size_bytes_max:
+            if batches and size_bytes + batch.size_bytes > self._request_size_bytes_max:
                 self._send(connection, batches)
                 batches, size_bytes = [], 0
             batches.append((queue, batch))
-            size_bytes += len(batch.data)
+            size_bytes += batch.size_bytes
         self._send(connection, batches)
 
     def _send(self, connection: Connection, batches: list[tuple[BucketQueue, WireBatch]]) -> None:
@@ -214,7 +214,7 @@ class Sender:
             batches[0][0].info.table_id,
             self._acks,
             self._timeout_ms,
-            ((batch.bucket, batch.data) for _, batch in batches),
+            ((batch.bucket, batch.header, batch.payload) for _, batch in batches),
         )
         try:
             future = connection.send(api_keys.PRODUCE_LOG, parts, timeout_s)

@@ -10,7 +10,7 @@ import pytest
 
 from fluss.client.bucket_queue import NOT_NUMBERED, BucketQueue, earlier_than
 from fluss.client.chunk import WireBatch
-from fluss.formats.log_batch import encode_batch, parse_header
+from fluss.formats.log_batch import encode_header, parse_header
 
 IN_FLIGHT_MAX = 5
 NOW = 100.0
@@ -19,7 +19,12 @@ LATER = 200.0
 
 def batch(number: int, deadline: float = 1e9) -> WireBatch:
     chunk = cast(Any, SimpleNamespace(deadline=deadline))
-    return WireBatch(chunk, 0, encode_batch(bytes([number]), schema_id=1, record_count=1), 1)
+    payload = memoryview(bytes([number]))
+    return WireBatch(chunk, 0, encode_header(payload, schema_id=1, record_count=1), payload, 1)
+
+
+def wire(item: WireBatch) -> bytes:
+    return bytes(item.header) + bytes(item.payload)
 
 
 def queue_of(*batches: WireBatch) -> BucketQueue:
@@ -39,7 +44,7 @@ def test_batches_get_consecutive_numbers_up_to_the_limit_under_way() -> None:
     queue = queue_of(*map(batch, range(7)))
     sent = send_all(queue)
     assert [(item.writer_id, item.sequence) for item in sent] == [(9, number) for number in range(5)]
-    header = parse_header(sent[3].data)
+    header = parse_header(wire(sent[3]))
     assert (header.writer_id, header.batch_sequence) == (9, 3)
     queue.stored(sent[0])
     assert [item.sequence for item in send_all(queue)] == [5]
@@ -59,7 +64,7 @@ def test_without_idempotence_batches_have_no_number() -> None:
     queue = queue_of(batch(0))
     assert queue.next_to_send(NOW, 1) is not None
     sent = queue.sent(None)
-    assert (sent.writer_id, sent.sequence, parse_header(sent.data).writer_id) == (-1, -1, -1)
+    assert (sent.writer_id, sent.sequence, parse_header(wire(sent)).writer_id) == (-1, -1, -1)
     queue.again(sent, NOW, in_doubt=True)
     assert queue.next_to_send(LATER, 1) is sent
 
@@ -168,7 +173,7 @@ def test_whatever_happens_rows_are_stored_once_and_in_order(seed: int) -> None:
         now += 10
         if queue.spent and not queue.in_flight:
             writer_id += 1
-            lost.extend(item.data[-1] for item in queue.renumber())
+            lost.extend(item.payload[-1] for item in queue.renumber())
         while queue.next_to_send(now, IN_FLIGHT_MAX) is not None and chance.random() < 0.9:
             queue.sent(writer_id)
         refusing = False
@@ -181,16 +186,16 @@ def test_whatever_happens_rows_are_stored_once_and_in_order(seed: int) -> None:
             refusing = refusing or fate < 0.1  # a server that lost its leadership refuses what follows, too
             if refusing:
                 queue.again(item, now, in_doubt=False)
-            elif not server.append(item.data):
+            elif not server.append(wire(item)):
                 queue.out_of_order(item, now)
             elif fate < 0.35:
                 queue.again(item, now, in_doubt=True)
             elif fate < 0.38:
                 queue.failed(item)
-                lost.append(item.data[-1])
+                lost.append(item.payload[-1])
             else:
                 queue.stored(item)
-                acknowledged.append(item.data[-1])
+                acknowledged.append(item.payload[-1])
     assert server.stored == sorted(set(server.stored)), f"seed {seed}"
     assert set(acknowledged) <= set(server.stored)
     assert sorted(acknowledged + lost) == list(range(60))
