@@ -15,6 +15,11 @@ from fluss.protocol import messages_pb2 as pb
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZE_BYTES = {_FIXED64: 8, _FIXED32: 4}
 _VARINT_BITS_MAX = 64
+_PATH_TO_RECORDS = (
+    pb.FetchLogResponse.TABLES_RESP_FIELD_NUMBER,
+    pb.PbFetchLogTableResponse.BUCKETS_RESP_FIELD_NUMBER,
+    pb.PbFetchLogBucketResponse.RECORDS_FIELD_NUMBER,
+)
 
 
 class BucketAnswer(NamedTuple):
@@ -36,6 +41,22 @@ def parse_fetch_response(body: memoryview, sender: object) -> list[BucketAnswer]
     except IndexError:
         raise CorruptDataError(f"The answer of {sender} to a fetch is cut short.", ErrorCode.CORRUPT_MESSAGE) from None
     return answers
+
+
+def records_position(body: memoryview) -> int | None:
+    """Where the first records begin in an answer of which only the beginning is there; None if that can't be seen."""
+    position = 0
+    try:
+        for wanted in _PATH_TO_RECORDS:
+            while True:
+                tag, position = _varint(body, position)
+                if tag >> 3 == wanted and tag & 7 == _BYTES:
+                    _, position = _varint(body, position)
+                    break
+                _, position = _skip(body, tag & 7, position)
+    except (IndexError, CorruptDataError):
+        return None
+    return position
 
 
 def _parse_table(table: memoryview, sender: object, answers: list[BucketAnswer]) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import struct
 import threading
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 from fluss.model.errors import CorruptDataError, ErrorCode
 
@@ -88,13 +89,16 @@ def parse_response(frame: memoryview) -> Response:
     return Response(kind, request_id, frame[_RESPONSE_REST.size :])
 
 
+Frame: TypeAlias = bytearray | memoryview
+
+
 class BadLengthError(CorruptDataError):
     """A frame announces a length that can't be right: `frames` came whole before it, `header` is how it begins.
 
     The code is not a retriable one: the same bytes would be refused again.
     """
 
-    def __init__(self, length: int, limit: int, frames: list[bytearray | bytes], header: bytes) -> None:
+    def __init__(self, length: int, limit: int, frames: list[Frame], header: bytes) -> None:
         super().__init__(
             f"A frame announces {length} bytes; the limit is {limit}. "
             "Send smaller batches, or check that both sides speak the Fluss protocol.",
@@ -125,19 +129,33 @@ class FrameReader:
 
     A bad length raises BadLengthError once `header_size_bytes` of that frame are there, so that a server can still say
     whose request it refuses.
+
+    `padding` looks at the beginning of a large frame and says how many bytes to leave free before it in its buffer, so
+    that what matters inside is aligned in memory. `growth_size_bytes` is the step in which large buffers grow: a client
+    that trusts its server takes them whole.
     """
 
     SCRATCH_SIZE_BYTES = 64 << 10
     GROWTH_SIZE_BYTES = 4 << 20
 
-    def __init__(self, frame_size_bytes_max: int = FRAME_SIZE_BYTES_MAX, header_size_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        frame_size_bytes_max: int = FRAME_SIZE_BYTES_MAX,
+        header_size_bytes: int = 0,
+        *,
+        padding: Callable[[memoryview], int] | None = None,
+        growth_size_bytes: int = GROWTH_SIZE_BYTES,
+    ) -> None:
         self._frame_size_bytes_max = frame_size_bytes_max
         self._header_size_bytes = header_size_bytes
+        self._padding = padding
+        self._growth_size_bytes = growth_size_bytes
         self._scratch: bytearray | None = None  # None: nothing is left, the shared one is used
         self._start = 0  # first unread byte of scratch
         self._end = 0  # one past the last byte read into scratch
-        self._large: bytearray | None = None  # the frame under way, when it does not fit into scratch
-        self._large_size = 0
+        self._large: bytearray | None = None  # padding and the frame under way, when it does not fit into scratch
+        self._large_padding = 0
+        self._large_size = 0  # sizes include the padding
         self._large_filled = 0
 
     @property
@@ -148,14 +166,14 @@ class FrameReader:
     @property
     def large_frame_size_bytes(self) -> int:
         """The size of the frame under way once it has a buffer of its own, otherwise 0."""
-        return self._large_size if self._large is not None else 0
+        return self._large_size - self._large_padding if self._large is not None else 0
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes go; never empty."""
         if self._large is not None:
             if self._large_filled == len(self._large):
                 # A new buffer, not extend(): the event loop may still hold a view of the old one.
-                grown = bytearray(min(self._large_size, max(self.GROWTH_SIZE_BYTES, 2 * len(self._large))))
+                grown = bytearray(min(self._large_size, max(self._growth_size_bytes, 2 * len(self._large))))
                 grown[: self._large_filled] = self._large
                 self._large = grown
             return memoryview(self._large)[self._large_filled :]
@@ -168,13 +186,14 @@ class FrameReader:
             self._start, self._end = 0, len(rest)
         return memoryview(scratch)[self._end :]
 
-    def buffer_updated(self, size_bytes: int) -> list[bytearray | bytes]:
+    def buffer_updated(self, size_bytes: int) -> list[Frame]:
         """The frames (without their length) that the last `size_bytes` read completed; each is the caller's to keep."""
-        frames: list[bytearray | bytes] = []
+        frames: list[Frame] = []
         if self._large is not None:
             self._large_filled += size_bytes
             if self._large_filled == self._large_size:
-                frames.append(self._large)
+                padding = self._large_padding
+                frames.append(memoryview(self._large)[padding:] if padding else self._large)
                 self._large = None
             return frames
         scratch = _shared.scratch if self._scratch is None else self._scratch
@@ -200,8 +219,10 @@ class FrameReader:
 
     def _begin_large(self, length: int, received: memoryview) -> None:
         # No more than has come: it grows when it is read on, and until then a paused connection holds only this.
-        self._large = bytearray(received)
-        self._large_size, self._large_filled = length, len(received)
+        padding = self._large_padding = 0 if self._padding is None else self._padding(received)
+        self._large = bytearray(padding)
+        self._large += received
+        self._large_size, self._large_filled = padding + length, padding + len(received)
         self._start = self._end
 
     def _keep_rest(self, scratch: bytearray) -> None:

@@ -141,7 +141,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- requests
 
-    def _receive(self, received: list[bytearray | bytes]) -> None:
+    def _receive(self, received: list[frames.Frame]) -> None:
         if received:
             self._release_frame()
         for frame in received:

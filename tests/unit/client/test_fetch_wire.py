@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluss.client.fetch_wire import parse_fetch_response
+from fluss.client.fetch_wire import parse_fetch_response, records_position
 from fluss.model.errors import FlussError
 from fluss.protocol import messages_pb2 as pb
 
@@ -26,6 +26,21 @@ tables = st.builds(
     pb.PbFetchLogTableResponse, table_id=st.integers(0, 2**63 - 1), buckets_resp=st.lists(buckets, max_size=4)
 )
 responses = st.builds(pb.FetchLogResponse, tables_resp=st.lists(tables, max_size=3))
+
+
+@given(st.binary(max_size=50), st.binary(min_size=300, max_size=400), st.integers(0, 2**63 - 1))
+def test_the_first_records_are_found_in_the_beginning_of_an_answer(head: bytes, records: bytes, number: int) -> None:
+    info = pb.PbRemoteLogFetchInfo(remote_log_tablet_dir=head.hex())
+    bucket = pb.PbFetchLogBucketResponse(
+        bucket_id=1, high_watermark=number, remote_log_fetch_info=info, records=records
+    )
+    table = pb.PbFetchLogTableResponse(table_id=number, buckets_resp=[bucket])
+    body = memoryview(pb.FetchLogResponse(tables_resp=[table]).SerializeToString())
+    position = records_position(body[:-200])
+    assert position is not None
+    assert bytes(body[position:]) == records
+    assert records_position(body[: position - 3]) is None
+    assert records_position(memoryview(pb.FetchLogResponse().SerializeToString())) is None
 
 
 @given(responses)

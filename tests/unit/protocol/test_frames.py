@@ -82,3 +82,10 @@ def test_a_hostile_length_costs_no_memory() -> None:
 def test_absurd_lengths_are_refused(length: bytes) -> None:
     with pytest.raises(CorruptDataError, match="limit"):
         feed(FrameReader(), length, 4)
+
+
+@pytest.mark.parametrize("padding", [0, 3, 7])
+def test_large_frames_lie_where_the_reader_is_told(padding: int) -> None:
+    reader = FrameReader(padding=lambda beginning: padding if beginning[0] == 2 else 0, growth_size_bytes=1 << 20)
+    bodies = [b"\x01" * 100_000, b"\x02" * 3_000_000, b"\x02", b"\x02" * 70_000]
+    assert feed(reader, stream(bodies), 50_000) == bodies
