@@ -183,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(ConnectError(f"The connection to {self.address} was ended: {error}"))
 
     def _padding(self, beginning: memoryview) -> int:
-        """Puts the records of a fetch on an Arrow boundary: then all batches of a bucket lie right, and none is copied."""
+        """Puts the records of a fetch on an Arrow boundary: then all its batches lie right, and none is copied."""
         if len(beginning) < frames.RESPONSE_HEADER_SIZE_BYTES:
             return 0
         response = frames.parse_response(beginning)

@@ -115,7 +115,7 @@ class Session:
         """Whether nothing is queued, running or unanswered."""
         return not self._open and self._running is None
 
-    def receive(self, frame: bytes | bytearray) -> None:
+    def receive(self, frame: frames.Frame) -> None:
         """Execute a request now, or when its turn comes."""
         request = frames.parse_request(memoryview(frame))
         call = Call(self, request, len(frame))
