@@ -5,11 +5,9 @@ Every client creates, appends, scans and tails on every server, and reads what t
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -22,49 +20,7 @@ from tests.peers.fixtures import PeerFactory
 from tests.peers.javaclient import JavaPeer
 from tests.peers.peer import Row
 from tests.peers.pyfluss import PyflussPeer
-
-COLUMNS = {
-    "flag": "BOOLEAN",
-    "tiny": "TINYINT",
-    "small": "SMALLINT",
-    "number": "INT",
-    "big": "BIGINT",
-    "single": "FLOAT",
-    "exact": "DOUBLE",
-    "text": "STRING",
-    "blob": "BYTES",
-    "fixed": "BINARY(4)",
-    "price": "DECIMAL(10, 2)",
-    "huge": "DECIMAL(38, 10)",
-    "day": "DATE",
-    "clock": "TIME(3)",
-    "wall": "TIMESTAMP(6)",
-    "wall_ms": "TIMESTAMP(3)",
-    "instant": "TIMESTAMP_LTZ(6)",
-    "instant_ms": "TIMESTAMP_LTZ(3)",
-}
-FULL: Row = {
-    "flag": True,
-    "tiny": -128,
-    "small": 32_767,
-    "number": -(2**31),
-    "big": 2**63 - 1,
-    "single": 1.5,
-    "exact": 2.718281828459045,
-    "text": "Stra\u00dfe, \u6cb3, \U0001f30a",
-    "blob": b"\x00\x01\xfe\xff",
-    "fixed": b"abcd",
-    "price": Decimal("-12345678.90"),
-    "huge": Decimal("1234567890123456789012345678.0123456789"),
-    "day": dt.date(1969, 12, 31),
-    "clock": dt.time(23, 59, 59, 999_000),
-    "wall": dt.datetime(2026, 2, 28, 12, 34, 56, 123_456),
-    "wall_ms": dt.datetime(1999, 12, 31, 23, 59, 59, 999_000),
-    "instant": dt.datetime(2026, 2, 28, 12, 34, 56, 654_321, tzinfo=dt.UTC),
-    "instant_ms": dt.datetime(1901, 2, 28, 12, 34, 56, 654_000, tzinfo=dt.UTC),
-}
-EMPTY: Row = dict.fromkeys(COLUMNS)
-SMALL = {"id": "INT", "name": "STRING"}
+from tests.peers.samples import COLUMNS, EMPTY, FULL, SMALL
 
 
 @dataclass

@@ -162,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
         _log.warning("%s: %s The connection is closed.", self.peer, error)
         self._last_word(error.header, error)
 
-    def _last_word(self, frame: frames.Frame, error: FlussError | None) -> None:
+    def _last_word(self, frame: frames.Frame | bytes, error: FlussError | None) -> None:
         """Answer the request that begins with `frame` with an error, then close the connection."""
         assert self._transport is not None
         assert error is not None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,52 +15,11 @@ from tests.peers.javaclient import JavaPeer
 from tests.peers.jsonlines import PeerError
 from tests.peers.peer import Peer, Row
 from tests.peers.pyfluss import PyflussPeer
+from tests.peers.samples import COLUMNS, EMPTY, FULL, SMALL
 
 from fluss.testing import ApacheFluss, Direction, FaultProxy, ProcessFailedError
 
 pytestmark = pytest.mark.compat
-
-COLUMNS = {
-    "flag": "BOOLEAN",
-    "tiny": "TINYINT",
-    "small": "SMALLINT",
-    "number": "INT",
-    "big": "BIGINT",
-    "single": "FLOAT",
-    "exact": "DOUBLE",
-    "text": "STRING",
-    "blob": "BYTES",
-    "fixed": "BINARY(4)",
-    "price": "DECIMAL(10, 2)",
-    "huge": "DECIMAL(38, 10)",
-    "day": "DATE",
-    "clock": "TIME(3)",
-    "wall": "TIMESTAMP(6)",
-    "wall_ms": "TIMESTAMP(3)",
-    "instant": "TIMESTAMP_LTZ(6)",
-}
-
-FULL: Row = {
-    "flag": True,
-    "tiny": -128,
-    "small": 32_767,
-    "number": -(2**31),
-    "big": 2**63 - 1,
-    "single": 1.5,
-    "exact": 2.718281828459045,
-    "text": "Straße, 河, 🌊",
-    "blob": b"\x00\x01\xfe\xff",
-    "fixed": b"abcd",
-    "price": Decimal("-12345678.90"),
-    "huge": Decimal("1234567890123456789012345678.0123456789"),
-    "day": dt.date(1969, 12, 31),
-    "clock": dt.time(23, 59, 59, 999_000),
-    "wall": dt.datetime(2026, 2, 28, 12, 34, 56, 123_456),
-    "wall_ms": dt.datetime(1999, 12, 31, 23, 59, 59, 999_000),
-    "instant": dt.datetime(2026, 2, 28, 12, 34, 56, 654_321, tzinfo=dt.UTC),
-}
-EMPTY: Row = dict.fromkeys(COLUMNS)
-SMALL_COLUMNS = {"id": "INT", "name": "STRING"}
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +65,7 @@ def test_each_reads_every_scalar_type_the_other_wrote(
 def test_records_carry_bucket_offset_time_and_change(
     apache_fluss: ApacheFluss, pyfluss: PyflussPeer, java: JavaPeer, database: str
 ) -> None:
-    java.create_table(database, "buckets", SMALL_COLUMNS, bucket_count=3, bucket_keys=["id"])
+    java.create_table(database, "buckets", SMALL, bucket_count=3, bucket_keys=["id"])
     apache_fluss.await_table(database, "buckets")
     java.append_rows(database, "buckets", small_rows(0, 100))
     by_java = java.scan_records(database, "buckets")
@@ -133,7 +90,7 @@ def test_a_tail_sees_rows_as_they_come(
     apache_fluss: ApacheFluss, pyfluss: PyflussPeer, java: JavaPeer, database: str, tailing: str
 ) -> None:
     reader, writer = (pyfluss, java) if tailing == "pyfluss" else (java, pyfluss)
-    writer.create_table(database, "stream", SMALL_COLUMNS)
+    writer.create_table(database, "stream", SMALL)
     apache_fluss.await_table(database, "stream")
     writer.append_rows(database, "stream", small_rows(0, 5))
     whole, fresh = reader.start_tail(database, "stream"), reader.start_tail(database, "stream", "latest")
@@ -148,7 +105,7 @@ def test_a_tail_sees_rows_as_they_come(
 def test_primary_key_tables_are_written_and_looked_up_by_both(
     apache_fluss: ApacheFluss, pyfluss: PyflussPeer, java: JavaPeer, database: str
 ) -> None:
-    pyfluss.create_table(database, "keyed", SMALL_COLUMNS, primary_keys=["id"], bucket_count=1)
+    pyfluss.create_table(database, "keyed", SMALL, primary_keys=["id"], bucket_count=1)
     apache_fluss.await_table(database, "keyed")
     pyfluss.upsert_rows(database, "keyed", small_rows(0, 2))
     java.upsert_rows(database, "keyed", [{"id": 1, "name": "changed"}])
@@ -182,8 +139,8 @@ def test_partitioned_tables(apache_fluss: ApacheFluss, pyfluss: PyflussPeer, jav
 
 def test_catalog_commands_agree(pyfluss: PyflussPeer, java: JavaPeer, database: str) -> None:
     options = {"bucket_count": 2, "bucket_keys": ["id"], "comment": "a table", "custom_properties": {"owner": "tests"}}
-    pyfluss.create_table(database, "first", SMALL_COLUMNS, **options)
-    java.create_table(database, "second", SMALL_COLUMNS, **options)
+    pyfluss.create_table(database, "first", SMALL, **options)
+    java.create_table(database, "second", SMALL, **options)
     assert sorted(pyfluss.list_tables(database)) == sorted(java.list_tables(database)) == ["first", "second"]
     for table in ("first", "second"):
         seen_by_java, seen_by_pyfluss = java.table_info(database, table), pyfluss.table_info(database, table)
@@ -212,7 +169,7 @@ def test_errors_carry_their_code(request: pytest.FixtureRequest, which: str, dat
 def test_a_write_refused_to_java_is_not_taken_for_acknowledged(
     apache_fluss: ApacheFluss, pyfluss: PyflussPeer, java_peers: PeerFactory[JavaPeer], database: str
 ) -> None:
-    pyfluss.create_table(database, "strict", SMALL_COLUMNS)
+    pyfluss.create_table(database, "strict", SMALL)
     apache_fluss.await_table(database, "strict")
     # The server knows no such level of acknowledgement; the client's own check goes with idempotence.
     config = {"client.writer.acks": "2", "client.writer.enable-idempotence": "false"}
@@ -225,7 +182,7 @@ def test_a_write_refused_to_java_is_not_taken_for_acknowledged(
 def test_writes_of_pyfluss_to_a_dropped_table_come_to_fail(
     apache_fluss: ApacheFluss, pyfluss: PyflussPeer, java: JavaPeer, database: str
 ) -> None:
-    pyfluss.create_table(database, "doomed", SMALL_COLUMNS)
+    pyfluss.create_table(database, "doomed", SMALL)
     apache_fluss.await_table(database, "doomed")
     pyfluss.append_rows(database, "doomed", small_rows(0, 1))
     java.drop_table(database, "doomed")
@@ -251,7 +208,7 @@ def test_a_proxy_in_front_of_the_coordinator_is_seen_and_passed(
 def test_a_cluster_that_elects_no_leader_is_restarted_and_keeps_its_data(
     apache_fluss: ApacheFluss, pyfluss: PyflussPeer, java: JavaPeer, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    java.create_table(database, "kept", SMALL_COLUMNS)
+    java.create_table(database, "kept", SMALL)
     apache_fluss.await_table(database, "kept")
     java.append_rows(database, "kept", small_rows(0, 10))
     before = apache_fluss.pids
