@@ -12,6 +12,7 @@ SEGMENT_SIZE_BYTES = 16 << 10
 
 def new_server(directory: Path, *, args: Sequence[str] = (), env: Mapping[str, str] | None = None) -> FlussServer:
     """A server that is not started yet, its data and settings below `directory`."""
+    directory.mkdir(parents=True, exist_ok=True)
     settings = directory / "fluss.toml"
     settings.write_text(f'"log.segment.file-size" = {SEGMENT_SIZE_BYTES}\n')
     return FlussServer(directory / "data", args=["--config", str(settings), *args], env=env)

@@ -82,6 +82,8 @@ def test_an_interrupt_cancels_the_core_coroutine() -> None:
         import asyncio, os, signal, threading
         from fluss.client import runtime
 
+        # A shell makes the jobs it starts in the background ignore it, and children inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         cancelled = threading.Event()
 
         async def core():
