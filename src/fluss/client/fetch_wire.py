@@ -11,10 +11,10 @@ from typing import NamedTuple
 from fluss.client.answers import parse
 from fluss.model.errors import CorruptDataError, ErrorCode
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.varints import decode_varint
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZE_BYTES = {_FIXED64: 8, _FIXED32: 4}
-_VARINT_BITS_MAX = 64
 _PATH_TO_RECORDS = (
     pb.FetchLogResponse.TABLES_RESP_FIELD_NUMBER,
     pb.PbFetchLogTableResponse.BUCKETS_RESP_FIELD_NUMBER,
@@ -110,13 +110,7 @@ def _skip(message: memoryview, wire_type: int, position: int) -> tuple[int, int]
 
 
 def _varint(message: memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift >= _VARINT_BITS_MAX:
-            raise CorruptDataError("A protobuf number is too long.", ErrorCode.CORRUPT_MESSAGE)
+    try:
+        return decode_varint(message, position)
+    except OverflowError:
+        raise CorruptDataError("A protobuf number is too long.", ErrorCode.CORRUPT_MESSAGE) from None

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from fluss.client.connection import BytesLike
 from fluss.model.errors import ErrorCode
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.varints import encode_varint
 
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
@@ -40,15 +41,6 @@ def request_parts(
     for bucket, header, payload in batches:
         size_bytes = len(header) + len(payload)
         head = pb.PbProduceLogBucketRequest(bucket_id=bucket).SerializePartialToString()
-        head += _RECORDS_TAG + _varint(size_bytes)
-        parts += (_BUCKETS_REQ_TAG + _varint(len(head) + size_bytes) + head, header, payload)
+        head += _RECORDS_TAG + encode_varint(size_bytes)
+        parts += (_BUCKETS_REQ_TAG + encode_varint(len(head) + size_bytes) + head, header, payload)
     return parts
-
-
-def _varint(value: int) -> bytes:
-    result = bytearray()
-    while value > 0x7F:
-        result.append(value & 0x7F | 0x80)
-        value >>= 7
-    result.append(value)
-    return bytes(result)

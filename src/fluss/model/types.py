@@ -94,10 +94,6 @@ class DataType:
         """The same type without null."""
         return replace(self, nullable=False)
 
-    def as_nullable(self) -> DataType:
-        """The same type with null."""
-        return replace(self, nullable=True)
-
     @property
     def is_nested(self) -> bool:
         return self.root in NESTED

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.varints import encode_varint
 from fluss.server.answers import Encoded, Part, code_and_text
 from fluss.server.fetch_plan import BucketFetch, FetchPlan
 
@@ -22,11 +23,11 @@ def encode_fetch_response(plan: FetchPlan) -> Encoded:
     parts: list[Part] = []
     total_bytes = 0
     for table_id, buckets in plan.tables:
-        table: list[Part] = [_TABLE_ID + varint(table_id & 0xFFFF_FFFF_FFFF_FFFF)]
+        table: list[Part] = [_TABLE_ID + encode_varint(table_id & 0xFFFF_FFFF_FFFF_FFFF)]
         for fetch in buckets:
             _add_bucket(table, fetch)
         size_bytes = sum(map(len, table))
-        head = _TABLES_RESP + varint(size_bytes)
+        head = _TABLES_RESP + encode_varint(size_bytes)
         parts.append(head)
         parts.extend(table)
         total_bytes += len(head) + size_bytes
@@ -41,21 +42,11 @@ def _add_bucket(parts: list[Part], fetch: BucketFetch) -> None:
         # Only then: clients take a present error code for a failure, whatever it says.
         message.error_code, message.error_message = code_and_text(fetch.error)
         body = message.SerializeToString()
-        parts.append(_BUCKETS_RESP + varint(len(body)) + body)
+        parts.append(_BUCKETS_RESP + encode_varint(len(body)) + body)
         return
     message.high_watermark = fetch.high_watermark
     message.log_start_offset = fetch.log_start_offset
-    body = message.SerializeToString() + _RECORDS + varint(len(fetch.records))
-    parts.append(_BUCKETS_RESP + varint(len(body) + len(fetch.records)) + body)
+    body = message.SerializeToString() + _RECORDS + encode_varint(len(fetch.records))
+    parts.append(_BUCKETS_RESP + encode_varint(len(body) + len(fetch.records)) + body)
     if fetch.records:
         parts.append(fetch.records)
-
-
-def varint(value: int) -> bytes:
-    """A protobuf number."""
-    result = bytearray()
-    while value >= 0x80:
-        result.append(value & 0x7F | 0x80)
-        value >>= 7
-    result.append(value)
-    return bytes(result)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from fluss.protocol.varints import decode_varint
 from fluss.server.malformed import unreadable
 
 _VARINT: Final = 0
 _FIXED64: Final = 1
 _BYTES: Final = 2
 _FIXED32: Final = 5
-_VARINT_BITS_MAX: Final = 63
 _MASK_64: Final = (1 << 64) - 1
 
 
@@ -88,18 +88,13 @@ def _fields(body: memoryview) -> Iterator[tuple[int, int | memoryview]]:
 
 
 def _varint(body: memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
     try:
-        while shift <= _VARINT_BITS_MAX:
-            byte = body[position]
-            position += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value & _MASK_64, position
-            shift += 7
+        value, position = decode_varint(body, position)
     except IndexError:
         raise unreadable("ProduceLog", "it ends within a number") from None
-    raise unreadable("ProduceLog", "a number is longer than ten bytes")
+    except OverflowError as error:
+        raise unreadable("ProduceLog", str(error)) from None
+    return value & _MASK_64, position
 
 
 def _int64(value: int) -> int:
