@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from fluss.model.descriptor import DatabaseDescriptor, TableDescriptor
+from fluss.model.partitions import PartitionSpec
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.schema import Schema
 
@@ -137,6 +138,15 @@ class PartitionInfo:
 
     partition_id: int
     partition_name: str
+    partition_spec: PartitionSpec = field(default_factory=lambda: PartitionSpec({}), compare=False)
+
+    def get_partition_id(self) -> int:
+        """Same as `partition_id`."""
+        return self.partition_id
+
+    def get_partition_name(self) -> str:
+        """Same as `partition_name`."""
+        return self.partition_name
 
 
 @dataclass(frozen=True, slots=True)

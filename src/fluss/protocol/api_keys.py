@@ -34,6 +34,7 @@ CREATE_TABLE = Api(1005, "CreateTable", pb.CreateTableRequest, pb.CreateTableRes
 DROP_TABLE = Api(1006, "DropTable", pb.DropTableRequest, pb.DropTableResponse)
 GET_TABLE_INFO = Api(1007, "GetTableInfo", pb.GetTableInfoRequest, pb.GetTableInfoResponse)
 LIST_TABLES = Api(1008, "ListTables", pb.ListTablesRequest, pb.ListTablesResponse)
+LIST_PARTITION_INFOS = Api(1009, "ListPartitionInfos", pb.ListPartitionInfosRequest, pb.ListPartitionInfosResponse)
 TABLE_EXISTS = Api(1010, "TableExists", pb.TableExistsRequest, pb.TableExistsResponse)
 GET_TABLE_SCHEMA = Api(1011, "GetTableSchema", pb.GetTableSchemaRequest, pb.GetTableSchemaResponse)
 METADATA = Api(1012, "Metadata", pb.MetadataRequest, pb.MetadataResponse)
@@ -47,7 +48,17 @@ GET_FILE_SYSTEM_SECURITY_TOKEN = Api(
     pb.GetFileSystemSecurityTokenResponse,
 )
 INIT_WRITER = Api(1026, "InitWriter", pb.InitWriterRequest, pb.InitWriterResponse)
+GET_LAKE_SNAPSHOT = Api(1032, "GetLakeSnapshot", pb.GetLakeSnapshotRequest, pb.GetLakeSnapshotResponse)
+LIMIT_SCAN = Api(1033, "LimitScan", pb.LimitScanRequest, pb.LimitScanResponse)
 GET_DATABASE_INFO = Api(1035, "GetDatabaseInfo", pb.GetDatabaseInfoRequest, pb.GetDatabaseInfoResponse)
+CREATE_PARTITION = Api(1036, "CreatePartition", pb.CreatePartitionRequest, pb.CreatePartitionResponse)
+DROP_PARTITION = Api(1037, "DropPartition", pb.DropPartitionRequest, pb.DropPartitionResponse)
+AUTHENTICATE = Api(1038, "Authenticate", pb.AuthenticateRequest, pb.AuthenticateResponse, needs_login=False)
+ALTER_TABLE = Api(1044, "AlterTable", pb.AlterTableRequest, pb.AlterTableResponse)
+DESCRIBE_CLUSTER_CONFIGS = Api(
+    1045, "DescribeClusterConfigs", pb.DescribeClusterConfigsRequest, pb.DescribeClusterConfigsResponse
+)
+GET_TABLE_STATS = Api(1059, "GetTableStats", pb.GetTableStatsRequest, pb.GetTableStatsResponse)
 
 ALL: tuple[Api[Message, Message], ...] = tuple(value for value in globals().copy().values() if isinstance(value, Api))
 BY_KEY = {api.key: api for api in ALL}

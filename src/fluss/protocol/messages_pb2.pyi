@@ -31,6 +31,12 @@ class PbKeyValue(_message.Message):
     value: str
     def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
+class PbPartitionSpec(_message.Message):
+    __slots__ = ("partition_key_values",)
+    PARTITION_KEY_VALUES_FIELD_NUMBER: _ClassVar[int]
+    partition_key_values: _containers.RepeatedCompositeFieldContainer[PbKeyValue]
+    def __init__(self, partition_key_values: _Optional[_Iterable[_Union[PbKeyValue, _Mapping]]] = ...) -> None: ...
+
 class PbTablePath(_message.Message):
     __slots__ = ("database_name", "table_name")
     DATABASE_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +110,20 @@ class PbPartitionMetadata(_message.Message):
     partition_id: int
     bucket_metadata: _containers.RepeatedCompositeFieldContainer[PbBucketMetadata]
     def __init__(self, table_id: _Optional[int] = ..., partition_name: _Optional[str] = ..., partition_id: _Optional[int] = ..., bucket_metadata: _Optional[_Iterable[_Union[PbBucketMetadata, _Mapping]]] = ...) -> None: ...
+
+class AuthenticateRequest(_message.Message):
+    __slots__ = ("protocol", "token")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    protocol: str
+    token: bytes
+    def __init__(self, protocol: _Optional[str] = ..., token: _Optional[bytes] = ...) -> None: ...
+
+class AuthenticateResponse(_message.Message):
+    __slots__ = ("challenge",)
+    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
+    challenge: bytes
+    def __init__(self, challenge: _Optional[bytes] = ...) -> None: ...
 
 class ApiVersionsRequest(_message.Message):
     __slots__ = ("client_software_name", "client_software_version")
@@ -325,6 +345,216 @@ class GetTableSchemaResponse(_message.Message):
     schema_json: bytes
     def __init__(self, schema_id: _Optional[int] = ..., schema_json: _Optional[bytes] = ...) -> None: ...
 
+class PbAlterConfig(_message.Message):
+    __slots__ = ("config_key", "config_value", "op_type")
+    CONFIG_KEY_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_VALUE_FIELD_NUMBER: _ClassVar[int]
+    OP_TYPE_FIELD_NUMBER: _ClassVar[int]
+    config_key: str
+    config_value: str
+    op_type: int
+    def __init__(self, config_key: _Optional[str] = ..., config_value: _Optional[str] = ..., op_type: _Optional[int] = ...) -> None: ...
+
+class PbAddColumn(_message.Message):
+    __slots__ = ("column_name", "data_type_json", "comment", "column_position_type")
+    COLUMN_NAME_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_JSON_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
+    COLUMN_POSITION_TYPE_FIELD_NUMBER: _ClassVar[int]
+    column_name: str
+    data_type_json: bytes
+    comment: str
+    column_position_type: int
+    def __init__(self, column_name: _Optional[str] = ..., data_type_json: _Optional[bytes] = ..., comment: _Optional[str] = ..., column_position_type: _Optional[int] = ...) -> None: ...
+
+class PbDropColumn(_message.Message):
+    __slots__ = ("column_name",)
+    COLUMN_NAME_FIELD_NUMBER: _ClassVar[int]
+    column_name: str
+    def __init__(self, column_name: _Optional[str] = ...) -> None: ...
+
+class PbRenameColumn(_message.Message):
+    __slots__ = ("old_column_name", "new_column_name")
+    OLD_COLUMN_NAME_FIELD_NUMBER: _ClassVar[int]
+    NEW_COLUMN_NAME_FIELD_NUMBER: _ClassVar[int]
+    old_column_name: str
+    new_column_name: str
+    def __init__(self, old_column_name: _Optional[str] = ..., new_column_name: _Optional[str] = ...) -> None: ...
+
+class PbModifyColumn(_message.Message):
+    __slots__ = ("column_name", "data_type_json", "comment", "column_position_type")
+    COLUMN_NAME_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_JSON_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
+    COLUMN_POSITION_TYPE_FIELD_NUMBER: _ClassVar[int]
+    column_name: str
+    data_type_json: bytes
+    comment: str
+    column_position_type: int
+    def __init__(self, column_name: _Optional[str] = ..., data_type_json: _Optional[bytes] = ..., comment: _Optional[str] = ..., column_position_type: _Optional[int] = ...) -> None: ...
+
+class AlterTableRequest(_message.Message):
+    __slots__ = ("table_path", "ignore_if_not_exists", "config_changes", "add_columns", "drop_columns", "rename_columns", "modify_columns")
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_IF_NOT_EXISTS_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_CHANGES_FIELD_NUMBER: _ClassVar[int]
+    ADD_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    DROP_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    RENAME_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    MODIFY_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    table_path: PbTablePath
+    ignore_if_not_exists: bool
+    config_changes: _containers.RepeatedCompositeFieldContainer[PbAlterConfig]
+    add_columns: _containers.RepeatedCompositeFieldContainer[PbAddColumn]
+    drop_columns: _containers.RepeatedCompositeFieldContainer[PbDropColumn]
+    rename_columns: _containers.RepeatedCompositeFieldContainer[PbRenameColumn]
+    modify_columns: _containers.RepeatedCompositeFieldContainer[PbModifyColumn]
+    def __init__(self, table_path: _Optional[_Union[PbTablePath, _Mapping]] = ..., ignore_if_not_exists: bool = ..., config_changes: _Optional[_Iterable[_Union[PbAlterConfig, _Mapping]]] = ..., add_columns: _Optional[_Iterable[_Union[PbAddColumn, _Mapping]]] = ..., drop_columns: _Optional[_Iterable[_Union[PbDropColumn, _Mapping]]] = ..., rename_columns: _Optional[_Iterable[_Union[PbRenameColumn, _Mapping]]] = ..., modify_columns: _Optional[_Iterable[_Union[PbModifyColumn, _Mapping]]] = ...) -> None: ...
+
+class AlterTableResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PbTableStatsBucketRequest(_message.Message):
+    __slots__ = ("partition_id", "bucket_id")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ...) -> None: ...
+
+class GetTableStatsRequest(_message.Message):
+    __slots__ = ("table_id", "buckets_req", "target_columns")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_REQ_FIELD_NUMBER: _ClassVar[int]
+    TARGET_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    buckets_req: _containers.RepeatedCompositeFieldContainer[PbTableStatsBucketRequest]
+    target_columns: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, table_id: _Optional[int] = ..., buckets_req: _Optional[_Iterable[_Union[PbTableStatsBucketRequest, _Mapping]]] = ..., target_columns: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PbTableStatsBucketResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "partition_id", "bucket_id", "row_count")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    error_code: int
+    error_message: str
+    partition_id: int
+    bucket_id: int
+    row_count: int
+    def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., row_count: _Optional[int] = ...) -> None: ...
+
+class GetTableStatsResponse(_message.Message):
+    __slots__ = ("buckets_resp",)
+    BUCKETS_RESP_FIELD_NUMBER: _ClassVar[int]
+    buckets_resp: _containers.RepeatedCompositeFieldContainer[PbTableStatsBucketResponse]
+    def __init__(self, buckets_resp: _Optional[_Iterable[_Union[PbTableStatsBucketResponse, _Mapping]]] = ...) -> None: ...
+
+class PbPartitionInfo(_message.Message):
+    __slots__ = ("partition_id", "partition_spec")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_SPEC_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    partition_spec: PbPartitionSpec
+    def __init__(self, partition_id: _Optional[int] = ..., partition_spec: _Optional[_Union[PbPartitionSpec, _Mapping]] = ...) -> None: ...
+
+class ListPartitionInfosRequest(_message.Message):
+    __slots__ = ("table_path", "partial_partition_spec")
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_PARTITION_SPEC_FIELD_NUMBER: _ClassVar[int]
+    table_path: PbTablePath
+    partial_partition_spec: PbPartitionSpec
+    def __init__(self, table_path: _Optional[_Union[PbTablePath, _Mapping]] = ..., partial_partition_spec: _Optional[_Union[PbPartitionSpec, _Mapping]] = ...) -> None: ...
+
+class ListPartitionInfosResponse(_message.Message):
+    __slots__ = ("partitions_info",)
+    PARTITIONS_INFO_FIELD_NUMBER: _ClassVar[int]
+    partitions_info: _containers.RepeatedCompositeFieldContainer[PbPartitionInfo]
+    def __init__(self, partitions_info: _Optional[_Iterable[_Union[PbPartitionInfo, _Mapping]]] = ...) -> None: ...
+
+class CreatePartitionRequest(_message.Message):
+    __slots__ = ("table_path", "partition_spec", "ignore_if_exists")
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_SPEC_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_IF_EXISTS_FIELD_NUMBER: _ClassVar[int]
+    table_path: PbTablePath
+    partition_spec: PbPartitionSpec
+    ignore_if_exists: bool
+    def __init__(self, table_path: _Optional[_Union[PbTablePath, _Mapping]] = ..., partition_spec: _Optional[_Union[PbPartitionSpec, _Mapping]] = ..., ignore_if_exists: bool = ...) -> None: ...
+
+class CreatePartitionResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DropPartitionRequest(_message.Message):
+    __slots__ = ("table_path", "partition_spec", "ignore_if_not_exists")
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_SPEC_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_IF_NOT_EXISTS_FIELD_NUMBER: _ClassVar[int]
+    table_path: PbTablePath
+    partition_spec: PbPartitionSpec
+    ignore_if_not_exists: bool
+    def __init__(self, table_path: _Optional[_Union[PbTablePath, _Mapping]] = ..., partition_spec: _Optional[_Union[PbPartitionSpec, _Mapping]] = ..., ignore_if_not_exists: bool = ...) -> None: ...
+
+class DropPartitionResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetLakeSnapshotRequest(_message.Message):
+    __slots__ = ("table_path", "snapshot_id", "readable")
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    READABLE_FIELD_NUMBER: _ClassVar[int]
+    table_path: PbTablePath
+    snapshot_id: int
+    readable: bool
+    def __init__(self, table_path: _Optional[_Union[PbTablePath, _Mapping]] = ..., snapshot_id: _Optional[int] = ..., readable: bool = ...) -> None: ...
+
+class PbLakeSnapshotForBucket(_message.Message):
+    __slots__ = ("partition_id", "bucket_id", "log_offset", "partition_name")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_NAME_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    log_offset: int
+    partition_name: str
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., log_offset: _Optional[int] = ..., partition_name: _Optional[str] = ...) -> None: ...
+
+class GetLakeSnapshotResponse(_message.Message):
+    __slots__ = ("table_id", "snapshot_id", "bucket_snapshots")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    snapshot_id: int
+    bucket_snapshots: _containers.RepeatedCompositeFieldContainer[PbLakeSnapshotForBucket]
+    def __init__(self, table_id: _Optional[int] = ..., snapshot_id: _Optional[int] = ..., bucket_snapshots: _Optional[_Iterable[_Union[PbLakeSnapshotForBucket, _Mapping]]] = ...) -> None: ...
+
+class DescribeClusterConfigsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PbDescribeConfig(_message.Message):
+    __slots__ = ("config_key", "config_value", "config_source")
+    CONFIG_KEY_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_VALUE_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    config_key: str
+    config_value: str
+    config_source: str
+    def __init__(self, config_key: _Optional[str] = ..., config_value: _Optional[str] = ..., config_source: _Optional[str] = ...) -> None: ...
+
+class DescribeClusterConfigsResponse(_message.Message):
+    __slots__ = ("configs",)
+    CONFIGS_FIELD_NUMBER: _ClassVar[int]
+    configs: _containers.RepeatedCompositeFieldContainer[PbDescribeConfig]
+    def __init__(self, configs: _Optional[_Iterable[_Union[PbDescribeConfig, _Mapping]]] = ...) -> None: ...
+
 class InitWriterRequest(_message.Message):
     __slots__ = ("table_path",)
     TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
@@ -391,17 +621,79 @@ class PbFetchLogBucketRequest(_message.Message):
     max_fetch_bytes: int
     def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., max_fetch_bytes: _Optional[int] = ...) -> None: ...
 
+class PbLiteralValue(_message.Message):
+    __slots__ = ("literal_type", "is_null", "boolean_value", "int_value", "bigint_value", "float_value", "double_value", "string_value", "binary_value", "decimal_value", "timestamp_millis_value", "timestamp_nano_of_millis_value", "decimal_bytes")
+    LITERAL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    IS_NULL_FIELD_NUMBER: _ClassVar[int]
+    BOOLEAN_VALUE_FIELD_NUMBER: _ClassVar[int]
+    INT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    BIGINT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    FLOAT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    DOUBLE_VALUE_FIELD_NUMBER: _ClassVar[int]
+    STRING_VALUE_FIELD_NUMBER: _ClassVar[int]
+    BINARY_VALUE_FIELD_NUMBER: _ClassVar[int]
+    DECIMAL_VALUE_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MILLIS_VALUE_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_NANO_OF_MILLIS_VALUE_FIELD_NUMBER: _ClassVar[int]
+    DECIMAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    literal_type: int
+    is_null: bool
+    boolean_value: bool
+    int_value: int
+    bigint_value: int
+    float_value: float
+    double_value: float
+    string_value: str
+    binary_value: bytes
+    decimal_value: int
+    timestamp_millis_value: int
+    timestamp_nano_of_millis_value: int
+    decimal_bytes: bytes
+    def __init__(self, literal_type: _Optional[int] = ..., is_null: bool = ..., boolean_value: bool = ..., int_value: _Optional[int] = ..., bigint_value: _Optional[int] = ..., float_value: _Optional[float] = ..., double_value: _Optional[float] = ..., string_value: _Optional[str] = ..., binary_value: _Optional[bytes] = ..., decimal_value: _Optional[int] = ..., timestamp_millis_value: _Optional[int] = ..., timestamp_nano_of_millis_value: _Optional[int] = ..., decimal_bytes: _Optional[bytes] = ...) -> None: ...
+
+class PbLeafPredicate(_message.Message):
+    __slots__ = ("function", "field_id", "literals")
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    FIELD_ID_FIELD_NUMBER: _ClassVar[int]
+    LITERALS_FIELD_NUMBER: _ClassVar[int]
+    function: int
+    field_id: int
+    literals: _containers.RepeatedCompositeFieldContainer[PbLiteralValue]
+    def __init__(self, function: _Optional[int] = ..., field_id: _Optional[int] = ..., literals: _Optional[_Iterable[_Union[PbLiteralValue, _Mapping]]] = ...) -> None: ...
+
+class PbCompoundPredicate(_message.Message):
+    __slots__ = ("function", "children")
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    function: int
+    children: _containers.RepeatedCompositeFieldContainer[PbPredicate]
+    def __init__(self, function: _Optional[int] = ..., children: _Optional[_Iterable[_Union[PbPredicate, _Mapping]]] = ...) -> None: ...
+
+class PbPredicate(_message.Message):
+    __slots__ = ("type", "leaf", "compound")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    LEAF_FIELD_NUMBER: _ClassVar[int]
+    COMPOUND_FIELD_NUMBER: _ClassVar[int]
+    type: int
+    leaf: PbLeafPredicate
+    compound: PbCompoundPredicate
+    def __init__(self, type: _Optional[int] = ..., leaf: _Optional[_Union[PbLeafPredicate, _Mapping]] = ..., compound: _Optional[_Union[PbCompoundPredicate, _Mapping]] = ...) -> None: ...
+
 class PbFetchLogTableRequest(_message.Message):
-    __slots__ = ("table_id", "projection_pushdown_enabled", "projected_fields", "buckets_req")
+    __slots__ = ("table_id", "projection_pushdown_enabled", "projected_fields", "buckets_req", "filter_predicate", "filter_schema_id")
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     PROJECTION_PUSHDOWN_ENABLED_FIELD_NUMBER: _ClassVar[int]
     PROJECTED_FIELDS_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_REQ_FIELD_NUMBER: _ClassVar[int]
+    FILTER_PREDICATE_FIELD_NUMBER: _ClassVar[int]
+    FILTER_SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
     table_id: int
     projection_pushdown_enabled: bool
     projected_fields: _containers.RepeatedScalarFieldContainer[int]
     buckets_req: _containers.RepeatedCompositeFieldContainer[PbFetchLogBucketRequest]
-    def __init__(self, table_id: _Optional[int] = ..., projection_pushdown_enabled: bool = ..., projected_fields: _Optional[_Iterable[int]] = ..., buckets_req: _Optional[_Iterable[_Union[PbFetchLogBucketRequest, _Mapping]]] = ...) -> None: ...
+    filter_predicate: PbPredicate
+    filter_schema_id: int
+    def __init__(self, table_id: _Optional[int] = ..., projection_pushdown_enabled: bool = ..., projected_fields: _Optional[_Iterable[int]] = ..., buckets_req: _Optional[_Iterable[_Union[PbFetchLogBucketRequest, _Mapping]]] = ..., filter_predicate: _Optional[_Union[PbPredicate, _Mapping]] = ..., filter_schema_id: _Optional[int] = ...) -> None: ...
 
 class FetchLogRequest(_message.Message):
     __slots__ = ("follower_server_id", "max_bytes", "tables_req", "max_wait_ms", "min_bytes")
@@ -444,7 +736,7 @@ class PbRemoteLogFetchInfo(_message.Message):
     def __init__(self, remote_log_tablet_dir: _Optional[str] = ..., partition_name: _Optional[str] = ..., remote_log_segments: _Optional[_Iterable[_Union[PbRemoteLogSegment, _Mapping]]] = ..., first_start_pos: _Optional[int] = ...) -> None: ...
 
 class PbFetchLogBucketResponse(_message.Message):
-    __slots__ = ("partition_id", "bucket_id", "error_code", "error_message", "high_watermark", "log_start_offset", "remote_log_fetch_info", "records")
+    __slots__ = ("partition_id", "bucket_id", "error_code", "error_message", "high_watermark", "log_start_offset", "remote_log_fetch_info", "records", "filtered_end_offset")
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
@@ -453,6 +745,7 @@ class PbFetchLogBucketResponse(_message.Message):
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     REMOTE_LOG_FETCH_INFO_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    FILTERED_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     partition_id: int
     bucket_id: int
     error_code: int
@@ -461,7 +754,8 @@ class PbFetchLogBucketResponse(_message.Message):
     log_start_offset: int
     remote_log_fetch_info: PbRemoteLogFetchInfo
     records: bytes
-    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., remote_log_fetch_info: _Optional[_Union[PbRemoteLogFetchInfo, _Mapping]] = ..., records: _Optional[bytes] = ...) -> None: ...
+    filtered_end_offset: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., remote_log_fetch_info: _Optional[_Union[PbRemoteLogFetchInfo, _Mapping]] = ..., records: _Optional[bytes] = ..., filtered_end_offset: _Optional[int] = ...) -> None: ...
 
 class PbFetchLogTableResponse(_message.Message):
     __slots__ = ("table_id", "buckets_resp")
@@ -510,3 +804,27 @@ class ListOffsetsResponse(_message.Message):
     BUCKETS_RESP_FIELD_NUMBER: _ClassVar[int]
     buckets_resp: _containers.RepeatedCompositeFieldContainer[PbListOffsetsBucketResponse]
     def __init__(self, buckets_resp: _Optional[_Iterable[_Union[PbListOffsetsBucketResponse, _Mapping]]] = ...) -> None: ...
+
+class LimitScanRequest(_message.Message):
+    __slots__ = ("table_id", "partition_id", "bucket_id", "limit")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    partition_id: int
+    bucket_id: int
+    limit: int
+    def __init__(self, table_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class LimitScanResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "is_log_table", "records")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    IS_LOG_TABLE_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    error_code: int
+    error_message: str
+    is_log_table: bool
+    records: bytes
+    def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., is_log_table: bool = ..., records: _Optional[bytes] = ...) -> None: ...

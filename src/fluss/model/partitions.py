@@ -1,0 +1,90 @@
+"""Partitions: which values of the partition columns, and the name made of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from fluss.model.errors import ErrorCode, InvalidRequestError
+
+SEPARATOR: Final = "$"
+VALUE_LENGTH_MAX: Final = 200
+_VALUE: Final = re.compile(r"[A-Za-z0-9_-]+")
+_RESERVED_PREFIX: Final = "__"
+
+
+class PartitionSpec:
+    """Values of partition columns, as text: `PartitionSpec({"region": "US"})`."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, spec_map: Mapping[str, str]) -> None:
+        for column, value in spec_map.items():
+            if not isinstance(column, str) or not isinstance(value, str):
+                raise _bad(f"A partition spec maps column names to texts, not {column!r} to {value!r}")
+        self._values = dict(spec_map)
+
+    @classmethod
+    def of(cls, spec: PartitionSpec | Mapping[str, str]) -> PartitionSpec:
+        """The spec itself, or the one that a dict describes."""
+        return spec if isinstance(spec, PartitionSpec) else cls(spec)
+
+    def get_spec_map(self) -> dict[str, str]:
+        """Values by column."""
+        return dict(self._values)
+
+    def name(self, partition_keys: Sequence[str]) -> str:
+        """The partition's name in a table with these partition columns; code 43 if columns are missing or unknown."""
+        if set(self._values) != set(partition_keys):
+            raise _bad(
+                f"A partition of this table is named by {_listed(partition_keys)}, not by {_listed(list(self._values))}"
+            )
+        return SEPARATOR.join(self._values[key] for key in partition_keys)
+
+    def check_values(self) -> None:
+        """Raise code 43 unless every value may be part of a new partition's name."""
+        for column, value in self._values.items():
+            check_value(column, value)
+
+    def matches(self, other: PartitionSpec) -> bool:
+        """Whether `other` has all values of this spec."""
+        return self._values.items() <= other._values.items()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PartitionSpec) and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values.items()))
+
+    def __repr__(self) -> str:
+        return f"PartitionSpec({self._values})"
+
+
+def spec_of_name(name: str, partition_keys: Sequence[str]) -> PartitionSpec:
+    """The values that a partition's name stands for."""
+    values = name.split(SEPARATOR)
+    if len(values) != len(partition_keys):
+        raise _bad(f"The partition name {name!r} does not have a value for each of {_listed(partition_keys)}")
+    return PartitionSpec(dict(zip(partition_keys, values, strict=True)))
+
+
+def check_value(column: str, value: str) -> None:
+    """Raise code 43 unless `value` may be part of a new partition's name."""
+    if len(value) > VALUE_LENGTH_MAX:
+        raise _bad(
+            f"The value of partition column {column!r} has {len(value)} characters, {VALUE_LENGTH_MAX} are allowed"
+        )
+    if not _VALUE.fullmatch(value) or value.startswith(_RESERVED_PREFIX):
+        raise _bad(
+            f"The value {value!r} of partition column {column!r} can't be part of a partition name: use ASCII letters, "
+            f"digits, '_' and '-', not beginning with {_RESERVED_PREFIX!r}"
+        )
+
+
+def _listed(columns: Sequence[str]) -> str:
+    return ", ".join(map(repr, columns)) or "nothing"
+
+
+def _bad(text: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{text}.", ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION)
