@@ -1,7 +1,14 @@
 """Value classes, the same objects in all three facades. None of them needs pyarrow to be imported."""
 
 from fluss.model.config import Config
-from fluss.model.descriptor import DatabaseDescriptor, KvFormat, LogFormat, TableDescriptor, TableDescriptorBuilder
+from fluss.model.descriptor import (
+    DatabaseDescriptor,
+    DatabaseDescriptorBuilder,
+    KvFormat,
+    LogFormat,
+    TableDescriptor,
+    TableDescriptorBuilder,
+)
 from fluss.model.errors import (
     AlreadyExistsError,
     AuthenticationError,
@@ -16,10 +23,15 @@ from fluss.model.errors import (
 )
 from fluss.model.infos import DatabaseInfo, LakeSnapshot, PartitionInfo, ServerNode, ServerType, TableInfo
 from fluss.model.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec
+from fluss.model.partitions import PartitionSpec
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.records import ChangeType, RecordBatch, ScanRecord, ScanRecords
+from fluss.model.rows import GenericRow, InternalRow
 from fluss.model.schema import Column, PrimaryKey, Schema, SchemaBuilder
 from fluss.model.types import DataField, DataType, DataTypes
+
+# The names that the Rust reference has for the same things.
+ScanBatch = RecordBatch
 
 __all__ = [
     "EARLIEST_OFFSET",
@@ -35,9 +47,12 @@ __all__ = [
     "DataType",
     "DataTypes",
     "DatabaseDescriptor",
+    "DatabaseDescriptorBuilder",
     "DatabaseInfo",
     "ErrorCode",
     "FlussError",
+    "GenericRow",
+    "InternalRow",
     "InvalidRequestError",
     "KvFormat",
     "LakeSnapshot",
@@ -45,8 +60,10 @@ __all__ = [
     "NotFoundError",
     "OffsetSpec",
     "PartitionInfo",
+    "PartitionSpec",
     "PrimaryKey",
     "RecordBatch",
+    "ScanBatch",
     "ScanRecord",
     "ScanRecords",
     "Schema",

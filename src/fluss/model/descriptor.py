@@ -259,9 +259,18 @@ class DatabaseDescriptor:
         self._comment = comment
         self._custom_properties = _string_map("custom_properties", custom_properties)
 
+    @staticmethod
+    def builder() -> DatabaseDescriptorBuilder:
+        """Start building a descriptor."""
+        return DatabaseDescriptorBuilder()
+
     @property
     def comment(self) -> str | None:
         return self._comment
+
+    @property
+    def custom_properties(self) -> dict[str, str]:
+        return dict(self._custom_properties)
 
     def get_custom_properties(self) -> dict[str, str]:
         """Properties of your own."""
@@ -289,6 +298,33 @@ class DatabaseDescriptor:
 
     def __repr__(self) -> str:
         return f"DatabaseDescriptor(comment={self._comment!r}, custom_properties={self._custom_properties!r})"
+
+
+class DatabaseDescriptorBuilder:
+    """Builds a database descriptor step by step."""
+
+    def __init__(self) -> None:
+        self._comment: str | None = None
+        self._custom_properties: dict[str, str] = {}
+
+    def comment(self, comment: str) -> DatabaseDescriptorBuilder:
+        """Set the comment."""
+        self._comment = comment
+        return self
+
+    def custom_property(self, key: str, value: str) -> DatabaseDescriptorBuilder:
+        """Set one property of your own."""
+        self._custom_properties[key] = value
+        return self
+
+    def custom_properties(self, properties: Mapping[str, str]) -> DatabaseDescriptorBuilder:
+        """Set properties of your own."""
+        self._custom_properties.update(properties)
+        return self
+
+    def build(self) -> DatabaseDescriptor:
+        """The descriptor."""
+        return DatabaseDescriptor(self._comment, self._custom_properties)
 
 
 def _string_map(name: str, value: Mapping[str, str] | None) -> dict[str, str]:

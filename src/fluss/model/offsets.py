@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 EARLIEST_OFFSET = -2
 """Start at the oldest row still kept."""
 
@@ -15,6 +17,10 @@ class OffsetSpec:
     __slots__ = ("kind", "timestamp_ms")
 
     EARLIEST, LATEST, TIMESTAMP = 0, 1, 2  # the protocol's numbers
+
+    # Other spellings of earliest() and latest().
+    Earliest: ClassVar[OffsetSpec]
+    Latest: ClassVar[OffsetSpec]
 
     def __init__(self, kind: int, timestamp_ms: int | None = None) -> None:
         self.kind = kind
@@ -35,6 +41,11 @@ class OffsetSpec:
         """The first offset at or after `ts`, in milliseconds since 1970."""
         return OffsetSpec(OffsetSpec.TIMESTAMP, ts)
 
+    @staticmethod
+    def Timestamp(ts: int) -> OffsetSpec:  # noqa: N802
+        """Same as `timestamp`."""
+        return OffsetSpec.timestamp(ts)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, OffsetSpec):
             return NotImplemented
@@ -47,3 +58,7 @@ class OffsetSpec:
         if self.kind == self.TIMESTAMP:
             return f"OffsetSpec.timestamp({self.timestamp_ms})"
         return "OffsetSpec.earliest()" if self.kind == self.EARLIEST else "OffsetSpec.latest()"
+
+
+OffsetSpec.Earliest = OffsetSpec.earliest()
+OffsetSpec.Latest = OffsetSpec.latest()

@@ -86,6 +86,11 @@ class TableBucket:
         """A bucket of a partition."""
         return TableBucket(table_id, bucket, partition_id)
 
+    @staticmethod
+    def new_with_partition(table_id: int, partition_id: int | None, bucket_id: int) -> TableBucket:
+        """A bucket of a partition, or of the table when `partition_id` is None."""
+        return TableBucket(table_id, bucket_id, partition_id)
+
     @property
     def bucket_id(self) -> int:
         return self.bucket

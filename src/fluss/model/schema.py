@@ -40,7 +40,7 @@ class PrimaryKey:
 class Schema:
     """Columns and primary key, from a PyArrow schema or from `Schema.builder()`."""
 
-    __slots__ = ("_auto_increment", "_columns", "_primary_keys")
+    __slots__ = ("_auto_increment", "_columns", "_field_ids", "_primary_keys")
 
     def __init__(
         self,
@@ -84,6 +84,7 @@ class Schema:
         )
         self._primary_keys = tuple(primary_keys)
         self._auto_increment = auto_increment
+        self._field_ids: tuple[int, ...] | None = None
 
     @property
     def columns(self) -> list[Column]:
@@ -101,6 +102,13 @@ class Schema:
     def primary_key_indexes(self) -> list[int]:
         names = self.column_names
         return [names.index(key) for key in self._primary_keys]
+
+    @property
+    def field_ids(self) -> list[int]:
+        """The number of each column that stays the same when the schema changes."""
+        if self._field_ids is None:
+            self._field_ids = tuple(item["id"] for item in self.to_json()["columns"])
+        return list(self._field_ids)
 
     def get_column_names(self) -> list[str]:
         """Names in order."""
@@ -153,7 +161,11 @@ class Schema:
                 raise _bad("A column must be a JSON object with a 'name'")
             columns.append(Column(item["name"], type_from_json(item.get("data_type")), optional_text(item, "comment")))
         auto_increment = text_list(value, "auto_increment_column")
-        return cls.of(columns, text_list(value, "primary_key"), auto_increment[0] if auto_increment else None)
+        schema = cls.of(columns, text_list(value, "primary_key"), auto_increment[0] if auto_increment else None)
+        ids = tuple(item.get("id") for item in value["columns"])
+        if all(isinstance(number, int) for number in ids):
+            schema._field_ids = ids
+        return schema
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schema):
