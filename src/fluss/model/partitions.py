@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
 
@@ -59,6 +59,9 @@ class PartitionSpec:
 
     def __repr__(self) -> str:
         return f"PartitionSpec({self._values})"
+
+
+PartitionSpecLike: TypeAlias = PartitionSpec | Mapping[str, str]
 
 
 def spec_of_name(name: str, partition_keys: Sequence[str]) -> PartitionSpec:

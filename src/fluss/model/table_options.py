@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 
+from fluss.model.durations import duration_ms
 from fluss.model.errors import ErrorCode, InvalidRequestError
 
 LOG_FORMAT = "table.log.format"
@@ -12,11 +12,29 @@ KV_FORMAT = "table.kv.format"
 REPLICATION_FACTOR = "table.replication.factor"
 ARROW_COMPRESSION = "table.log.arrow.compression.type"
 ARROW_ZSTD_LEVEL = "table.log.arrow.compression.zstd.level"
+LOG_TTL = "table.log.ttl"
+LOCAL_SEGMENTS = "table.log.tiered.local-segments"
+STATISTICS_COLUMNS = "table.statistics.columns"
+AUTO_PARTITION_ENABLED = "table.auto-partition.enabled"
+AUTO_PARTITION_KEY = "table.auto-partition.key"
+AUTO_PARTITION_TIME_UNIT = "table.auto-partition.time-unit"
+AUTO_PARTITION_TIME_FORMAT = "table.auto-partition.time-format"
+AUTO_PARTITION_TIME_ZONE = "table.auto-partition.time-zone"
+AUTO_PARTITION_PRECREATE = "table.auto-partition.num-precreate"
+AUTO_PARTITION_RETENTION = "table.auto-partition.num-retention"
+DATALAKE_PREFIX = "table.datalake."
+DATALAKE_ENABLED = "table.datalake.enabled"
+DATALAKE_FORMAT = "table.datalake.format"
+DATALAKE_FRESHNESS = "table.datalake.freshness"
+DATALAKE_AUTO_COMPACTION = "table.datalake.auto-compaction"
+MERGE_ENGINE = "table.merge-engine"
+DELETE_BEHAVIOR = "table.delete.behavior"
 
 PROPERTY_COUNT_MAX = 256
 PROPERTY_LENGTH_MAX = 4096
-
-_DURATION = re.compile(r"-?\d+\s*(d|days?|h|hours?|min|minutes?|m|s|sec|seconds?|ms|milliseconds?)?\Z", re.IGNORECASE)
+PRECREATE_MAX = 1_000
+ALL_COLUMNS = "*"
+DATALAKE_FORMATS = ("PAIMON", "LANCE", "ICEBERG")
 
 
 def _one_of(*choices: str) -> Callable[[str], str | None]:
@@ -37,8 +55,21 @@ def _int_between(low: int, high: int) -> Callable[[str], str | None]:
     return check
 
 
+def is_true(properties: Mapping[str, str], key: str) -> bool:
+    """Whether a property that is false by default is true."""
+    return properties.get(key, "false").lower() == "true"
+
+
+def statistics_columns(value: str) -> list[str]:
+    """The columns named by `table.statistics.columns`, unless it is `ALL_COLUMNS`."""
+    return [name for name in map(str.strip, value.split(",")) if name]
+
+
 def _duration(value: str) -> str | None:
-    return None if _DURATION.match(value.strip()) else "expected a duration such as '7 d', '12 h' or '30 s'"
+    text = value.strip()
+    if duration_ms(text) is None or text.startswith("-") or not text[-1].isalpha():
+        return "expected a duration with a unit, such as '7 d', '12 h' or '30 s'"
+    return None
 
 
 def _any(_: str) -> str | None:
@@ -55,24 +86,26 @@ CHECKS: dict[str, Callable[[str], str | None]] = {
     ARROW_ZSTD_LEVEL: _int_between(1, 22),
     KV_FORMAT: _one_of("COMPACTED", "INDEXED"),
     "table.kv.format-version": _int_between(1, 2),
-    "table.auto-partition.enabled": _BOOL,
-    "table.auto-partition.key": _any,
-    "table.auto-partition.time-unit": _one_of("HOUR", "DAY", "MONTH", "QUARTER", "YEAR"),
-    "table.auto-partition.time-zone": _any,
-    "table.auto-partition.num-precreate": _int_between(0, _INT_MAX),
-    "table.auto-partition.num-retention": _int_between(-_INT_MAX, _INT_MAX),
-    "table.log.ttl": _duration,
-    "table.log.tiered.local-segments": _int_between(1, _INT_MAX),
-    "table.datalake.enabled": _BOOL,
-    "table.datalake.format": _one_of("PAIMON", "LANCE", "ICEBERG"),
-    "table.datalake.freshness": _duration,
-    "table.datalake.auto-compaction": _BOOL,
+    AUTO_PARTITION_ENABLED: _BOOL,
+    AUTO_PARTITION_KEY: _any,
+    AUTO_PARTITION_TIME_UNIT: _one_of("HOUR", "DAY", "MONTH", "QUARTER", "YEAR"),
+    AUTO_PARTITION_TIME_FORMAT: _any,
+    AUTO_PARTITION_TIME_ZONE: _any,
+    AUTO_PARTITION_PRECREATE: _int_between(0, PRECREATE_MAX),
+    AUTO_PARTITION_RETENTION: _int_between(-_INT_MAX, _INT_MAX),
+    LOG_TTL: _duration,
+    LOCAL_SEGMENTS: _int_between(1, _INT_MAX),
+    DATALAKE_ENABLED: _BOOL,
+    DATALAKE_FORMAT: _one_of(*DATALAKE_FORMATS),
+    DATALAKE_FRESHNESS: _duration,
+    DATALAKE_AUTO_COMPACTION: _BOOL,
     "table.datalake.auto-expire-snapshot": _BOOL,
-    "table.merge-engine": _one_of("FIRST_ROW", "VERSIONED", "AGGREGATION"),
+    MERGE_ENGINE: _one_of("FIRST_ROW", "VERSIONED", "AGGREGATION"),
     "table.merge-engine.versioned.ver-column": _any,
-    "table.delete.behavior": _one_of("ALLOW", "IGNORE", "DISABLE"),
+    DELETE_BEHAVIOR: _one_of("ALLOW", "IGNORE", "DISABLE"),
     "table.auto-increment.cache-size": _int_between(1, _INT_MAX),
     "table.changelog.image": _one_of("FULL", "WAL"),
+    STATISTICS_COLUMNS: _any,
 }
 
 

@@ -2,63 +2,137 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
-from fluss.model import table_options
-from fluss.model.descriptor import LogFormat, TableDescriptor
+from fluss.model import table_options as options
+from fluss.model.auto_partition import AutoPartition, TimeUnit
+from fluss.model.descriptor import DESCRIPTOR_SIZE_BYTES_MAX, LogFormat, TableDescriptor
 from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.model.types import DataType, TypeRoot
+from fluss.server.config import ServerConfig
 
 REPLICATION_FACTOR: Final = 1
-_AUTO_PARTITION: Final = "table.auto-partition.enabled"
-_DATALAKE: Final = "table.datalake.enabled"
-_MERGE_ENGINE: Final = "table.merge-engine"
+_LOG_FORMATS: Final = (LogFormat.ARROW, LogFormat.INDEXED)
+_DATE_PATTERN: Final = "yyyy-MM-dd"
+_NO_STATISTICS: Final = (TypeRoot.BINARY, TypeRoot.BYTES, TypeRoot.ARRAY, TypeRoot.MAP, TypeRoot.ROW)
 
 
-def completed(descriptor: TableDescriptor, default_bucket_count: int) -> TableDescriptor:
+def completed(descriptor: TableDescriptor, config: ServerConfig) -> TableDescriptor:
     """The descriptor as it is stored, or an error for a table that this server can't serve."""
-    _check_kind(descriptor)
-    _check_properties(descriptor.properties)
-    properties = {table_options.REPLICATION_FACTOR: str(REPLICATION_FACTOR), **descriptor.properties}
-    return TableDescriptor(
+    given = descriptor.properties
+    properties = {options.REPLICATION_FACTOR: str(REPLICATION_FACTOR), **given}
+    if config.datalake_format is not None:
+        properties.setdefault(options.DATALAKE_FORMAT, config.datalake_format.lower())
+    if len(descriptor.partition_keys) > 1 and options.is_true(given, options.AUTO_PARTITION_ENABLED):
+        # The values of the other partition columns are not known ahead.
+        properties.setdefault(options.AUTO_PARTITION_PRECREATE, "0")
+    result = TableDescriptor(
         descriptor.schema,
-        bucket_count=default_bucket_count if descriptor.bucket_count is None else descriptor.bucket_count,
+        partition_keys=descriptor.partition_keys,
+        bucket_count=config.default_bucket_number if descriptor.bucket_count is None else descriptor.bucket_count,
         bucket_keys=descriptor.bucket_keys,
         comment=descriptor.comment,
         properties=properties,
         custom_properties=descriptor.custom_properties,
     )
+    check_table(result, config)
+    return result
 
 
-def _check_kind(descriptor: TableDescriptor) -> None:
+def check_table(descriptor: TableDescriptor, config: ServerConfig) -> None:
+    """Raise for a table that this server can't serve, new or altered."""
     if descriptor.has_primary_key:
         raise _refused("primary-key tables are not served yet; leave the primary key out to make a log table")
-    if descriptor.partition_keys:
-        raise _refused("partitioned tables are not served yet; leave the partition keys out")
-    log_format = descriptor.properties.get(table_options.LOG_FORMAT, LogFormat.ARROW).upper()
-    if log_format != LogFormat.ARROW:
-        raise _refused(f"the log format {log_format} is not served yet; use ARROW")
+    log_format = descriptor.properties.get(options.LOG_FORMAT, LogFormat.ARROW).upper()
+    if log_format not in _LOG_FORMATS:
+        raise _refused(f"the log format {log_format} is not served yet; use {' or '.join(_LOG_FORMATS)}")
+    _check_properties(descriptor.properties)
+    _check_partitions(descriptor)
+    _check_statistics(descriptor)
+    _check_datalake(descriptor.properties, config)
+
+
+def stored_json(descriptor: TableDescriptor) -> tuple[str, str]:
+    """The descriptor and its schema as they are kept; code 15 if they are more than clients can take."""
+    table_json = descriptor.to_json()
+    if len(table_json) > DESCRIPTOR_SIZE_BYTES_MAX:
+        raise _refused(f"its description has {len(table_json)} bytes, {DESCRIPTOR_SIZE_BYTES_MAX} are allowed")
+    schema_json = json.dumps(descriptor.schema.to_json(), separators=(",", ":"), ensure_ascii=False)
+    return table_json.decode(), schema_json
 
 
 def _check_properties(properties: dict[str, str]) -> None:
-    factor = int(properties.get(table_options.REPLICATION_FACTOR, REPLICATION_FACTOR))
+    factor = int(properties.get(options.REPLICATION_FACTOR, REPLICATION_FACTOR))
     if factor > REPLICATION_FACTOR:
         raise InvalidRequestError(
-            f"{table_options.REPLICATION_FACTOR} is {factor}, but there is 1 server to keep replicas; set it to 1.",
+            f"{options.REPLICATION_FACTOR} is {factor}, but there is 1 server to keep replicas; set it to 1.",
             ErrorCode.INVALID_REPLICATION_FACTOR,
         )
-    if _MERGE_ENGINE in properties:
-        raise _bad_property(f"{_MERGE_ENGINE} needs a primary key")
-    if _is_true(properties, _AUTO_PARTITION):
-        raise _bad_property(f"{_AUTO_PARTITION} needs partition keys")
-    if _is_true(properties, _DATALAKE):
-        raise InvalidRequestError(
-            f"{_DATALAKE} can't be true: this server has no lake configured.",
-            ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
+    for key in (options.MERGE_ENGINE, options.DELETE_BEHAVIOR):
+        if key in properties:
+            raise _bad_property(f"{key} needs a primary key")
+
+
+def _check_partitions(descriptor: TableDescriptor) -> None:
+    keys = descriptor.partition_keys
+    enabled = options.is_true(descriptor.properties, options.AUTO_PARTITION_ENABLED)
+    if not keys:
+        if enabled:
+            raise _bad_property(f"{options.AUTO_PARTITION_ENABLED} needs partition keys")
+        return
+    types = {column.name: column.data_type for column in descriptor.schema.columns}
+    for key in keys:
+        if types[key].root is TypeRoot.DECIMAL:
+            raise _refused(f"the partition key {key!r} is a DECIMAL; use another scalar type")
+    rule = AutoPartition.of(descriptor.properties, keys)
+    if enabled:
+        _check_auto_partition(descriptor, rule, types[keys[rule.key_index]])
+
+
+def _check_auto_partition(descriptor: TableDescriptor, rule: AutoPartition, time_type: DataType) -> None:
+    keys = descriptor.partition_keys
+    if len(keys) > 1 and not descriptor.properties.get(options.AUTO_PARTITION_KEY, "").strip():
+        raise _refused(f"{options.AUTO_PARTITION_KEY} must name one of the partition keys {keys}")
+    if len(keys) > 1 and rule.precreate:
+        raise _refused(f"{options.AUTO_PARTITION_PRECREATE} must be 0 with several partition keys")
+    if time_type.root is TypeRoot.DATE and (rule.unit is not TimeUnit.DAY or rule.pattern != _DATE_PATTERN):
+        raise _refused(
+            f"a DATE as the time of partitions needs {options.AUTO_PARTITION_TIME_UNIT} DAY and "
+            f"{options.AUTO_PARTITION_TIME_FORMAT} {_DATE_PATTERN}, as dates are written in partition names"
         )
 
 
-def _is_true(properties: dict[str, str], key: str) -> bool:
-    return properties.get(key, "false").lower() == "true"
+def _check_statistics(descriptor: TableDescriptor) -> None:
+    value = descriptor.properties.get(options.STATISTICS_COLUMNS)
+    if value is None or value.strip() == options.ALL_COLUMNS:
+        return
+    names = options.statistics_columns(value)
+    if not names:
+        raise _bad_property(
+            f"{options.STATISTICS_COLUMNS} names no column; use {options.ALL_COLUMNS!r} for all, or leave it out"
+        )
+    types = {column.name: column.data_type for column in descriptor.schema.columns}
+    for name in names:
+        if name not in types:
+            raise _bad_property(f"{options.STATISTICS_COLUMNS} names {name!r}, which is none of the columns")
+        if types[name].root in _NO_STATISTICS:
+            raise _bad_property(f"{options.STATISTICS_COLUMNS} can't have {name!r}, which is {types[name]}")
+
+
+def _check_datalake(properties: dict[str, str], config: ServerConfig) -> None:
+    if not options.is_true(properties, options.DATALAKE_ENABLED):
+        return
+    table_format = properties.get(options.DATALAKE_FORMAT)
+    if table_format is None:
+        raise _refused(
+            f"{options.DATALAKE_ENABLED} needs a lake format; set datalake.format in the server's fluss.toml, or "
+            f"{options.DATALAKE_FORMAT} on the table"
+        )
+    if config.datalake_format is not None and table_format.lower() != config.datalake_format.lower():
+        raise _bad_property(
+            f"{options.DATALAKE_FORMAT} is {table_format}, but the server's datalake.format is {config.datalake_format}"
+        )
 
 
 def _refused(reason: str) -> InvalidRequestError:

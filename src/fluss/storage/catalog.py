@@ -1,4 +1,4 @@
-"""Databases, tables, schemas and ids: an in-memory copy for the loop, SQLite for keeps.
+"""Databases, tables, partitions, schemas and ids: an in-memory copy for the loop, SQLite for keeps.
 
 Look-ups are plain calls on memory. A change is checked against memory, committed to SQLite in the catalog's thread, and
 only then applied to memory, all under one lock; so memory never shows what a crash could take back, and a failed commit
@@ -10,53 +10,90 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from fluss.model.errors import ErrorCode, FlussError, error_from_code
 from fluss.model.paths import TablePath
-from fluss.storage.catalog_db import CatalogDatabase, CatalogWork, DatabaseEntry, TableEntry
+from fluss.storage.catalog_db import (
+    WRITER_ID,
+    CatalogDatabase,
+    CatalogWork,
+    DatabaseEntry,
+    PartitionEntry,
+    TableEntry,
+)
+from fluss.storage.catalog_view import CatalogView, check_partitioned
 
-__all__ = ["DEFAULT_DATABASE", "Catalog", "DatabaseEntry", "TableEntry"]
+__all__ = [
+    "DEFAULT_DATABASE",
+    "AlteredTable",
+    "Catalog",
+    "CatalogLimits",
+    "DatabaseEntry",
+    "PartitionEntry",
+    "TableEntry",
+]
 
 _T = TypeVar("_T")
 
 DEFAULT_DATABASE: Final = "fluss"
 FIRST_SCHEMA_ID: Final = 1
+SCHEMA_ID_MAX: Final = 2**15 - 1  # a batch header has two bytes for it
 WRITER_ID_BLOCK: Final = 1000
 BUCKETS_MAX: Final = 128_000
-JSON_BYTES_MAX: Final = 16 * 1024 * 1024
+PARTITIONS_PER_TABLE_MAX: Final = 1_000
+DATABASES_MAX: Final = 10_000
+JSON_BYTES_TOTAL_MAX: Final = 256 * 1024 * 1024
 _EMPTY_DATABASE_JSON: Final = '{"version":1,"custom_properties":{}}'
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogLimits:
+    buckets_max: int = BUCKETS_MAX  # of all tables together; there may be as many tables
+    partitions_per_table_max: int = PARTITIONS_PER_TABLE_MAX
+    databases_max: int = DATABASES_MAX
+    json_bytes_max: int = JSON_BYTES_TOTAL_MAX  # of all descriptors and schemas, which are kept in memory
+
+
+class AlteredTable(NamedTuple):
+    """What a table becomes; without a schema it keeps the one it has."""
+
+    table_json: str
+    schema_json: str | None = None
+
+
+# Gets the table and its latest schema; None: nothing to change. It runs inside the change, so nothing comes between.
+Alteration: TypeAlias = Callable[[TableEntry, bytes], AlteredTable | None]
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Catalog:
-    def __init__(self, database: CatalogDatabase, executor: ThreadPoolExecutor) -> None:
+class Catalog(CatalogView):
+    def __init__(self, database: CatalogDatabase, executor: ThreadPoolExecutor, limits: CatalogLimits) -> None:
+        super().__init__()
         self._database = database
         self._executor = executor
+        self._limits = limits
         self._lock = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()
         self._on_drop: list[Callable[[int], None]] = []
-        self._databases: dict[str, DatabaseEntry] = {}
-        self._tables: dict[TablePath, TableEntry] = {}
-        self._tables_by_id: dict[int, TableEntry] = {}
-        self._schemas: dict[tuple[int, int], bytes] = {}
-        self._table_id_next = 0
+        self._on_drop_partition: list[Callable[[PartitionEntry], None]] = []
         self._writer_id_next = 0
         self._writer_id_reserved = 0
 
     @classmethod
-    async def open(cls, path: Path) -> Catalog:
+    async def open(cls, path: Path, limits: CatalogLimits | None = None) -> Catalog:
         loop = asyncio.get_running_loop()
         executor = ThreadPoolExecutor(1, thread_name_prefix="fluss-catalog")
         try:
             database = await loop.run_in_executor(executor, CatalogDatabase, path)
-            catalog = cls(database, executor)
+            catalog = cls(database, executor, limits or CatalogLimits())
             await catalog._load()
         except sqlite3.Error as error:
             executor.shutdown()
@@ -68,70 +105,23 @@ class Catalog:
 
     async def _load(self) -> None:
         content = await asyncio.get_running_loop().run_in_executor(self._executor, self._database.load)
-        self._databases = {entry.name: entry for entry in content.databases}
-        self._tables = {entry.path: entry for entry in content.tables}
-        self._tables_by_id = {entry.table_id: entry for entry in content.tables}
-        self._schemas = content.schemas
-        self._table_id_next = content.table_id_next
-        self._writer_id_next = self._writer_id_reserved = content.writer_id_next
+        self._fill(content)
+        self._writer_id_next = self._writer_id_reserved = content.counters[WRITER_ID]
         await self.create_database(DEFAULT_DATABASE, _EMPTY_DATABASE_JSON, ignore_if_exists=True)
 
     def on_drop(self, callback: Callable[[int], None]) -> None:
         """Call back with the id of every table that is dropped, after the drop is on disk."""
         self._on_drop.append(callback)
 
-    # --- look-ups
+    def on_drop_partition(self, callback: Callable[[PartitionEntry], None]) -> None:
+        """Call back with every partition that is dropped while its table stays, after the drop is on disk."""
+        self._on_drop_partition.append(callback)
 
-    @property
-    def table_id_next(self) -> int:
-        """Ids below this one have been given out."""
-        return self._table_id_next
-
-    def database(self, name: str) -> DatabaseEntry:
-        """The entry, or code 4."""
-        entry = self._databases.get(name)
-        if entry is None:
-            raise error_from_code(ErrorCode.DATABASE_NOT_EXIST, f"Database {name} does not exist.")
-        return entry
-
-    def database_exists(self, name: str) -> bool:
-        return name in self._databases
-
-    def databases(self) -> list[DatabaseEntry]:
-        """All databases, by name."""
-        return sorted(self._databases.values())
-
-    def table(self, path: TablePath) -> TableEntry:
-        """The entry, or code 7."""
-        entry = self._tables.get(path)
-        if entry is None:
-            raise error_from_code(ErrorCode.TABLE_NOT_EXIST, f"Table {path} does not exist.")
-        return entry
-
-    def table_exists(self, path: TablePath) -> bool:
-        return path in self._tables
-
-    def table_by_id(self, table_id: int) -> TableEntry | None:
-        return self._tables_by_id.get(table_id)
-
-    def tables(self, database: str) -> list[TableEntry]:
-        """The tables of a database, by name; code 4 without the database."""
-        self.database(database)
-        found = [entry for entry in self._tables.values() if entry.path.database == database]
-        return sorted(found, key=lambda entry: entry.path.table)
-
-    def schema_json(self, table_id: int, schema_id: int) -> bytes:
-        """A schema's JSON, or code 9."""
-        json = self._schemas.get((table_id, schema_id))
-        if json is None:
-            raise error_from_code(ErrorCode.SCHEMA_NOT_EXIST, f"Table id {table_id} has no schema {schema_id}.")
-        return json
-
-    # --- changes
+    # --- databases
 
     async def create_database(self, name: str, json: str, ignore_if_exists: bool = False) -> DatabaseEntry:
         """Code 6 if it exists and that is not to be ignored."""
-        return await self._change(self._create_database(name, _json_bytes(json), ignore_if_exists))
+        return await self._change(self._create_database(name, json.encode(), ignore_if_exists))
 
     async def _create_database(self, name: str, json: bytes, ignore: bool) -> DatabaseEntry:
         existing = self._databases.get(name)
@@ -139,10 +129,16 @@ class Catalog:
             if ignore:
                 return existing
             raise error_from_code(ErrorCode.DATABASE_ALREADY_EXIST, f"Database {name} exists already.")
+        if len(self._databases) >= self._limits.databases_max:
+            raise error_from_code(
+                ErrorCode.INVALID_DATABASE_EXCEPTION,
+                f"There are {self._limits.databases_max} databases, which is the limit; drop some.",
+            )
+        self._check_json(len(json))
         now_ms = _now_ms()
         entry = DatabaseEntry(name, json, now_ms, now_ms)
         await self._commit(lambda database: database.insert_database(entry))
-        self._databases[name] = entry
+        self._put_database(entry)
         return entry
 
     async def drop_database(self, name: str, cascade: bool = False, ignore_if_not_exists: bool = False) -> None:
@@ -152,59 +148,196 @@ class Catalog:
     async def _drop_database(self, name: str, cascade: bool, ignore: bool) -> None:
         if ignore and name not in self._databases:
             return
-        tables = self.tables(name)
+        database, tables = self.database(name), self.tables(name)
         if tables and not cascade:
             raise error_from_code(
                 ErrorCode.DATABASE_NOT_EMPTY,
                 f"Database {name} has {len(tables)} tables, the first is {tables[0].path.table}.",
             )
-        await self._commit(lambda database: database.delete_database(name))
-        del self._databases[name]
+        await self._commit(lambda on_disk: on_disk.delete_database(name))
         for entry in tables:
             self._forget(entry)
+        self._remove_database(database)
+
+    # --- tables
 
     async def create_table(
-        self, path: TablePath, table_json: str, schema_json: str, num_buckets: int, ignore_if_exists: bool = False
+        self,
+        path: TablePath,
+        table_json: str,
+        schema_json: str,
+        num_buckets: int,
+        ignore_if_exists: bool = False,
+        *,
+        partition_keys: Sequence[str] = (),
+        partitions: Iterable[str] = (),
     ) -> TableEntry:
-        """Code 4 without the database, 8 if the table exists (unless ignored), 49 with too many buckets."""
-        table, schema = _json_bytes(table_json), _json_bytes(schema_json)
-        return await self._change(self._create_table(path, table, schema, num_buckets, ignore_if_exists))
+        """Make a table and its first partitions, all or nothing.
+
+        Code 4 without the database, 8 if the table exists (unless ignored), 49 with too many buckets, 45 with too many
+        partitions.
+        """
+        now_ms = _now_ms()
+        draft = TableEntry(
+            -1, path, table_json.encode(), FIRST_SCHEMA_ID, num_buckets, now_ms, now_ms, tuple(partition_keys)
+        )
+        return await self._change(self._create_table(draft, schema_json.encode(), partitions, ignore_if_exists))
 
     async def _create_table(
-        self, path: TablePath, table_json: bytes, schema_json: bytes, num_buckets: int, ignore: bool
+        self, draft: TableEntry, schema_json: bytes, partition_names: Iterable[str], ignore: bool
     ) -> TableEntry:
-        self.database(path.database)
-        existing = self._tables.get(path)
-        if existing is not None:
+        self.database(draft.path.database)
+        if self.table_exists(draft.path):
             if ignore:
-                return existing
-            raise error_from_code(ErrorCode.TABLE_ALREADY_EXIST, f"Table {path} exists already.")
-        in_use = sum(entry.num_buckets for entry in self._tables.values())
-        if num_buckets < 1 or in_use + num_buckets > BUCKETS_MAX:
+                return self.table(draft.path)
+            raise error_from_code(ErrorCode.TABLE_ALREADY_EXIST, f"Table {draft.path} exists already.")
+        if draft.num_buckets < 1:
+            raise error_from_code(ErrorCode.BUCKET_MAX_NUM_EXCEPTION, f"Table {draft.path} needs at least 1 bucket.")
+        if len(self._tables_by_id) >= self._limits.buckets_max:
             raise error_from_code(
                 ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
-                f"Table {path} asks for {num_buckets} buckets; a table has at least 1, all tables together at most "
-                f"{BUCKETS_MAX}, and {in_use} are in use.",
+                f"There are {self._limits.buckets_max} tables, which is the limit; drop some.",
             )
-        now_ms = _now_ms()
-        entry = TableEntry(self._table_id_next, path, table_json, FIRST_SCHEMA_ID, num_buckets, now_ms, now_ms)
-        await self._commit(lambda database: database.insert_table(entry, schema_json))
-        self._table_id_next += 1
-        self._tables[path] = entry
-        self._tables_by_id[entry.table_id] = entry
-        self._schemas[entry.table_id, entry.schema_id] = schema_json
+        self._check_json(len(draft.table_json) + len(schema_json))
+        entry = draft._replace(table_id=self._table_id_next)
+        partitions = self._new_partitions(entry, partition_names)
+        self._check_buckets(entry, len(partitions) if entry.partition_keys else 1)
+        await self._commit(lambda database: database.insert_table(entry, schema_json, partitions))
+        self._put_table(entry)
+        self._put_schema(entry.table_id, entry.schema_id, schema_json)
+        for partition in partitions:
+            self._put_partition(partition)
         return entry
+
+    async def alter_table(
+        self, path: TablePath, alteration: Alteration, ignore_if_not_exists: bool = False
+    ) -> TableEntry | None:
+        """Replace a table's descriptor, and its schema if that changes; old schemas stay readable.
+
+        Code 7 if it does not exist and that is not to be ignored, 56 with too many schemas; and what `alteration`
+        raises.
+        """
+        return await self._change(self._alter_table(path, alteration, ignore_if_not_exists))
+
+    async def _alter_table(self, path: TablePath, alteration: Alteration, ignore: bool) -> TableEntry | None:
+        if ignore and not self.table_exists(path):
+            return None
+        entry = self.table(path)
+        altered = alteration(entry, self.schema_json(entry.table_id, entry.schema_id))
+        if altered is None:
+            return entry
+        schema_json = None if altered.schema_json is None else altered.schema_json.encode()
+        schema_id = entry.schema_id + (schema_json is not None)
+        if schema_id > SCHEMA_ID_MAX:
+            raise error_from_code(
+                ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
+                f"Table {path} has had {SCHEMA_ID_MAX} schemas; make a new one.",
+            )
+        new = entry._replace(
+            table_json=altered.table_json.encode(),
+            schema_id=schema_id,
+            modified_time_ms=max(_now_ms(), entry.modified_time_ms),
+        )
+        self._check_json(len(new.table_json) - len(entry.table_json) + len(schema_json or b""))
+        await self._commit(lambda database: database.update_table(new, schema_json))
+        self._replace_table(new)
+        if schema_json is not None:
+            self._put_schema(new.table_id, schema_id, schema_json)
+        return new
 
     async def drop_table(self, path: TablePath, ignore_if_not_exists: bool = False) -> None:
         """Code 7 if it does not exist and that is not to be ignored."""
         await self._change(self._drop_table(path, ignore_if_not_exists))
 
     async def _drop_table(self, path: TablePath, ignore: bool) -> None:
-        if ignore and path not in self._tables:
+        if ignore and not self.table_exists(path):
             return
         entry = self.table(path)
         await self._commit(lambda database: database.delete_table(entry.table_id))
         self._forget(entry)
+
+    # --- partitions
+
+    async def create_partitions(self, table_id: int, names: Sequence[str], ignore_if_exists: bool = False) -> None:
+        """Make partitions, all or nothing.
+
+        Code 7 without the table, 37 if it has no partition keys, 42 if one exists (unless ignored), 45 with too many
+        partitions, 49 with too many buckets.
+        """
+        await self._change(self._create_partitions(table_id, names, ignore_if_exists))
+
+    async def _create_partitions(self, table_id: int, names: Sequence[str], ignore: bool) -> None:
+        table = self._partitioned_table(table_id)
+        existing = [name for name in names if self.partition_exists(table_id, name)]
+        if existing and not ignore:
+            raise error_from_code(
+                ErrorCode.PARTITION_ALREADY_EXISTS, f"Table {table.path} has a partition {existing[0]!r} already."
+            )
+        partitions = self._new_partitions(table, [name for name in names if name not in existing])
+        if not partitions:
+            return
+        self._check_buckets(table, len(partitions))
+        await self._commit(lambda database: database.insert_partitions(partitions))
+        for partition in partitions:
+            self._put_partition(partition)
+
+    async def drop_partitions(self, table_id: int, names: Sequence[str], ignore_if_not_exists: bool = False) -> None:
+        """Drop partitions, all or nothing.
+
+        Code 7 without the table, 37 if it has no partition keys, 36 if there is no such partition (unless ignored).
+        """
+        await self._change(self._drop_partitions(table_id, names, ignore_if_not_exists))
+
+    async def _drop_partitions(self, table_id: int, names: Sequence[str], ignore: bool) -> None:
+        table = self._partitioned_table(table_id)
+        entries = [self.partition(table, name) for name in names if not ignore or self.partition_exists(table_id, name)]
+        if not entries:
+            return
+        await self._commit(lambda database: database.delete_partitions(entries))
+        for entry in entries:
+            self._remove_partition(entry)
+            for callback in self._on_drop_partition:
+                callback(entry)
+
+    def _partitioned_table(self, table_id: int) -> TableEntry:
+        table = self._tables_by_id.get(table_id)
+        if table is None:
+            raise error_from_code(ErrorCode.TABLE_NOT_EXIST, f"There is no table with id {table_id} any more.")
+        check_partitioned(table)
+        return table
+
+    def _new_partitions(self, table: TableEntry, names: Iterable[str]) -> list[PartitionEntry]:
+        now_ms = _now_ms()
+        partitions = [
+            PartitionEntry(self._partition_id_next + number, table.table_id, name, now_ms)
+            for number, name in enumerate(dict.fromkeys(names))
+        ]
+        count = len(self._partitions.get(table.table_id, {}))
+        if count + len(partitions) > self._limits.partitions_per_table_max:
+            raise error_from_code(
+                ErrorCode.PARTITION_MAX_NUM_EXCEPTION,
+                f"Table {table.path} has {count} partitions and asks for {len(partitions)} more; a table may have "
+                f"{self._limits.partitions_per_table_max}. Drop some.",
+            )
+        return partitions
+
+    def _check_buckets(self, table: TableEntry, times: int) -> None:
+        if self._buckets_in_use + table.num_buckets * times > self._limits.buckets_max:
+            raise error_from_code(
+                ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
+                f"Table {table.path} asks for {table.num_buckets * times} buckets; all tables together may have "
+                f"{self._limits.buckets_max}, and {self._buckets_in_use} are in use.",
+            )
+
+    def _check_json(self, more_bytes: int) -> None:
+        if more_bytes > 0 and self._json_bytes + more_bytes > self._limits.json_bytes_max:
+            raise error_from_code(
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+                f"The descriptions of all tables may have {self._limits.json_bytes_max} bytes, {self._json_bytes} are "
+                f"in use and {more_bytes} more are asked for; drop tables that are not needed.",
+            )
+
+    # --- writer ids
 
     async def next_writer_id(self) -> int:
         """An id that was never given out before, not even by a server that was killed since."""
@@ -228,10 +361,7 @@ class Catalog:
         self._executor.shutdown()
 
     def _forget(self, entry: TableEntry) -> None:
-        del self._tables[entry.path]
-        del self._tables_by_id[entry.table_id]
-        for key in [key for key in self._schemas if key[0] == entry.table_id]:
-            del self._schemas[key]
+        self._remove_table(entry)
         for callback in self._on_drop:
             callback(entry.table_id)
 
@@ -257,13 +387,3 @@ class Catalog:
             await asyncio.get_running_loop().run_in_executor(self._executor, work, self._database)
         except (sqlite3.Error, OSError) as error:
             raise FlussError(f"The catalog could not be changed: {error}", ErrorCode.STORAGE_EXCEPTION) from error
-
-
-def _json_bytes(json: str) -> bytes:
-    data = json.encode()
-    if len(data) > JSON_BYTES_MAX:
-        raise error_from_code(
-            ErrorCode.INVALID_TABLE_EXCEPTION,
-            f"A descriptor of {len(data)} bytes is too large, the limit is {JSON_BYTES_MAX}.",
-        )
-    return data

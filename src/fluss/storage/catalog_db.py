@@ -2,13 +2,14 @@
 
 A transaction is on disk when its commit returns, or it never happened; SQLite repairs its own files after a crash. Ids
 come from counters that only grow, advanced in the transaction that uses them, so an id is never given out twice, not
-even after a drop. Schema changes of later format versions are migrations keyed on `user_version`.
+even after a drop. An older schema is brought up to date in one transaction, keyed on `user_version`.
 """
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,20 +19,33 @@ from fluss.model.paths import TablePath
 from fluss.storage import files
 from fluss.storage.failpoints import Site
 
-SCHEMA_VERSION: Final = 1
 TABLE_ID: Final = "table_id"
+PARTITION_ID: Final = "partition_id"
 WRITER_ID: Final = "writer_id"
 
-_SCHEMA: Final = (
-    "CREATE TABLE counters (name TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE databases (name TEXT PRIMARY KEY, json BLOB NOT NULL,"
-    " created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE tables (table_id INTEGER PRIMARY KEY, database TEXT NOT NULL REFERENCES databases (name),"
-    " name TEXT NOT NULL, json BLOB NOT NULL, schema_id INTEGER NOT NULL, buckets INTEGER NOT NULL,"
-    " created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL, UNIQUE (database, name))",
-    "CREATE TABLE schemas (table_id INTEGER NOT NULL REFERENCES tables (table_id) ON DELETE CASCADE,"
-    " schema_id INTEGER NOT NULL, json BLOB NOT NULL, PRIMARY KEY (table_id, schema_id)) WITHOUT ROWID",
+# What makes version n + 1 of version n. Never changed once released.
+_MIGRATIONS: Final = (
+    (
+        "CREATE TABLE counters (name TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE databases (name TEXT PRIMARY KEY, json BLOB NOT NULL,"
+        " created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE tables (table_id INTEGER PRIMARY KEY, database TEXT NOT NULL REFERENCES databases (name),"
+        " name TEXT NOT NULL, json BLOB NOT NULL, schema_id INTEGER NOT NULL, buckets INTEGER NOT NULL,"
+        " created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL, UNIQUE (database, name))",
+        "CREATE TABLE schemas (table_id INTEGER NOT NULL REFERENCES tables (table_id) ON DELETE CASCADE,"
+        " schema_id INTEGER NOT NULL, json BLOB NOT NULL, PRIMARY KEY (table_id, schema_id)) WITHOUT ROWID",
+        f"INSERT INTO counters VALUES ('{TABLE_ID}', 0), ('{WRITER_ID}', 0)",
+    ),
+    (
+        # A JSON list. Tables of version 1 have no partitions.
+        "ALTER TABLE tables ADD COLUMN partition_keys TEXT NOT NULL DEFAULT '[]'",
+        "CREATE TABLE partitions (partition_id INTEGER PRIMARY KEY,"
+        " table_id INTEGER NOT NULL REFERENCES tables (table_id) ON DELETE CASCADE,"
+        " name TEXT NOT NULL, created_ms INTEGER NOT NULL, UNIQUE (table_id, name))",
+        f"INSERT INTO counters VALUES ('{PARTITION_ID}', 0)",
+    ),
 )
+SCHEMA_VERSION: Final = len(_MIGRATIONS)
 
 
 class DatabaseEntry(NamedTuple):
@@ -46,17 +60,25 @@ class TableEntry(NamedTuple):
     path: TablePath
     table_json: bytes
     schema_id: int
-    num_buckets: int
+    num_buckets: int  # of each partition, if it has partitions
     created_time_ms: int
     modified_time_ms: int
+    partition_keys: tuple[str, ...]
+
+
+class PartitionEntry(NamedTuple):
+    partition_id: int
+    table_id: int
+    name: str
+    created_time_ms: int
 
 
 class CatalogContent(NamedTuple):
     databases: list[DatabaseEntry]
     tables: list[TableEntry]
-    schemas: dict[tuple[int, int], bytes]
-    table_id_next: int
-    writer_id_next: int
+    schemas: list[tuple[int, int, bytes]]  # table id, schema id, JSON
+    partitions: list[PartitionEntry]
+    counters: dict[str, int]
 
 
 class CatalogDatabase:
@@ -86,12 +108,11 @@ class CatalogDatabase:
                 f"{path} has schema version {version}, this program knows {SCHEMA_VERSION}. Upgrade flussbett.",
                 ErrorCode.STORAGE_EXCEPTION,
             )
-        if version == 0:
+        if version < SCHEMA_VERSION:
             with self._transaction():
-                for statement in _SCHEMA:
-                    self._execute(statement)
-                for counter in (TABLE_ID, WRITER_ID):
-                    self._execute("INSERT INTO counters VALUES (?, 0)", counter)
+                for statements in _MIGRATIONS[version:]:
+                    for statement in statements:
+                        self._execute(statement)
                 self._execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     @contextmanager
@@ -106,16 +127,22 @@ class CatalogDatabase:
             raise
 
     def load(self) -> CatalogContent:
-        counters = dict(self._execute("SELECT name, next FROM counters"))
         tables = self._execute(
-            "SELECT table_id, database, name, json, schema_id, buckets, created_ms, modified_ms FROM tables"
+            "SELECT table_id, database, name, partition_keys, json, schema_id, buckets, created_ms, modified_ms"
+            " FROM tables"
         )
         return CatalogContent(
             [DatabaseEntry(*row) for row in self._execute("SELECT name, json, created_ms, modified_ms FROM databases")],
-            [TableEntry(row[0], TablePath(row[1], row[2]), *row[3:]) for row in tables],
-            {(row[0], row[1]): row[2] for row in self._execute("SELECT table_id, schema_id, json FROM schemas")},
-            counters[TABLE_ID],
-            counters[WRITER_ID],
+            [
+                TableEntry._make((table_id, TablePath(database, name), *rest, tuple(json.loads(keys))))
+                for table_id, database, name, keys, *rest in tables
+            ],
+            self._execute("SELECT table_id, schema_id, json FROM schemas").fetchall(),
+            [
+                PartitionEntry(*row)
+                for row in self._execute("SELECT partition_id, table_id, name, created_ms FROM partitions")
+            ],
+            dict(self._execute("SELECT name, next FROM counters")),
         )
 
     def insert_database(self, entry: DatabaseEntry) -> None:
@@ -128,28 +155,57 @@ class CatalogDatabase:
             self._execute("DELETE FROM tables WHERE database = ?", name)
             self._execute("DELETE FROM databases WHERE name = ?", name)
 
-    def insert_table(self, entry: TableEntry, schema_json: bytes) -> None:
+    def insert_table(self, entry: TableEntry, schema_json: bytes, partitions: Sequence[PartitionEntry] = ()) -> None:
+        """Insert a table and its first partitions."""
         path = entry.path
         with self._transaction():
-            self._execute("UPDATE counters SET next = ? WHERE name = ?", entry.table_id + 1, TABLE_ID)
+            self._advance(TABLE_ID, entry.table_id + 1)
             self._execute(
-                "INSERT INTO tables (table_id, database, name, json, schema_id, buckets, created_ms, modified_ms)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                *(entry.table_id, path.database, path.table, *entry[2:]),
+                "INSERT INTO tables (table_id, database, name, json, schema_id, buckets, created_ms, modified_ms,"
+                " partition_keys) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                *(entry.table_id, path.database, path.table, *entry[2:7], json.dumps(entry.partition_keys)),
             )
             self._execute("INSERT INTO schemas VALUES (?, ?, ?)", entry.table_id, entry.schema_id, schema_json)
+            self._insert_partitions(partitions)
+
+    def update_table(self, entry: TableEntry, new_schema_json: bytes | None) -> None:
+        """Replace a table's descriptor and add a schema, if there is a new one."""
+        with self._transaction():
+            self._execute(
+                "UPDATE tables SET json = ?, schema_id = ?, modified_ms = ? WHERE table_id = ?",
+                *(entry.table_json, entry.schema_id, entry.modified_time_ms, entry.table_id),
+            )
+            if new_schema_json is not None:
+                self._execute("INSERT INTO schemas VALUES (?, ?, ?)", entry.table_id, entry.schema_id, new_schema_json)
 
     def delete_table(self, table_id: int) -> None:
         with self._transaction():
             self._execute("DELETE FROM tables WHERE table_id = ?", table_id)
 
+    def insert_partitions(self, entries: Sequence[PartitionEntry]) -> None:
+        with self._transaction():
+            self._insert_partitions(entries)
+
+    def delete_partitions(self, entries: Sequence[PartitionEntry]) -> None:
+        with self._transaction():
+            ids = [(entry.partition_id,) for entry in entries]
+            self._connection.executemany("DELETE FROM partitions WHERE partition_id = ?", ids)
+
     def reserve_writer_ids(self, next_id: int) -> None:
         """Promise that ids below `next_id` are never given out after a restart."""
         with self._transaction():
-            self._execute("UPDATE counters SET next = ? WHERE name = ?", next_id, WRITER_ID)
+            self._advance(WRITER_ID, next_id)
 
     def close(self) -> None:
         self._connection.close()
+
+    def _insert_partitions(self, entries: Sequence[PartitionEntry]) -> None:
+        if entries:
+            self._advance(PARTITION_ID, entries[-1].partition_id + 1)
+            self._connection.executemany("INSERT INTO partitions VALUES (?, ?, ?, ?)", entries)
+
+    def _advance(self, counter: str, next_id: int) -> None:
+        self._execute("UPDATE counters SET next = ? WHERE name = ?", next_id, counter)
 
 
 CatalogWork = Callable[[CatalogDatabase], None]

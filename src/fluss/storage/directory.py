@@ -1,7 +1,8 @@
 """The data directory: its format version, its lock, and the paths of what lies in it.
 
 A directory belongs to us when it has a `format_version` file. A newer version is refused, for an old program would
-read new files wrongly; a directory with foreign files is refused, for we would mix ours with them. The lock is an
+read new files wrongly; an older one is raised before anything new is written, so the old program stays away from then
+on. A directory with foreign files is refused, for we would mix ours with them. The lock is an
 flock, so the kernel frees it when its holder dies; the holder's pid lies in a file of its own, because opening a lock
 file empties it.
 """
@@ -19,12 +20,14 @@ from fluss.model.paths import TableBucket
 from fluss.storage import files
 from fluss.storage.failpoints import Site
 
-FORMAT_VERSION: Final = 1
+# 1: log tables. 2: partitions, several schemas of a table, batches with statistics, rows in the INDEXED format.
+FORMAT_VERSION: Final = 2
 VERSION_NAME: Final = "format_version"
 LOCK_NAME: Final = "server.lock"
 PID_NAME: Final = "server.pid"
 CATALOG_NAME: Final = "catalog.db"
 TABLES_NAME: Final = "tables"
+PARTITION_PREFIX: Final = "p"
 
 # Files of the server process may be there before the format is: its lock, its log, its endpoint file.
 _OWN_PREFIX: Final = "server."
@@ -60,7 +63,7 @@ class DataDirectory:
         directory = cls(root, lock)
         try:
             files.overwrite(root / PID_NAME, f"{os.getpid()}\n".encode(), Site.LOCK_PID)
-            if version is None:
+            if version != FORMAT_VERSION:
                 files.replace(root / VERSION_NAME, f"{FORMAT_VERSION}\n".encode(), Site.FORMAT_REPLACE, durable=True)
         except BaseException:
             directory.close()
@@ -78,14 +81,25 @@ class DataDirectory:
     def table_path(self, table_id: int) -> Path:
         return self.tables_path / str(table_id)
 
+    def partition_path(self, table_id: int, partition_id: int) -> Path:
+        return self.table_path(table_id) / f"{PARTITION_PREFIX}{partition_id}"
+
     def bucket_path(self, bucket: TableBucket) -> Path:
-        table = self.table_path(bucket.table_id)
-        if bucket.partition_id is not None:
-            table = table / f"p{bucket.partition_id}"
-        return table / str(bucket.bucket_id)
+        if bucket.partition_id is None:
+            return self.table_path(bucket.table_id) / str(bucket.bucket_id)
+        return self.partition_path(bucket.table_id, bucket.partition_id) / str(bucket.bucket_id)
 
     def close(self) -> None:
         self._lock.release()
+
+
+def prepare(root: Path) -> None:
+    """Make the directory if needed; raise for one that must not be touched."""
+    try:
+        _make(root)
+        _version(root)
+    except OSError as error:
+        raise DataDirectoryError(f"Data directory {root} can't be used: {error}.") from error
 
 
 def _make(root: Path) -> None:

@@ -9,7 +9,7 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.context import ConnectionContext, Handler
 from fluss.server.names import check_count, table_path
-from fluss.storage.catalog import TableEntry
+from fluss.storage.catalog import PartitionEntry, TableEntry
 
 # One process plays both roles; clients keep connections to coordinators and tablet servers apart, so ids may be equal.
 NODE_ID: Final = 0
@@ -31,19 +31,27 @@ def _metadata(context: ConnectionContext, request: pb.MetadataRequest) -> pb.Met
     response = pb.MetadataResponse()
     response.coordinator_server.CopyFrom(pb.PbServerNode(node_id=NODE_ID, host=address.host, port=address.port))
     response.tablet_servers.add(node_id=NODE_ID, host=address.host, port=address.port)
-    # Each table once: a table may have very many buckets, and a request very many names.
-    for path in dict.fromkeys(table_path(path) for path in request.table_path):
-        _add_table(response, context.storage.catalog.table(path))
-    for partition in request.partitions_path:
-        entry = context.storage.catalog.table(table_path(partition))
-        raise error_from_code(
-            ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION, f"Table {entry.path} has no partitions; name the table alone."
-        )
-    if request.partitions_id:
-        raise error_from_code(
-            ErrorCode.PARTITION_NOT_EXISTS, f"There is no partition with id {request.partitions_id[0]}."
-        )
+    catalog = context.storage.catalog
+    tables = [catalog.table(table_path(path)) for path in request.table_path]
+    partitions = [
+        catalog.partition(catalog.table(table_path(path)), path.partition_name) for path in request.partitions_path
+    ]
+    partitions += [_partition_by_id(context, partition_id) for partition_id in request.partitions_id]
+    # The tables of partitions come along: pyfluss panics on a partition of a table that it has not seen.
+    tables += [catalog.table_of(partition) for partition in partitions]
+    # Each once: a table may have very many buckets, and a request very many names.
+    for table in dict.fromkeys(tables):
+        _add_table(response, table)
+    for partition in dict.fromkeys(partitions):
+        _add_partition(response, partition, catalog.table_of(partition).num_buckets)
     return response
+
+
+def _partition_by_id(context: ConnectionContext, partition_id: int) -> PartitionEntry:
+    partition = context.storage.catalog.partition_by_id(partition_id)
+    if partition is None:
+        raise error_from_code(ErrorCode.PARTITION_NOT_EXISTS, f"There is no partition with id {partition_id}.")
+    return partition
 
 
 def _add_table(response: pb.MetadataResponse, entry: TableEntry) -> None:
@@ -55,8 +63,20 @@ def _add_table(response: pb.MetadataResponse, entry: TableEntry) -> None:
         created_time=entry.created_time_ms,
         modified_time=entry.modified_time_ms,
     )
-    for bucket_id in range(entry.num_buckets):
-        table.bucket_metadata.add(
+    if not entry.partition_keys:
+        _add_buckets(table, entry.num_buckets)
+
+
+def _add_partition(response: pb.MetadataResponse, entry: PartitionEntry, num_buckets: int) -> None:
+    partition = response.partition_metadata.add(
+        table_id=entry.table_id, partition_name=entry.name, partition_id=entry.partition_id
+    )
+    _add_buckets(partition, num_buckets)
+
+
+def _add_buckets(owner: pb.PbTableMetadata | pb.PbPartitionMetadata, num_buckets: int) -> None:
+    for bucket_id in range(num_buckets):
+        owner.bucket_metadata.add(
             bucket_id=bucket_id, leader_id=NODE_ID, replica_id=[NODE_ID], leader_epoch=LEADER_EPOCH
         )
 

@@ -33,7 +33,7 @@ def _list(context: ConnectionContext, request: pb.ListDatabasesRequest) -> pb.Li
             response.database_summary.add(
                 database_name=entry.name,
                 created_time=entry.created_time_ms,
-                table_count=len(context.storage.catalog.tables(entry.name)),
+                table_count=context.storage.catalog.table_count(entry.name),
             )
     return response
 

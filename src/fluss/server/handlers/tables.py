@@ -3,28 +3,112 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Final
 
+from fluss.model.alter import refused, with_columns, with_properties
+from fluss.model.auto_partition import AutoPartition
 from fluss.model.descriptor import TableDescriptor
+from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.model.schema import Column
+from fluss.model.types_json import type_from_json
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.context import ConnectionContext, Handler
-from fluss.server.names import database_name, table_path
-from fluss.server.table_rules import completed
+from fluss.server.names import check_count, database_name, table_path
+from fluss.server.table_rules import check_table, completed, stored_json
+from fluss.storage.catalog import AlteredTable, TableEntry
+
+_SET: Final = 0
+_RESET: Final = 1
+_LAST: Final = 0
 
 
 async def _create(context: ConnectionContext, request: pb.CreateTableRequest) -> pb.CreateTableResponse:
     path = table_path(request.table_path)
-    descriptor = completed(TableDescriptor.from_json(request.table_json), context.server.config.default_bucket_number)
+    descriptor = completed(TableDescriptor.from_json(request.table_json), context.server.config)
     assert descriptor.bucket_count is not None
     await context.storage.catalog.create_table(
         path,
-        descriptor.to_json().decode(),
-        json.dumps(descriptor.schema.to_json(), separators=(",", ":"), ensure_ascii=False),
+        *stored_json(descriptor),
         descriptor.bucket_count,
         request.ignore_if_exists,
+        partition_keys=descriptor.partition_keys,
+        partitions=_first_partitions(context, descriptor),
     )
     return pb.CreateTableResponse()
+
+
+def _first_partitions(context: ConnectionContext, descriptor: TableDescriptor) -> list[str]:
+    if not descriptor.partition_keys:
+        return []
+    rule = AutoPartition.of(descriptor.properties, descriptor.partition_keys)
+    return rule.values_ahead(context.server.auto_partitioner.clock()) if rule.enabled else []
+
+
+async def _alter(context: ConnectionContext, request: pb.AlterTableRequest) -> pb.AlterTableResponse:
+    path = table_path(request.table_path)
+    columns = len(request.add_columns) + len(request.drop_columns)
+    columns += len(request.rename_columns) + len(request.modify_columns)
+    check_count(columns + len(request.config_changes), context.limits.request_items_max, "changes")
+    if columns and request.config_changes:
+        raise refused("one request may change its columns or its properties, not both; send two")
+    entry = await context.storage.catalog.alter_table(
+        path, partial(_altered, context, request), request.ignore_if_not_exists
+    )
+    if entry is not None and entry.partition_keys:
+        await context.server.auto_partitioner.run(entry.table_id)
+    return pb.AlterTableResponse()
+
+
+def _altered(
+    context: ConnectionContext, request: pb.AlterTableRequest, entry: TableEntry, _: bytes
+) -> AlteredTable | None:
+    before = TableDescriptor.from_json(entry.table_json, foreign_properties=True)
+    if request.config_changes:
+        after = with_properties(before, [_change(change) for change in request.config_changes])
+    else:
+        _check_only_additions(request)
+        after = with_columns(before, [_column(item) for item in request.add_columns])
+    if after == before:
+        return None
+    check_table(after, context.server.config)
+    table_json, schema_json = stored_json(after)
+    return AlteredTable(table_json, schema_json if request.add_columns else None)
+
+
+def _change(change: pb.PbAlterConfig) -> tuple[str, str | None]:
+    if change.op_type == _RESET:
+        return change.config_key, None
+    if change.op_type != _SET:
+        raise refused(f"{change.config_key[:100]} can be set and reset, nothing else (operation {change.op_type})")
+    if not change.HasField("config_value"):
+        raise refused(f"the new value of {change.config_key[:100]} is missing")
+    return change.config_key, change.config_value
+
+
+def _check_only_additions(request: pb.AlterTableRequest) -> None:
+    for columns, word in (
+        (request.drop_columns, "dropped"),
+        (request.rename_columns, "renamed"),
+        (request.modify_columns, "modified"),
+    ):
+        if columns:
+            raise refused(f"columns can't be {word}, only added at the end")
+
+
+def _column(item: pb.PbAddColumn) -> Column:
+    if item.column_position_type != _LAST:
+        raise refused(f"the new column {item.column_name!r} can only be the last one")
+    try:
+        value = json.loads(item.data_type_json)
+        # An escape can spell half a character, which nobody could write down again.
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(
+            f"The type of column {item.column_name!r} can't be read: {error}.", ErrorCode.INVALID_TABLE_EXCEPTION
+        ) from None
+    return Column(item.column_name, type_from_json(value), item.comment if item.HasField("comment") else None)
 
 
 async def _drop(context: ConnectionContext, request: pb.DropTableRequest) -> pb.DropTableResponse:
@@ -61,6 +145,7 @@ def _schema(context: ConnectionContext, request: pb.GetTableSchemaRequest) -> pb
 
 HANDLERS: Final[dict[int, Handler]] = {
     api_keys.CREATE_TABLE.key: _create,
+    api_keys.ALTER_TABLE.key: _alter,
     api_keys.DROP_TABLE.key: _drop,
     api_keys.LIST_TABLES.key: _list,
     api_keys.TABLE_EXISTS.key: _exists,

@@ -1,0 +1,88 @@
+"""A directory of an older format is brought up to date in place, whenever the upgrade is cut short."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from fluss.formats.log_batch import encode_batch
+from fluss.model.paths import TableBucket, TablePath
+from fluss.storage import failpoints
+from fluss.storage.failpoints import STEPS, Site
+from fluss.storage.store import Storage, StorageOptions
+
+from .support import append, texts
+
+CATALOG_V1 = Path(__file__).with_name("catalog_v1.sql")
+ORDERS, EVENTS = TablePath("shop", "orders"), TablePath("fluss", "events")
+_POINTS = [f"{site}.{step}" for site in (Site.FORMAT_REPLACE, Site.CATALOG_COMMIT) for step in STEPS[site]]
+_PROCESSES = multiprocessing.get_context("forkserver")
+
+
+def make_v1(root: Path) -> None:
+    """A directory as version 1 left it, with a row in one of its tables."""
+    bucket = root / "tables" / "1" / "1"
+    bucket.mkdir(parents=True)
+    batch = encode_batch(b"old row", schema_id=1, record_count=1)
+    (bucket / "00000000000000000000.log").write_bytes(batch)
+    connection = sqlite3.connect(root / "catalog.db")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.executescript(CATALOG_V1.read_text())
+    connection.close()
+    (root / "format_version").write_text("1\n")
+
+
+def upgrade(root: str, fail_point: str | None) -> None:
+    import asyncio
+
+    async def opened() -> None:
+        storage = await Storage.open(StorageOptions(root))
+        await storage.close()
+
+    if fail_point is not None:
+        failpoints.arm(fail_point)
+    asyncio.run(opened())
+
+
+async def check(root: Path) -> None:
+    """Everything of version 1 is there, and version 2's features work."""
+    storage = await Storage.open(StorageOptions(root))
+    try:
+        catalog = storage.catalog
+        orders = catalog.table(ORDERS)
+        assert (orders.table_id, orders.num_buckets, orders.schema_id, orders.partition_keys) == (1, 2, 1, ())
+        assert catalog.table(EVENTS).table_id == 2
+        assert [entry.name for entry in catalog.databases()] == ["fluss", "shop"]
+        assert b"INTEGER" in catalog.schema_json(1, 1)
+        assert catalog.buckets_in_use == 3
+        assert texts(storage.bucket(TableBucket(1, 1))) == ["old row"]
+        table = await catalog.create_table(
+            TablePath("shop", "parts"), "{}", "{}", 1, partition_keys=["day"], partitions=["monday"]
+        )
+        assert table.table_id == 3
+        assert await catalog.next_writer_id() == 1000
+        bucket = TableBucket(3, 0, catalog.partition(table, "monday").partition_id)
+        await append(storage.bucket(bucket), "new row").durable
+        assert texts(storage.bucket(bucket)) == ["new row"]
+    finally:
+        await storage.close()
+    assert (root / "format_version").read_text() == "2\n"
+
+
+async def test_a_version_1_directory_opens_as_it_was(tmp_path: Path) -> None:
+    make_v1(tmp_path)
+    await check(tmp_path)
+
+
+@pytest.mark.parametrize("point", _POINTS)
+async def test_an_upgrade_that_was_killed_half_way(tmp_path: Path, point: str) -> None:
+    make_v1(tmp_path)
+    process = _PROCESSES.Process(target=upgrade, args=(str(tmp_path), point))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    await check(tmp_path)
