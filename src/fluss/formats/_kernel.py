@@ -53,7 +53,6 @@ _I64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 _I32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
 _FLOAT_MAX = cython.declare(cython.double, struct.unpack("<f", b"\xff\xff\x7f\x7f")[0])
 
-_NESTED = cython.declare(cython.int, _kinds.KIND_NESTED)
 _BOOL = cython.declare(cython.int, _kinds.KIND_BOOL)
 _INT = cython.declare(cython.int, _kinds.KIND_INT)
 _FLOAT = cython.declare(cython.int, _kinds.KIND_FLOAT)
@@ -66,6 +65,9 @@ _DATE = cython.declare(cython.int, _kinds.KIND_DATE)
 _TIME = cython.declare(cython.int, _kinds.KIND_TIME)
 _TIMESTAMP = cython.declare(cython.int, _kinds.KIND_TIMESTAMP)
 _TIMESTAMP_LTZ = cython.declare(cython.int, _kinds.KIND_TIMESTAMP_LTZ)
+_ARRAY = cython.declare(cython.int, _kinds.KIND_ARRAY)
+_MAP = cython.declare(cython.int, _kinds.KIND_MAP)
+_ROW = cython.declare(cython.int, _kinds.KIND_ROW)
 
 _CODE_BOOL = cython.declare(cython.int, _kinds.CODE_BOOL)
 _CODE_FIXED_INT = cython.declare(cython.int, _kinds.CODE_FIXED_INT)
@@ -74,6 +76,18 @@ _CODE_VARINT = cython.declare(cython.int, _kinds.CODE_VARINT)
 _CODE_BYTES = cython.declare(cython.int, _kinds.CODE_BYTES)
 _CODE_FIXED_BYTES = cython.declare(cython.int, _kinds.CODE_FIXED_BYTES)
 _CODE_BIG_DECIMAL = cython.declare(cython.int, _kinds.CODE_BIG_DECIMAL)
+_CODE_TIMESTAMP = cython.declare(cython.int, _kinds.CODE_TIMESTAMP)
+_CODE_CHAR = cython.declare(cython.int, _kinds.CODE_CHAR)
+_CODE_NESTED = cython.declare(cython.int, _kinds.CODE_NESTED)
+
+_KEY = cython.declare(cython.int, _kinds.LAYOUT_KEY)
+_COMPACTED = cython.declare(cython.int, _kinds.LAYOUT_COMPACTED)
+_INDEXED = cython.declare(cython.int, _kinds.LAYOUT_INDEXED)
+# Values in the slots of binary arrays and aligned rows; no layout of rows by itself.
+_SLOTS = cython.declare(cython.int, 3)
+_INLINE_MAX = cython.declare(cython.int, 7)  # bytes that a slot itself can hold
+_RECORD_HEAD = cython.declare(cython.int, 5)  # bytes of length and change type before a row in a log batch
+_CHANGE_TYPE_MAX = cython.declare(cython.int, 4)
 
 # Seconds beyond these do not fit 64-bit nanoseconds.
 _NANOSECOND_RANGE_SECONDS = cython.declare(cython.longlong, 9_223_372_035)
@@ -171,6 +185,50 @@ def _int32_at(base: cython.p_uchar, at: cython.Py_ssize_t) -> cython.int:
         return cython.cast(cython.p_int, base)[at]
     else:
         return int.from_bytes(base[4 * at : 4 * at + 4], "little", signed=True)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _load(base: cython.p_uchar, at: cython.Py_ssize_t, width: cython.Py_ssize_t) -> cython.longlong:
+    """The signed number in 4 or 8 bytes at any place."""
+    if cython.compiled:
+        wide: cython.longlong = 0
+        narrow: cython.int = 0
+        if width == 8:
+            memcpy(cython.address(wide), cython.address(base[at]), 8)
+            return wide
+        memcpy(cython.address(narrow), cython.address(base[at]), 4)
+        return narrow
+    else:
+        return int.from_bytes(base[at : at + width], "little", signed=True)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _save(
+    base: cython.p_uchar, at: cython.Py_ssize_t, width: cython.Py_ssize_t, number: cython.longlong
+) -> cython.void:
+    """Put a signed number into 4 or 8 bytes at any place."""
+    if cython.compiled:
+        narrow: cython.int = cython.cast(cython.int, number)
+        if width == 8:
+            memcpy(cython.address(base[at]), cython.address(number), 8)
+        else:
+            memcpy(cython.address(base[at]), cython.address(narrow), 4)
+    else:
+        base[at : at + width] = number.to_bytes(width, "little", signed=True)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _from_second(base: cython.p_int) -> cython.p_int:
+    if cython.compiled:
+        return cython.address(base[1])
+    else:
+        return base[1:]
 
 
 @cython.cfunc
@@ -314,17 +372,21 @@ class _Column:
     """Checks the Python values of one column and keeps them as Arrow buffers that grow.
 
     A value is written behind the last row and counts only once its row is counted, so that a row which is refused
-    halfway needs no undoing. Nested values are Arrow arrays of one row each.
+    halfway needs no undoing. A nested column has children: elements, keys and values, or fields.
     """
 
     name: str
+    parent: object
+    children: list
+    position: cython.Py_ssize_t  # of the element, and key of the value, that is being stored, for errors
+    key: object
     kind: cython.int
     limit: cython.longlong
     decimal_limit: object
     scale: object
     nullable: cython.bint
     type_text: str
-    nested: object
+    fixed_bytes: cython.Py_ssize_t
     width: cython.Py_ssize_t
     variable: cython.bint
     capacity: cython.Py_ssize_t
@@ -332,22 +394,23 @@ class _Column:
     validity: bytearray
     values: bytearray
     data: bytearray
-    arrays: list
     validity_at: cython.p_uchar
     values_at: cython.p_uchar
     data_at: cython.p_uchar
 
-    def __init__(self, name: str, kind: Any, nested: Any) -> None:
+    def __init__(self, name: str, kind: Any, parent: Any) -> None:
         self.name = name
+        self.parent = parent
+        self.children = [_Column(child_name, child, self) for child_name, child in kind.children]
         self.kind = kind.kind
         self.limit = kind.limit if kind.limit <= _I64_MAX else 0
         self.decimal_limit = kind.limit
         self.scale = kind.scale
         self.nullable = kind.nullable
         self.type_text = kind.type_text
-        self.nested = nested
-        self.width = kind.fixed_size_bytes
-        self.variable = kind.kind in (_STRING, _BYTES)
+        self.fixed_bytes = kind.fixed_size_bytes
+        self.width = 0 if kind.kind == _ROW else kind.fixed_size_bytes
+        self.variable = kind.kind in (_STRING, _BYTES, _ARRAY, _MAP)
         self._start_anew()
 
     @cython.cfunc
@@ -357,35 +420,42 @@ class _Column:
         self.validity = None
         self.values = bytearray()
         self.data = None
-        if self.variable:
+        if self.kind == _STRING or self.kind == _BYTES:
             self.data = bytearray()
             self.data_at = _bytes_of(self.data)
-        self.arrays = [] if self.kind == _NESTED else None
         return None
 
     def take(self, rows: cython.Py_ssize_t) -> Any:
-        """Validity (None when nothing is null), values or their offsets, data of variable size; or a list of arrays."""
+        """Validity (None when nothing is null), values or their offsets, data of variable size or list of children."""
         validity: bytearray = self.validity
         values: bytearray = self.values
         data: bytearray = self.data
-        arrays: list = self.arrays
-        if arrays is None:
+        inner: cython.Py_ssize_t = rows
+        if rows > 0:
             if validity is not None:
                 _resize(validity, (rows + 7) // 8)
-            if rows > 0:
-                if data is not None:
-                    _resize(data, _int32_at(_bytes_of(values), rows))
-                _resize(values, self._values_size(rows))
+                _clear_behind(validity, rows)
+            if self.variable:
+                inner = _int32_at(_bytes_of(values), rows)
+            if data is not None:
+                _resize(data, inner)
+            _resize(values, self._values_size(rows))
+            if self.kind == _BOOL:
+                _clear_behind(values, rows)
         else:
-            del arrays[rows:]
+            validity = None
+            values = bytearray(self._values_size(0))
+            data = None if data is None else bytearray()
         self._start_anew()
-        return arrays if arrays is not None else (validity, values, data)
+        if self.kind < _ARRAY:
+            return validity, values, data
+        return validity, values, [child.take(inner) for child in self.children]
 
     @cython.cfunc
     def store(self, row: cython.Py_ssize_t, value: object) -> cython.Py_ssize_t:
         """Write the value of a row; returns the bytes it takes beyond the column's fixed width."""
         kind: cython.int = self.kind
-        if value is None or (kind >= _TIMESTAMP and _is_nat(value)):
+        if value is None or (_DATE <= kind <= _TIMESTAMP_LTZ and _is_nat(value)):
             self._check_nullable()
             return self._put_null(row)
         if kind == _INT:
@@ -394,7 +464,7 @@ class _Column:
             return self._put_text(row, self._text(value))
         if kind in (_DOUBLE, _FLOAT):
             return self._put_floating(row, self._floating(value))
-        if kind >= _TIMESTAMP:
+        if kind in (_TIMESTAMP, _TIMESTAMP_LTZ):
             return self._put_integer(row, self._timestamp(value))
         if kind == _BOOL:
             return self._put_bool(row, self._boolean(value))
@@ -408,13 +478,17 @@ class _Column:
             return self._put_integer(row, self._date(value))
         if kind == _TIME:
             return self._put_integer(row, self._time(value))
-        return self._put_array(row, self.nested(value))
+        if kind == _ARRAY:
+            return self._put_list(row, self._items(value))
+        if kind == _MAP:
+            return self._put_map(row, self._pairs(value))
+        return self._put_fields(row, self._fields(value))
 
     @cython.cfunc
     def physical(self, value: object) -> object:
-        """The value as the plain one that is stored."""
+        """The value as the plain one that is stored; only for scalars."""
         kind: cython.int = self.kind
-        if value is None or (kind >= _TIMESTAMP and _is_nat(value)):
+        if value is None or (_DATE <= kind <= _TIMESTAMP_LTZ and _is_nat(value)):
             self._check_nullable()
             return None
         if kind == _INT:
@@ -423,7 +497,7 @@ class _Column:
             return self._encodable(self._text(value))
         if kind in (_DOUBLE, _FLOAT):
             return self._floating(value)
-        if kind >= _TIMESTAMP:
+        if kind in (_TIMESTAMP, _TIMESTAMP_LTZ):
             return self._timestamp(value)
         if kind == _BOOL:
             return self._boolean(value)
@@ -435,14 +509,14 @@ class _Column:
             return self._date(value)
         if kind == _TIME:
             return self._time(value)
-        return self.nested(value)
+        raise self._mismatch(value)
 
     # Checks
 
     @cython.cfunc
     def _check_nullable(self) -> cython.int:
         if not self.nullable:
-            raise SchemaMismatchError(f"Column {self.name!r} expects {self.type_text}, not null.")
+            raise SchemaMismatchError(f"Column {self.path()!r} expects {self.type_text}, not null.")
         return 0
 
     @cython.cfunc
@@ -451,6 +525,8 @@ class _Column:
             return True
         if value is False:
             return False
+        if type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
+            return bool(value)
         raise self._mismatch(value)
 
     @cython.cfunc
@@ -492,11 +568,11 @@ class _Column:
     @cython.cfunc
     def _floating(self, value: object) -> cython.double:
         if type(value) is not float:
-            if isinstance(value, bool) or not isinstance(value, Real):
+            if isinstance(value, bool) or not isinstance(value, (Real, Decimal)):
                 raise self._mismatch(value)
             try:
                 value = float(value)
-            except OverflowError:
+            except (OverflowError, ValueError):
                 raise self._out_of_range(value) from None
         number: cython.double = value
         # Infinities and NaN have a place in 32 bits; finite numbers beyond the range do not.
@@ -531,8 +607,11 @@ class _Column:
 
     @cython.cfunc
     def _date(self, value: object) -> cython.longlong:
-        if type(value) is not date and (not isinstance(value, date) or isinstance(value, datetime)):
-            raise self._mismatch(value)
+        if type(value) is not date:
+            if _is_datetime64(value) and type(value.item()) is date:
+                return _epoch_days(value.item())
+            if not isinstance(value, date) or isinstance(value, datetime):
+                raise self._mismatch(value)
         return _epoch_days(value)
 
     @cython.cfunc
@@ -552,7 +631,7 @@ class _Column:
         nanosecond: cython.longlong = 0
         exact: cython.bint = type(value) is datetime
         if not exact and not isinstance(value, datetime):
-            raise self._mismatch(value)
+            return self._timestamp_of_numpy(value)
         zone = _zone(value) if exact else value.tzinfo
         offset = None
         if zone is not None:
@@ -584,17 +663,173 @@ class _Column:
         return _in_units(seconds, microsecond, self.limit) + nanosecond
 
     @cython.cfunc
+    def _timestamp_of_numpy(self, value: object) -> cython.longlong:
+        if not _is_datetime64(value):
+            raise self._mismatch(value)
+        moment = value.astype("datetime64[us]").item()
+        if type(moment) is not datetime:
+            raise self._out_of_range(value)
+        number: cython.longlong = self._timestamp(moment)
+        if self.limit > 1_000_000 and str(value.dtype) == "datetime64[ns]":
+            number += int(value.astype("int64")) % 1_000
+        return number
+
+    @cython.cfunc
     def _mismatch(self, value: object) -> object:
         given = type(value).__name__
         if getattr(value, "tzinfo", None) is not None:
             given += " with a time zone"
-        return SchemaMismatchError(f"Column {self.name!r} expects {self.type_text}, not {given} ({_shown(value)}).")
+        return SchemaMismatchError(f"Column {self.path()!r} expects {self.type_text}, not {given} ({_shown(value)}).")
 
     @cython.cfunc
     def _out_of_range(self, value: object) -> object:
         return SchemaMismatchError(
-            f"Column {self.name!r} expects {self.type_text}; {type(value).__name__} {_shown(value)} does not fit."
+            f"Column {self.path()!r} expects {self.type_text} ({self._room()}); "
+            f"{type(value).__name__} {_shown(value)} does not fit."
         )
+
+    @cython.cfunc
+    def _room(self) -> str:
+        """Which values fit."""
+        if self.kind == _INT:
+            high: cython.longlong = _I64_MAX >> (64 - self.limit)
+            return f"{-high - 1} to {high}"
+        if self.kind == _STRING:
+            return f"up to {self.limit} characters" if self.limit else "valid Unicode"
+        if self.kind == _BINARY:
+            return f"{self.limit} bytes"
+        if self.kind == _DECIMAL:
+            return f"{len(str(self.decimal_limit)) - 1 - self.scale} digits before the point, {self.scale} behind it"
+        if self.kind == _FLOAT or self.kind == _DOUBLE:
+            return f"up to {'3.4e38' if self.width == 4 else '1.8e308'}"
+        return "from 1677-09-22 to 2262-04-11" if self.limit > 1_000_000 else "from year 1 to 9999"
+
+    @cython.cfunc
+    def path(self) -> str:
+        """The column's name, or the way from it to the nested value at hand: `tags[2]`, `attrs{'k'}`, `profile.age`."""
+        parent: _Column = self.parent
+        if parent is None:
+            return self.name
+        if parent.kind == _ARRAY:
+            return f"{parent.path()}[{parent.position}]"
+        if parent.kind == _MAP and self is not parent.children[0]:
+            return f"{parent.path()}{{{_shown(parent.key)}}}"
+        return f"{parent.path()}.{self.name}"
+
+    # Nested values
+
+    @cython.cfunc
+    def _items(self, value: object) -> tuple:
+        if not isinstance(value, (list, tuple)):
+            if getattr(value, "ndim", 0) and hasattr(value, "tolist"):
+                value = value.tolist()  # a numpy array is no sequence by its own word
+            elif isinstance(value, (str, bytes, bytearray, memoryview)) or not isinstance(value, Sequence):
+                raise self._mismatch(value)
+        return tuple(value)
+
+    @cython.cfunc
+    def _pairs(self, value: object) -> tuple:
+        if isinstance(value, Mapping):
+            return tuple(value.items())
+        pairs: tuple = self._items(value)
+        for pair in pairs:
+            if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+                raise SchemaMismatchError(
+                    f"Column {self.path()!r} expects {self.type_text}: a dict or (key, value) pairs, "
+                    f"not {type(pair).__name__} ({_shown(pair)})."
+                )
+        return pairs
+
+    @cython.cfunc
+    def _fields(self, value: object) -> tuple:
+        if isinstance(value, Mapping):
+            return self._fields_of_mapping(value)
+        if not isinstance(value, (list, tuple)):
+            raise self._mismatch(value)
+        if len(value) != len(self.children):
+            raise SchemaMismatchError(
+                f"Column {self.path()!r} expects {self.type_text}: {len(self.children)} fields, not {len(value)}."
+            )
+        return tuple(value)
+
+    @cython.cfunc
+    def _fields_of_mapping(self, row: object) -> tuple:
+        found: cython.Py_ssize_t = 0
+        fields: list = []
+        child: _Column
+        for child in self.children:
+            value = row.get(child.name, _MISSING)
+            if value is not _MISSING:
+                found += 1
+            elif child.nullable:
+                value = None
+            else:
+                raise SchemaMismatchError(
+                    f"Column {child.path()!r} expects {child.type_text}, the row does not have it."
+                )
+            fields.append(value)
+        if found != len(row):
+            names = [child.name for child in self.children]
+            unknown = [key for key in row if key not in names]
+            raise SchemaMismatchError(
+                f"Column {self.path()!r} has no field {_shown(unknown[0])}; its fields are {', '.join(names)}."
+            )
+        return tuple(fields)
+
+    @cython.cfunc
+    def _put_list(self, row: cython.Py_ssize_t, items: tuple) -> cython.Py_ssize_t:
+        i: cython.Py_ssize_t
+        child: _Column = self.children[0]
+        start: cython.Py_ssize_t = self._open_list(row, len(items))
+        size: cython.Py_ssize_t = len(items) * child.fixed_bytes
+        for i in range(len(items)):
+            self.position = i
+            size += child.store(start + i, items[i])
+        self._close_list(row, start + len(items))
+        return size
+
+    @cython.cfunc
+    def _put_map(self, row: cython.Py_ssize_t, pairs: tuple) -> cython.Py_ssize_t:
+        i: cython.Py_ssize_t
+        keys: _Column = self.children[0]
+        values: _Column = self.children[1]
+        start: cython.Py_ssize_t = self._open_list(row, len(pairs))
+        size: cython.Py_ssize_t = len(pairs) * (keys.fixed_bytes + values.fixed_bytes)
+        for i in range(len(pairs)):
+            key, value = pairs[i]
+            size += keys.store(start + i, key)
+            self.key = key
+            size += values.store(start + i, value)
+        self.key = None
+        self._close_list(row, start + len(pairs))
+        return size
+
+    @cython.cfunc
+    def _put_fields(self, row: cython.Py_ssize_t, fields: tuple) -> cython.Py_ssize_t:
+        i: cython.Py_ssize_t
+        child: _Column
+        size: cython.Py_ssize_t = 0
+        self._place(row)
+        for i in range(len(fields)):
+            child = self.children[i]
+            size += child.store(row, fields[i])
+        return size
+
+    @cython.cfunc
+    def _open_list(self, row: cython.Py_ssize_t, count: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """The place of a row's first element."""
+        self._place(row)
+        start: cython.Py_ssize_t = _int32_at(self.values_at, row)
+        if count > _I32_MAX - start:
+            raise SchemaMismatchError(
+                f"Column {self.path()!r}: the rows have more than {_I32_MAX} elements; write fewer at a time."
+            )
+        return start
+
+    @cython.cfunc
+    def _close_list(self, row: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
+        _put_int(self.values_at, row + 1, 4, end)
+        return 0
 
     # Buffers
 
@@ -634,8 +869,7 @@ class _Column:
     @cython.cfunc
     def _put_null(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
         k: cython.Py_ssize_t
-        if self.kind == _NESTED:
-            return self._put_array(row, None)
+        child: _Column
         if self.validity is None:
             # Everything before was not null.
             self.validity = bytearray(b"\xff") * ((max(self.capacity, row + 1) + 7) // 8)
@@ -646,6 +880,9 @@ class _Column:
             _put_int(self.values_at, row + 1, 4, _int32_at(self.values_at, row))
         elif self.kind == _BOOL:
             self.values_at[row >> 3] &= 0xFF ^ (1 << (row & 7))
+        elif self.kind == _ROW:
+            for child in self.children:
+                child._put_null(row)
         else:
             for k in range(row * self.width, (row + 1) * self.width):
                 self.values_at[k] = 0
@@ -714,7 +951,7 @@ class _Column:
         start: cython.Py_ssize_t = _int32_at(self.values_at, row)
         if size > _I32_MAX - start:
             raise SchemaMismatchError(
-                f"Column {self.name!r}: the rows take more than {_I32_MAX} bytes; write fewer at a time."
+                f"Column {self.path()!r}: the rows take more than {_I32_MAX} bytes; write fewer at a time."
             )
         end: cython.Py_ssize_t = start + size
         if end > self.data_capacity:
@@ -725,12 +962,6 @@ class _Column:
         _copy(self.data_at, start, source, 0, size)
         _put_int(self.values_at, row + 1, 4, end)
         return size
-
-    @cython.cfunc
-    def _put_array(self, row: cython.Py_ssize_t, array: object) -> cython.Py_ssize_t:
-        del self.arrays[row:]
-        self.arrays.append(array)
-        return 0 if array is None else array.nbytes
 
 
 @cython.cclass
@@ -744,10 +975,9 @@ class RowAppender:
     _fixed_bytes: cython.Py_ssize_t
     _busy: cython.bint
 
-    def __init__(self, names: Sequence[str], kinds: Sequence[Any], nested: Sequence[Any]) -> None:
-        """`nested` has, for a nested column, a function that checks a value and returns an Arrow array of it."""
+    def __init__(self, names: Sequence[str], kinds: Sequence[Any]) -> None:
         self._names = tuple(names)
-        self._columns = [_Column(name, kind, check) for name, kind, check in zip(names, kinds, nested, strict=True)]
+        self._columns = [_Column(name, kind, None) for name, kind in zip(names, kinds, strict=True)]
         self._width = len(self._names)
         self._row_count = 0
         self._fixed_bytes = sum(kind.fixed_size_bytes for kind in kinds) + (len(self._names) + 7) // 8
@@ -838,10 +1068,26 @@ class RowAppender:
 
 
 @cython.cfunc
+def _clear_behind(bits: bytearray, count: cython.Py_ssize_t) -> cython.int:
+    """Zero the unused bits of the last byte, which have held nothing or a row that was refused."""
+    if count & 7:
+        _bytes_of(bits)[count >> 3] &= (1 << (count & 7)) - 1
+    return 0
+
+
+@cython.cfunc
 @cython.inline
 def _is_nat(value: object) -> cython.bint:
-    """pandas.NaT is a datetime."""
-    return type(value) is not datetime and isinstance(value, datetime) and value != value
+    """pandas.NaT is a datetime; numpy has its own."""
+    if type(value) is datetime or type(value) is date:
+        return False
+    return (isinstance(value, datetime) or _is_datetime64(value)) and value != value
+
+
+@cython.cfunc
+@cython.inline
+def _is_datetime64(value: object) -> cython.bint:
+    return type(value).__name__ == "datetime64" and type(value).__module__ == "numpy"
 
 
 @cython.cfunc
@@ -870,7 +1116,7 @@ def _in_units(seconds: cython.longlong, microsecond: cython.longlong, units: cyt
     return seconds * units + microsecond * 1_000
 
 
-# --- Compacted rows and keys ----------------------------------------------------------------------------------------
+# --- Columns into compacted rows and keys, and into indexed rows ----------------------------------------------------
 
 
 @cython.cfunc
@@ -957,6 +1203,23 @@ class _Source:
     def is_null(self, row: cython.Py_ssize_t) -> cython.bint:
         return self.has_nulls and not _is_set(self.validity, self.offset + row)
 
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def start_of(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Where the bytes of a value lie, whether their number varies or not."""
+        if self.code == _CODE_FIXED_BYTES:
+            return (self.offset + row) * self.width
+        return self.offsets[self.offset + row]
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def size_of(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        if self.code == _CODE_FIXED_BYTES:
+            return self.width
+        return self.offsets[self.offset + row + 1] - self.offsets[self.offset + row]
+
 
 @cython.cfunc
 def _need(name: str, buffer: object, size: cython.Py_ssize_t) -> object:
@@ -992,39 +1255,66 @@ def _does_not_fit(source: _Source, row: cython.Py_ssize_t, value: cython.longlon
     return SchemaMismatchError(f"Column {source.name!r}: {value} in row {row} does not fit.")
 
 
-def encode_columns(columns: Sequence[Any], row_count: int, null_bits: bool) -> tuple[bytearray, bytearray]:
-    """Compacted rows, or keys when there are no null bits, and the int32 offsets of where each begins and ends.
+def encode_columns(columns: Sequence[Any], row_count: int, layout: int) -> tuple[bytearray, bytearray]:
+    """Rows or keys, and the int32 offsets of where each begins and ends.
 
     A column is (name, spec, (validity, value offsets, values), offset).
     """
     i: cython.Py_ssize_t
     c: cython.Py_ssize_t
     rows: cython.Py_ssize_t = row_count
-    with_null_bits: cython.bint = null_bits
-    header: cython.int = (len(columns) + 7) // 8 if null_bits else 0
+    null_bits: cython.bint = layout != _KEY
+    indexed: cython.bint = layout == _INDEXED
+    head: cython.int = (len(columns) + 7) // 8 if null_bits else 0
     sources: list = [_Source(name, spec, buffers, offset, row_count) for name, spec, buffers, offset in columns]
+    lengths_size: cython.int = _lengths_size([column[1][0] for column in columns]) if indexed else 0
     offsets_bytes = bytearray(4 * (row_count + 1))
     cursor_bytes = bytearray(4 * (row_count + 1))
+    lengths_bytes = bytearray(4 * row_count if indexed else 0)
     offsets: cython.p_int = _as_int32(_pointer(offsets_bytes))
     cursor: cython.p_int = _as_int32(_pointer(cursor_bytes))
+    lengths: cython.p_int = _as_int32(_pointer(lengths_bytes))
     for i in range(rows):
-        cursor[i] = header
+        cursor[i] = head + lengths_size
     for c in range(len(sources)):
-        _add_sizes(sources[c], cursor, rows, with_null_bits)
-    total: cython.longlong = 0
+        if indexed:
+            _add_indexed_sizes(sources[c], cursor, rows)
+        else:
+            _add_sizes(sources[c], cursor, rows, null_bits)
+    total: cython.longlong = _sum_up(cursor, offsets, rows)
     for i in range(rows):
-        total += cursor[i]
-        if total > _I32_MAX:
-            raise SchemaMismatchError(f"The rows take more than {_I32_MAX} bytes; write fewer at a time.")
-        offsets[i + 1] = cython.cast(cython.int, total) if cython.compiled else total
-        cursor[i] = offsets[i] + header
+        cursor[i] = offsets[i] + head + lengths_size
+    if indexed:
+        for i in range(rows):
+            lengths[i] = offsets[i] + head
     out_bytes = bytearray(total)
     out: cython.p_uchar = _pointer(out_bytes)
     for c in range(len(sources)):
-        if with_null_bits:
+        if null_bits:
             _put_null_bits(sources[c], out, offsets, rows, c)
-        _put_column(sources[c], out, cursor, rows)
+        if indexed:
+            _put_indexed_column(sources[c], out, cursor, lengths, rows)
+        else:
+            _put_column(sources[c], out, cursor, rows)
     return out_bytes, offsets_bytes
+
+
+@cython.cfunc
+def _lengths_size(codes: object) -> cython.int:
+    """Bytes that the lengths of variable columns take in an indexed row."""
+    return 4 * sum(code in (_CODE_BYTES, _CODE_NESTED, _CODE_BIG_DECIMAL) for code in codes)
+
+
+@cython.cfunc
+def _sum_up(sizes: cython.p_int, offsets: cython.p_int, rows: cython.Py_ssize_t) -> cython.longlong:
+    i: cython.Py_ssize_t
+    total: cython.longlong = 0
+    for i in range(rows):
+        total += sizes[i]
+        if total > _I32_MAX:
+            raise SchemaMismatchError(f"The rows take more than {_I32_MAX} bytes; write fewer at a time.")
+        offsets[i + 1] = cython.cast(cython.int, total) if cython.compiled else total
+    return total
 
 
 @cython.cfunc
@@ -1043,7 +1333,7 @@ def _add_sizes(source: _Source, sizes: cython.p_int, rows: cython.Py_ssize_t, nu
             sizes[i] += _varint_size(_unsigned(_stored_varint(source, i), source.bits))
         elif source.code == _CODE_BOOL or source.code == _CODE_FIXED_INT or source.code == _CODE_FIXED_FLOAT:
             sizes[i] += fixed
-        elif source.code == _CODE_BYTES:
+        elif source.code == _CODE_BYTES or source.code == _CODE_NESTED:
             length = _checked_length(source, i)
             _grow(source, sizes, i, length + _varint_size(length))
         elif source.code == _CODE_FIXED_BYTES:
@@ -1140,13 +1430,13 @@ def _put_column(source: _Source, out: cython.p_uchar, cursor: cython.p_int, rows
         elif source.code == _CODE_FIXED_INT or source.code == _CODE_FIXED_FLOAT:
             _copy(out, at, source.values, (source.offset + i) * source.width, source.width)
             at += source.width
-        elif source.code == _CODE_BYTES or source.code == _CODE_FIXED_BYTES:
-            if source.code == _CODE_BYTES:
-                start = source.offsets[source.offset + i]
-                size = source.offsets[source.offset + i + 1] - start
-            else:
+        elif source.code == _CODE_BYTES or source.code == _CODE_FIXED_BYTES or source.code == _CODE_NESTED:
+            if source.code == _CODE_FIXED_BYTES:
                 start = (source.offset + i) * source.width
                 size = source.width
+            else:
+                start = source.offsets[source.offset + i]
+                size = source.offsets[source.offset + i + 1] - start
             at = _put_varint(out, at, size)
             _copy(out, at, source.values, start, size)
             at += size
@@ -1165,12 +1455,324 @@ def _put_column(source: _Source, out: cython.p_uchar, cursor: cython.p_int, rows
 def _put_big_decimal(
     out: cython.p_uchar, at: cython.Py_ssize_t, values: cython.p_uchar, source_at: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
+    out[at] = _decimal_size(values, source_at)
+    return _put_big_endian(out, at + 1, values, source_at, out[at])
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put_big_endian(
+    out: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    values: cython.p_uchar,
+    source_at: cython.Py_ssize_t,
+    size: cython.int,
+) -> cython.Py_ssize_t:
     k: cython.int
-    size: cython.int = _decimal_size(values, source_at)
-    out[at] = size
     for k in range(size):
-        out[at + 1 + k] = values[source_at + size - 1 - k]
-    return at + 1 + size
+        out[at + k] = values[source_at + size - 1 - k]
+    return at + size
+
+
+@cython.cfunc
+def _add_indexed_sizes(source: _Source, sizes: cython.p_int, rows: cython.Py_ssize_t) -> object:
+    i: cython.Py_ssize_t
+    length: cython.longlong
+    for i in range(rows):
+        if source.is_null(i):
+            continue
+        if source.code == _CODE_VARINT:
+            _stored_varint(source, i)
+            sizes[i] += source.bits // 8
+        elif source.code == _CODE_BOOL:
+            sizes[i] += 1
+        elif source.code == _CODE_BIG_DECIMAL:
+            sizes[i] += _decimal_size(source.values, 16 * (source.offset + i))
+        elif source.code == _CODE_TIMESTAMP:
+            sizes[i] += 12
+        elif source.code == _CODE_BYTES or source.code == _CODE_NESTED:
+            _grow(source, sizes, i, _checked_length(source, i))
+        else:
+            if source.code == _CODE_CHAR:
+                length = _checked_length(source, i)
+                if length > source.width:
+                    raise SchemaMismatchError(
+                        f"Column {source.name!r}: {length} bytes of text in row {i}; "
+                        f"an INDEXED row has {source.width} for a CHAR({source.width})."
+                    )
+            _grow(source, sizes, i, source.width)
+    return None
+
+
+@cython.cfunc
+def _put_indexed_column(
+    source: _Source, out: cython.p_uchar, cursor: cython.p_int, lengths: cython.p_int, rows: cython.Py_ssize_t
+) -> object:
+    i: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    for i in range(rows):
+        if source.is_null(i):
+            continue
+        at = cursor[i]
+        if source.code == _CODE_VARINT:
+            size = source.bits // 8
+            _save(out, at, size, _stored_varint(source, i))
+        elif source.code == _CODE_BOOL:
+            size = 1
+            out[at] = 1 if _is_set(source.values, source.offset + i) else 0
+        elif source.code == _CODE_FIXED_INT or source.code == _CODE_FIXED_FLOAT:
+            size = source.width
+            _copy(out, at, source.values, (source.offset + i) * size, size)
+        elif source.code == _CODE_TIMESTAMP:
+            size = 12
+            _save(out, at, 8, _millis(source, i))
+            _save(out, at + 8, 4, _nanos(source, i))
+        elif source.code == _CODE_BIG_DECIMAL:
+            size = _decimal_size(source.values, 16 * (source.offset + i))
+            _put_big_endian(out, at, source.values, 16 * (source.offset + i), size)
+            _put_length(out, lengths, i, size)
+        else:
+            size = source.size_of(i)
+            _copy(out, at, source.values, source.start_of(i), size)
+            if source.code == _CODE_CHAR:
+                size = source.width  # what is not filled stays 0
+            elif source.code != _CODE_FIXED_BYTES:
+                _put_length(out, lengths, i, size)
+        cursor[i] += cython.cast(cython.int, size) if cython.compiled else size
+    return None
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put_length(
+    out: cython.p_uchar, lengths: cython.p_int, row: cython.Py_ssize_t, size: cython.Py_ssize_t
+) -> cython.void:
+    _save(out, lengths[row], 4, size)
+    lengths[row] += 4
+
+
+# --- Columns into binary arrays and aligned rows --------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _slot_width(code: cython.int, width: cython.Py_ssize_t, bits: cython.int) -> cython.int:
+    """Bytes of an element of a binary array, apart from its variable part."""
+    if code == _CODE_VARINT:
+        return bits // 8
+    if code in (_CODE_BOOL, _CODE_FIXED_INT, _CODE_FIXED_FLOAT):
+        return width
+    return 8
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _padded(size: cython.longlong) -> cython.longlong:
+    return (size + 7) // 8 * 8
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _array_head(count: cython.longlong) -> cython.longlong:
+    """Bytes of a binary array's element count and null bits."""
+    return 4 + (count + 31) // 32 * 4
+
+
+@cython.cfunc
+def _tail_size(source: _Source, row: cython.Py_ssize_t) -> cython.longlong:
+    """Bytes that a value takes behind the slots."""
+    if source.code == _CODE_TIMESTAMP:
+        return 8
+    if source.code == _CODE_BIG_DECIMAL:
+        return 16
+    if source.code == _CODE_NESTED:
+        return _padded(_checked_length(source, row))
+    if source.code == _CODE_BYTES:
+        size: cython.longlong = _checked_length(source, row)
+        return _padded(size) if size > _INLINE_MAX else 0
+    if source.code == _CODE_FIXED_BYTES:
+        return _padded(source.width) if source.width > _INLINE_MAX else 0
+    if source.code == _CODE_VARINT:
+        _stored_varint(source, row)
+    return 0
+
+
+@cython.cfunc
+def _put_slot(
+    source: _Source,
+    row: cython.Py_ssize_t,
+    out: cython.p_uchar,
+    slot: cython.Py_ssize_t,
+    base: cython.Py_ssize_t,
+    tail: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Write a value that is not null; returns the new end of the variable part. Positions there count from `base`."""
+    size: cython.Py_ssize_t
+    reference: cython.longlong = (cython.cast(cython.longlong, tail - base) if cython.compiled else tail - base) << 32
+    at: cython.Py_ssize_t = source.offset + row
+    if source.code == _CODE_VARINT:
+        _save(out, slot, source.bits // 8, _stored_varint(source, row))
+    elif source.code == _CODE_BOOL:
+        out[slot] = 1 if _is_set(source.values, at) else 0
+    elif source.code == _CODE_FIXED_INT or source.code == _CODE_FIXED_FLOAT:
+        _copy(out, slot, source.values, at * source.width, source.width)
+    elif source.code == _CODE_TIMESTAMP:
+        _save(out, slot, 8, reference | _nanos(source, row))
+        _save(out, tail, 8, _millis(source, row))
+        tail += 8
+    elif source.code == _CODE_BIG_DECIMAL:
+        size = _decimal_size(source.values, 16 * at)
+        _save(out, slot, 8, reference | size)
+        _put_big_endian(out, tail, source.values, 16 * at, size)
+        tail += 16
+    else:
+        size = source.size_of(row)
+        if size <= _INLINE_MAX and source.code != _CODE_NESTED:
+            _copy(out, slot, source.values, source.start_of(row), size)
+            out[slot + 7] = 0x80 | size
+        else:
+            _save(out, slot, 8, reference | size)
+            _copy(out, tail, source.values, source.start_of(row), size)
+            tail += _padded(size)
+    return tail
+
+
+def encode_arrays(
+    column: Any, element_count: int, list_offsets: Any, validity: Any, row_count: int
+) -> tuple[bytearray, bytearray]:
+    """Binary arrays, and the int32 offsets of where each begins and ends; a null list takes no bytes.
+
+    `column` has the elements of all lists, as for `encode_columns`; list i has those from list_offsets[i] on.
+    """
+    i: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    start: cython.Py_ssize_t
+    base: cython.Py_ssize_t
+    slots: cython.Py_ssize_t
+    tail: cython.Py_ssize_t
+    size: cython.longlong
+    total: cython.longlong = 0
+    rows: cython.Py_ssize_t = row_count
+    name, spec, buffers, offset = column
+    source: _Source = _Source(name, spec, buffers, offset, element_count)
+    lists: _Lists = _Lists(list_offsets, validity, row_count, element_count)
+    width: cython.Py_ssize_t = _slot_width(source.code, source.width, source.bits)
+    offsets_bytes = bytearray(4 * (row_count + 1))
+    offsets: cython.p_int = _as_int32(_pointer(offsets_bytes))
+    for i in range(rows):
+        if not lists.is_null(i):
+            start = lists.ends[i]
+            size = _padded(_array_head(lists.size(i)) + lists.size(i) * width)
+            for k in range(start, start + lists.size(i)):
+                if not source.is_null(k):
+                    size += _tail_size(source, k)
+            total += size
+            if total > _I32_MAX:
+                raise SchemaMismatchError(f"The rows take more than {_I32_MAX} bytes; write fewer at a time.")
+        offsets[i + 1] = cython.cast(cython.int, total) if cython.compiled else total
+    out_bytes = bytearray(total)
+    out: cython.p_uchar = _pointer(out_bytes)
+    for i in range(rows):
+        if lists.is_null(i):
+            continue
+        base = offsets[i]
+        start = lists.ends[i]
+        _save(out, base, 4, lists.size(i))
+        slots = base + _array_head(lists.size(i))
+        tail = base + _padded(slots - base + lists.size(i) * width)
+        for k in range(lists.size(i)):
+            if source.is_null(start + k):
+                out[base + 4 + (k >> 3)] |= 1 << (k & 7)
+            else:
+                tail = _put_slot(source, start + k, out, slots + k * width, base, tail)
+    return out_bytes, offsets_bytes
+
+
+@cython.cclass
+class _Lists:
+    """Which elements belong to which list."""
+
+    ends: cython.p_int
+    validity: cython.p_uchar
+    has_nulls: cython.bint
+    _keep: object
+
+    def __init__(self, offsets: Any, validity: Any, count: int, element_count: int) -> None:
+        i: cython.Py_ssize_t
+        rows: cython.Py_ssize_t = count
+        self._keep = (offsets, validity)
+        _need("list", offsets, 4 * (count + 1))
+        self.ends = _as_int32(_pointer(offsets))
+        self.has_nulls = validity is not None
+        if validity is not None:
+            _need("list", validity, (count + 7) // 8)
+            self.validity = _pointer(validity)
+        for i in range(rows):
+            if self.ends[i] < 0 or self.ends[i + 1] < self.ends[i] or self.ends[i + 1] > element_count:
+                raise SchemaMismatchError(f"The offsets of list {i} are wrong.")
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def is_null(self, row: cython.Py_ssize_t) -> cython.bint:
+        return self.has_nulls and not _is_set(self.validity, row)
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def size(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        return self.ends[row + 1] - self.ends[row]
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _aligned_head(column_count: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Bytes of an aligned row's null bits, of which the first eight mean something else."""
+    return (column_count + 63 + 8) // 64 * 8
+
+
+def encode_aligned(columns: Sequence[Any], row_count: int) -> tuple[bytearray, bytearray]:
+    """Aligned rows, as `encode_columns` returns them."""
+    i: cython.Py_ssize_t
+    c: cython.Py_ssize_t
+    rows: cython.Py_ssize_t = row_count
+    source: _Source
+    sources: list = [_Source(name, spec, buffers, offset, row_count) for name, spec, buffers, offset in columns]
+    head: cython.Py_ssize_t = _aligned_head(len(sources))
+    fixed: cython.int = head + 8 * len(sources)
+    offsets_bytes = bytearray(4 * (row_count + 1))
+    tail_bytes = bytearray(4 * (row_count + 1))
+    offsets: cython.p_int = _as_int32(_pointer(offsets_bytes))
+    tail: cython.p_int = _as_int32(_pointer(tail_bytes))
+    for i in range(rows):
+        tail[i] = fixed
+    for c in range(len(sources)):
+        source = sources[c]
+        for i in range(rows):
+            if not source.is_null(i):
+                _grow(source, tail, i, _tail_size(source, i))
+    out_bytes = bytearray(_sum_up(tail, offsets, rows))
+    out: cython.p_uchar = _pointer(out_bytes)
+    for i in range(rows):
+        tail[i] = offsets[i] + fixed
+    for c in range(len(sources)):
+        source = sources[c]
+        for i in range(rows):
+            if source.is_null(i):
+                out[offsets[i] + ((c + 8) >> 3)] |= 1 << (c & 7)
+            else:
+                tail[i] = _put_slot(source, i, out, offsets[i] + head + 8 * c, offsets[i], tail[i])
+    return out_bytes, offsets_bytes
+
+
+# --- Single rows ----------------------------------------------------------------------------------------------------
 
 
 def encode_values(names: Sequence[str], specs: Sequence[Any], values: Sequence[Any], null_bits: bool) -> bytes:
@@ -1231,53 +1833,37 @@ def _append_varint(out: bytearray, pattern: cython.ulonglong) -> object:
     return None
 
 
-# --- Compacted rows back into columns -------------------------------------------------------------------------------
+# --- Rows and binary arrays back into columns -----------------------------------------------------------------------
 
 
 @cython.cclass
 class _Rows:
-    """Encoded rows and how far each has been read."""
+    """Encoded rows and how far each has been read; or slots, each in its binary array or aligned row."""
 
     data: cython.p_uchar
-    offsets: cython.p_int
-    cursor: cython.p_int
+    data_size: cython.Py_ssize_t
+    starts: cython.p_int
+    ends: cython.p_int
+    cursor: cython.p_int  # where the next value, or the slot, lies
+    lengths: cython.p_int  # where the next length lies, in indexed rows
     count: cython.Py_ssize_t
-    with_null_bits: cython.bint
-    _keep: object
-
-    def __init__(self, data: Any, offsets: Any, count: int, header: int) -> None:
-        i: cython.Py_ssize_t
-        cursor_bytes = bytearray(4 * (count + 1))
-        self._keep = (data, offsets, cursor_bytes)
-        if len(offsets) < 4 * (count + 1):
-            raise CorruptDataError(f"rows: {len(offsets)} bytes of offsets for {count} rows")
-        self.data = _pointer(data)
-        self.offsets = _as_int32(_pointer(offsets))
-        self.cursor = _as_int32(_pointer(cursor_bytes))
-        self.count = count
-        self.with_null_bits = header > 0
-        end: cython.Py_ssize_t = len(data)
-        head: cython.Py_ssize_t = header
-        for i in range(self.count):
-            if self.offsets[i] < 0 or self.offsets[i + 1] < self.offsets[i] or self.offsets[i + 1] > end:
-                raise CorruptDataError(f"rows: the offsets of row {i} are wrong")
-            if self.offsets[i + 1] - self.offsets[i] < head:
-                raise CorruptDataError(f"row {i}: too short for its null bits")
-            self.cursor[i] = self.offsets[i] + (cython.cast(cython.int, head) if cython.compiled else head)
+    layout: cython.int
+    span: cython.longlong  # bytes of what `take_span` found
+    keep: object
 
     @cython.cfunc
     @cython.inline
     @cython.exceptval(check=False)
     def is_null(self, row: cython.Py_ssize_t, column: cython.Py_ssize_t) -> cython.bint:
-        return self.with_null_bits and self.data[self.offsets[row] + (column >> 3)] & (1 << (column & 7)) != 0
+        return self.layout != _KEY and self.data[self.starts[row] + (column >> 3)] & (1 << (column & 7)) != 0
 
     @cython.cfunc
     @cython.inline
     def take(self, row: cython.Py_ssize_t, size: cython.longlong) -> cython.Py_ssize_t:
         """The position of the next `size` bytes, which are now read."""
         at: cython.Py_ssize_t = self.cursor[row]
-        if size > self.offsets[row + 1] - at:
-            raise CorruptDataError(f"row {row}: {size} bytes announced, {self.offsets[row + 1] - at} are left")
+        if size > self.ends[row] - at:
+            raise CorruptDataError(f"row {row}: {size} bytes announced, {self.ends[row] - at} are left")
         self.cursor[row] = cython.cast(cython.int, at + size) if cython.compiled else at + size
         return at
 
@@ -1286,7 +1872,7 @@ class _Rows:
     @cython.exceptval(77, check=True)
     def take_varint(self, row: cython.Py_ssize_t, bits: cython.int) -> cython.ulonglong:
         at: cython.Py_ssize_t = self.cursor[row]
-        end: cython.Py_ssize_t = self.offsets[row + 1]
+        end: cython.Py_ssize_t = self.ends[row]
         pattern: cython.ulonglong = 0
         shift: cython.int = 0
         byte: cython.ulonglong
@@ -1302,18 +1888,173 @@ class _Rows:
             shift += 7
         raise CorruptDataError(f"row {row}: ends inside a number")
 
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(-77, check=True)
+    def take_number(self, row: cython.Py_ssize_t, bits: cython.int) -> cython.longlong:
+        if self.layout <= _COMPACTED:
+            return _signed(self.take_varint(row, bits), bits)
+        return _load(self.data, self.take(row, bits // 8), bits // 8)
+
+    @cython.cfunc
+    @cython.inline
+    def take_span(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """The position of the next bytes, whose number is `span` then."""
+        if self.layout <= _COMPACTED:
+            self.span = self.take_varint(row, 32)
+            return self.take(row, self.span)
+        return self.take_other_span(row)
+
+    @cython.cfunc
+    def take_other_span(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        if self.layout == _INDEXED:
+            self.span = _load(self.data, self.lengths[row], 4)
+            self.lengths[row] += 4
+            if self.span < 0:
+                raise CorruptDataError(f"row {row}: a length of {self.span} bytes")
+            return self.take(row, self.span)
+        slot: cython.Py_ssize_t = self.take(row, 8)
+        last: cython.int = self.data[slot + 7]
+        if last >= 0x80:
+            self.span = last - 0x80
+            if self.span > _INLINE_MAX:
+                raise CorruptDataError(f"element {row}: {self.span} bytes in a slot")
+            return slot
+        reference: cython.longlong = _load(self.data, slot, 8)
+        self.span = reference & 0xFFFFFFFF
+        return self.at_reference(row, reference, self.span)
+
+    @cython.cfunc
+    def at_reference(
+        self, row: cython.Py_ssize_t, reference: cython.longlong, size: cython.longlong
+    ) -> cython.Py_ssize_t:
+        """The position that a slot refers to, where `size` bytes lie."""
+        distance: cython.longlong = reference >> 32
+        room: cython.longlong = self.ends[row] - self.starts[row]
+        if distance < 0 or distance + size > room:
+            raise CorruptDataError(f"element {row}: {size} bytes at {distance} do not lie in {room}")
+        return self.starts[row] + distance
+
+
+@cython.cfunc
+def _rows_behind_each_other(
+    data: object, offsets: object, count: object, layout: cython.int, head: cython.int, lengths_size: cython.int
+) -> _Rows:
+    i: cython.Py_ssize_t
+    rows: _Rows = _Rows()
+    cursor_bytes = bytearray(4 * (count + 1))
+    lengths_bytes = bytearray(4 * (count + 1) if layout == _INDEXED else 0)
+    rows.keep = (data, offsets, cursor_bytes, lengths_bytes)
+    if len(offsets) < 4 * (count + 1):
+        raise CorruptDataError(f"rows: {len(offsets)} bytes of offsets for {count} rows")
+    rows.data = _pointer(data)
+    rows.data_size = len(data)
+    rows.starts = _as_int32(_pointer(offsets))
+    rows.ends = _from_second(rows.starts)
+    rows.cursor = _as_int32(_pointer(cursor_bytes))
+    rows.lengths = _as_int32(_pointer(lengths_bytes))
+    rows.count = count
+    rows.layout = layout
+    for i in range(rows.count):
+        if rows.starts[i] < 0 or rows.ends[i] < rows.starts[i] or rows.ends[i] > rows.data_size:
+            raise CorruptDataError(f"rows: the offsets of row {i} are wrong")
+        if rows.ends[i] - rows.starts[i] < head + lengths_size:
+            raise CorruptDataError(f"row {i}: too short for its null bits")
+        rows.cursor[i] = rows.starts[i] + head + lengths_size
+    if layout == _INDEXED:
+        for i in range(rows.count):
+            rows.lengths[i] = rows.starts[i] + head
+    return rows
+
 
 def decode_columns(
-    data: Any, offsets: Any, row_count: int, specs: Sequence[Any], null_bits: bool
+    data: Any, offsets: Any, row_count: int, specs: Sequence[Any], layout: int
 ) -> list[tuple[bytearray | None, int, bytearray | None, bytearray]]:
     """Per column: validity (None when nothing is null), null count, value offsets (None when fixed), values."""
     i: cython.Py_ssize_t
-    rows: _Rows = _Rows(data, offsets, row_count, (len(specs) + 7) // 8 if null_bits else 0)
+    lengths_size: cython.int = _lengths_size([spec[0] for spec in specs]) if layout == _INDEXED else 0
+    head: cython.int = 0 if layout == _KEY else (len(specs) + 7) // 8
+    rows: _Rows = _rows_behind_each_other(data, offsets, row_count, layout, head, lengths_size)
     columns: list = [_take_column(rows, c, specs[c]) for c in range(len(specs))]
     for i in range(rows.count):
-        if rows.cursor[i] != rows.offsets[i + 1]:
-            raise CorruptDataError(f"row {i}: {rows.offsets[i + 1] - rows.cursor[i]} bytes left over")
+        if rows.cursor[i] != rows.ends[i]:
+            raise CorruptDataError(f"row {i}: {rows.ends[i] - rows.cursor[i]} bytes left over")
     return columns
+
+
+def decode_aligned(
+    data: Any, offsets: Any, row_count: int, specs: Sequence[Any]
+) -> list[tuple[bytearray | None, int, bytearray | None, bytearray]]:
+    """Columns of aligned rows, as `decode_columns` returns them."""
+    i: cython.Py_ssize_t
+    c: cython.int
+    head: cython.int = _aligned_head(len(specs))
+    rows: _Rows = _rows_behind_each_other(data, offsets, row_count, _SLOTS, head + 8 * len(specs), 0)
+    columns: list = []
+    for c in range(len(specs)):
+        for i in range(rows.count):
+            rows.cursor[i] = rows.starts[i] + head + 8 * c
+        columns.append(_take_column(rows, c + 8, specs[c]))
+    return columns
+
+
+def decode_arrays(
+    data: Any, offsets: Any, validity: Any, row_count: int, spec: Any
+) -> tuple[bytearray, int, tuple[bytearray | None, int, bytearray | None, bytearray]]:
+    """Offsets of the lists, number of all elements, and the elements, as `decode_columns` returns a column."""
+    i: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    size: cython.longlong
+    count: cython.longlong
+    total: cython.longlong = 0
+    arrays: _Rows = _rows_behind_each_other(data, offsets, row_count, _SLOTS, 0, 0)
+    present_bytes = _all_set(row_count) if validity is None else validity
+    present: cython.p_uchar = _pointer(present_bytes)
+    width: cython.Py_ssize_t = _slot_width(spec[0], spec[1], spec[4])
+    ends_bytes = bytearray(4 * (row_count + 1))
+    ends: cython.p_int = _as_int32(_pointer(ends_bytes))
+    for i in range(arrays.count):
+        if _is_set(present, i):
+            size = arrays.ends[i] - arrays.starts[i]
+            count = _load(arrays.data, arrays.starts[i], 4) if size >= 4 else -1
+            if count < 0 or _array_head(count) + count * width > size:
+                raise CorruptDataError(f"row {i}: no array of {count} elements in {size} bytes")
+            total += count
+        ends[i + 1] = cython.cast(cython.int, total) if cython.compiled else total
+    places = [bytearray(4 * total) for _ in range(3)]
+    elements: _Rows = _Rows()
+    elements.keep = (arrays, places)
+    elements.data = arrays.data
+    elements.data_size = arrays.data_size
+    elements.starts = _as_int32(_pointer(places[0]))
+    elements.ends = _as_int32(_pointer(places[1]))
+    elements.cursor = _as_int32(_pointer(places[2]))
+    elements.count = total
+    elements.layout = _SLOTS
+    valid_bytes = bytearray((total + 7) // 8)
+    valid: cython.p_uchar = _pointer(valid_bytes)
+    null_count: cython.Py_ssize_t = 0
+    at: cython.Py_ssize_t
+    slots: cython.Py_ssize_t
+    for i in range(arrays.count):
+        count = ends[i + 1] - ends[i]
+        slots = arrays.starts[i] + _array_head(count)
+        for k in range(count):
+            at = ends[i] + k
+            elements.starts[at] = arrays.starts[i]
+            elements.ends[at] = arrays.ends[i]
+            elements.cursor[at] = cython.cast(cython.int, slots + k * width) if cython.compiled else slots + k * width
+            if arrays.data[arrays.starts[i] + 4 + (k >> 3)] & (1 << (k & 7)) != 0:
+                null_count += 1
+            else:
+                valid[at >> 3] |= 1 << (at & 7)
+    value_offsets, values = _take_values(elements, valid, spec)
+    return ends_bytes, total, (valid_bytes if null_count else None, null_count, value_offsets, values)
+
+
+@cython.cfunc
+def _all_set(count: object) -> bytearray:
+    return bytearray(b"\xff") * ((count + 7) // 8)
 
 
 @cython.cfunc
@@ -1327,27 +2068,32 @@ def _take_column(rows: _Rows, column: cython.Py_ssize_t, spec: object) -> tuple:
             null_count += 1
         else:
             valid[i >> 3] |= 1 << (i & 7)
-    code: cython.int = spec[0]
-    value_offsets = None
-    if code == _CODE_BYTES:
-        value_offsets, values = _take_bytes(rows, valid)
-    elif code == _CODE_VARINT:
-        values = _take_varints(rows, valid, spec)
-    elif code == _CODE_BOOL:
-        values = _take_bools(rows, valid)
-    elif code == _CODE_BIG_DECIMAL:
-        values = _take_big_decimals(rows, valid)
-    elif code in (_CODE_FIXED_INT, _CODE_FIXED_FLOAT, _CODE_FIXED_BYTES):
-        values = _take_fixed(rows, valid, spec[1], code == _CODE_FIXED_BYTES)
-    else:
-        values = _take_timestamps(rows, valid, spec[2])
+    value_offsets, values = _take_values(rows, valid, spec)
     return validity if null_count else None, null_count, value_offsets, values
 
 
 @cython.cfunc
-def _take_bytes(rows: _Rows, valid: cython.p_uchar) -> tuple:
+def _take_values(rows: _Rows, valid: cython.p_uchar, spec: object) -> tuple:
+    """Value offsets (None when fixed) and values."""
+    code: cython.int = spec[0]
+    if code in (_CODE_BYTES, _CODE_NESTED, _CODE_CHAR):
+        return _take_bytes(rows, valid, spec[1])
+    if code == _CODE_VARINT:
+        return None, _take_varints(rows, valid, spec)
+    if code == _CODE_BOOL:
+        return None, _take_bools(rows, valid)
+    if code == _CODE_BIG_DECIMAL:
+        return None, _take_big_decimals(rows, valid)
+    if code == _CODE_TIMESTAMP:
+        return None, _take_timestamps(rows, valid, spec[2])
+    return None, _take_fixed(rows, valid, spec[1], code == _CODE_FIXED_BYTES and rows.layout != _INDEXED)
+
+
+@cython.cfunc
+def _take_bytes(rows: _Rows, valid: cython.p_uchar, padded_to: cython.Py_ssize_t) -> tuple:
     i: cython.Py_ssize_t
-    length: cython.longlong
+    start: cython.Py_ssize_t
+    size: cython.Py_ssize_t
     total: cython.Py_ssize_t = 0
     starts_bytes = bytearray(4 * (rows.count + 1))
     offsets_bytes = bytearray(4 * (rows.count + 1))
@@ -1355,10 +2101,20 @@ def _take_bytes(rows: _Rows, valid: cython.p_uchar) -> tuple:
     offsets: cython.p_int = _as_int32(_pointer(offsets_bytes))
     for i in range(rows.count):
         if _is_set(valid, i):
-            length = rows.take_varint(i, 32)
-            starts[i] = rows.take(i, length)
-            total += length
-        offsets[i + 1] = total
+            if padded_to:
+                start = rows.take(i, padded_to)
+                size = padded_to
+                while size > 0 and rows.data[start + size - 1] == 0:
+                    size -= 1
+            else:
+                start = rows.take_span(i)
+                size = rows.span
+            starts[i] = cython.cast(cython.int, start) if cython.compiled else start
+            total += size
+            if total > rows.data_size:
+                # Slots may refer to the same bytes again and again, which would take any amount of memory.
+                raise CorruptDataError(f"element {i}: its bytes belong to others too")
+        offsets[i + 1] = cython.cast(cython.int, total) if cython.compiled else total
     values_bytes = bytearray(total)
     values: cython.p_uchar = _pointer(values_bytes)
     for i in range(rows.count):
@@ -1376,13 +2132,14 @@ def _take_varints(rows: _Rows, valid: cython.p_uchar, spec: object) -> bytearray
     bits: cython.int = spec[4]
     low: cython.longlong = spec[5]
     high: cython.longlong = spec[6]
+    compacted: cython.bint = rows.layout <= _COMPACTED
     out_bytes = bytearray(width * rows.count)
     out32: cython.p_int = _as_int32(_pointer(out_bytes))
     out64: cython.p_longlong = _as_int64(_pointer(out_bytes))
     for i in range(rows.count):
         if not _is_set(valid, i):
             continue
-        value = _signed(rows.take_varint(i, bits), bits)
+        value = _signed(rows.take_varint(i, bits), bits) if compacted else rows.take_number(i, bits)
         if value < low or value > high:
             raise CorruptDataError(f"row {i}: {value} is outside {low} to {high}")
         if multiplier != 1:
@@ -1411,19 +2168,21 @@ def _take_bools(rows: _Rows, valid: cython.p_uchar) -> bytearray:
 
 
 @cython.cfunc
-def _take_fixed(rows: _Rows, valid: cython.p_uchar, width: cython.Py_ssize_t, prefixed: cython.bint) -> bytearray:
+def _take_fixed(rows: _Rows, valid: cython.p_uchar, width: cython.Py_ssize_t, with_length: cython.bint) -> bytearray:
     i: cython.Py_ssize_t
-    length: cython.longlong
+    start: cython.Py_ssize_t
     out_bytes = bytearray(width * rows.count)
     out: cython.p_uchar = _pointer(out_bytes)
     for i in range(rows.count):
         if not _is_set(valid, i):
             continue
-        if prefixed:
-            length = rows.take_varint(i, 32)
-            if length != width:
-                raise CorruptDataError(f"row {i}: {length} bytes in a column of {width}")
-        _copy(out, i * width, rows.data, rows.take(i, width), width)
+        if with_length:
+            start = rows.take_span(i)
+            if rows.span != width:
+                raise CorruptDataError(f"row {i}: {rows.span} bytes in a column of {width}")
+        else:
+            start = rows.take(i, width)
+        _copy(out, i * width, rows.data, start, width)
     return out_bytes
 
 
@@ -1439,10 +2198,10 @@ def _take_big_decimals(rows: _Rows, valid: cython.p_uchar) -> bytearray:
     for i in range(rows.count):
         if not _is_set(valid, i):
             continue
-        size = rows.take_varint(i, 32)
+        at = rows.take_span(i)
+        size = rows.span
         if size < 1 or size > 16:
             raise CorruptDataError(f"row {i}: a decimal of {size} bytes")
-        at = rows.take(i, size)
         fill = 0xFF if rows.data[at] & 0x80 else 0
         for k in range(16):
             out[16 * i + k] = rows.data[at + size - 1 - k] if k < size else fill
@@ -1461,12 +2220,128 @@ def _take_timestamps(rows: _Rows, valid: cython.p_uchar, units: cython.longlong)
     for i in range(rows.count):
         if not _is_set(valid, i):
             continue
-        millis = _signed(rows.take_varint(i, 64), 64)
-        nanos = rows.take_varint(i, 32)
-        if millis > limit or millis < -limit or nanos > 999_999:
+        if rows.layout == _SLOTS:
+            nanos = _load(rows.data, rows.take(i, 8), 8)
+            millis = _load(rows.data, rows.at_reference(i, nanos, 8), 8)
+            nanos &= 0xFFFFFFFF
+        else:
+            millis = rows.take_number(i, 64)
+            nanos = rows.take_number(i, 32)
+        if millis > limit or millis < -limit or nanos < 0 or nanos > 999_999:
             raise CorruptDataError(f"row {i}: {millis} ms and {nanos} ns are no timestamp")
         out[i] = millis * units + nanos // (1_000_000 // units)
     return out_bytes
+
+
+def split_maps(
+    data: Any, offsets: Any, validity: Any, row_count: int
+) -> tuple[tuple[bytearray, bytearray], tuple[bytearray, bytearray]]:
+    """The key arrays and the value arrays of binary maps, each as data and int32 offsets."""
+    i: cython.Py_ssize_t
+    size: cython.longlong
+    key_size: cython.longlong
+    maps: _Rows = _rows_behind_each_other(data, offsets, row_count, _SLOTS, 0, 0)
+    present_bytes = _all_set(row_count) if validity is None else validity
+    present: cython.p_uchar = _pointer(present_bytes)
+    key_ends_bytes = bytearray(4 * (row_count + 1))
+    value_ends_bytes = bytearray(4 * (row_count + 1))
+    key_ends: cython.p_int = _as_int32(_pointer(key_ends_bytes))
+    value_ends: cython.p_int = _as_int32(_pointer(value_ends_bytes))
+    for i in range(maps.count):
+        key_size = 0
+        size = 4
+        if _is_set(present, i):
+            size = maps.ends[i] - maps.starts[i]
+            key_size = _load(maps.data, maps.starts[i], 4) if size >= 4 else -1
+            if key_size < 0 or key_size > size - 4:
+                raise CorruptDataError(f"row {i}: no map with {key_size} bytes of keys in {size} bytes")
+        key_ends[i + 1] = key_ends[i] + key_size
+        value_ends[i + 1] = value_ends[i] + size - 4 - key_size
+    keys_bytes = bytearray(key_ends[row_count])
+    values_bytes = bytearray(value_ends[row_count])
+    keys: cython.p_uchar = _pointer(keys_bytes)
+    values: cython.p_uchar = _pointer(values_bytes)
+    for i in range(maps.count):
+        key_size = key_ends[i + 1] - key_ends[i]
+        _copy(keys, key_ends[i], maps.data, maps.starts[i] + 4, key_size)
+        size = value_ends[i + 1] - value_ends[i]
+        _copy(values, value_ends[i], maps.data, maps.starts[i] + 4 + key_size, size)
+    return (keys_bytes, key_ends_bytes), (values_bytes, value_ends_bytes)
+
+
+# --- Rows in log batches --------------------------------------------------------------------------------------------
+
+
+def join_records(data: Any, offsets: Any, row_count: int, change_types: Any) -> bytearray:
+    """Each row behind its length and change type."""
+    i: cython.Py_ssize_t
+    at: cython.Py_ssize_t = 0
+    size: cython.Py_ssize_t
+    rows: _Rows = _rows_behind_each_other(data, offsets, row_count, _KEY, 0, 0)
+    _need("change type", change_types, row_count)
+    changes: cython.p_uchar = _pointer(change_types)
+    used: cython.Py_ssize_t = rows.ends[rows.count - 1] - rows.starts[0] if rows.count else 0
+    out_bytes = bytearray(used + _RECORD_HEAD * row_count)
+    out: cython.p_uchar = _pointer(out_bytes)
+    for i in range(rows.count):
+        size = rows.ends[i] - rows.starts[i]
+        _save(out, at, 4, size + 1)
+        out[at + 4] = changes[i]
+        _copy(out, at + _RECORD_HEAD, rows.data, rows.starts[i], size)
+        at += _RECORD_HEAD + size
+    return out_bytes
+
+
+def split_records(records: Any, row_count: int) -> tuple[bytearray, bytearray, bytearray]:
+    """Change types, row bytes one behind the other, and their int32 offsets."""
+    i: cython.Py_ssize_t
+    at: cython.Py_ssize_t = 0
+    size: cython.longlong
+    end: cython.Py_ssize_t = len(records)
+    if row_count < 0 or row_count * _RECORD_HEAD > end or end > _I32_MAX:
+        raise CorruptDataError(f"log batch: {row_count} records announced in {end} bytes")
+    count: cython.Py_ssize_t = row_count
+    source: cython.p_uchar = _pointer(records)
+    changes_bytes = bytearray(row_count)
+    offsets_bytes = bytearray(4 * (row_count + 1))
+    out_bytes = bytearray(end - _RECORD_HEAD * row_count)
+    changes: cython.p_uchar = _pointer(changes_bytes)
+    offsets: cython.p_int = _as_int32(_pointer(offsets_bytes))
+    out: cython.p_uchar = _pointer(out_bytes)
+    for i in range(count):
+        size = _load(source, at, 4) - 1 if end - at >= _RECORD_HEAD else -1
+        if size < 0 or size > end - at - _RECORD_HEAD or size > len(out_bytes) - offsets[i]:
+            raise CorruptDataError(f"log batch: record {i} at byte {at} has a wrong length")
+        changes[i] = source[at + 4]
+        if changes[i] > _CHANGE_TYPE_MAX:
+            raise CorruptDataError(f"log batch: record {i} has the unknown change type {changes[i]}")
+        _copy(out, offsets[i], source, at + _RECORD_HEAD, size)
+        offsets[i + 1] = offsets[i] + (cython.cast(cython.int, size) if cython.compiled else size)
+        at += _RECORD_HEAD + size
+    if at != end:
+        raise CorruptDataError(f"log batch: {end - at} bytes left over behind {row_count} records")
+    return changes_bytes, out_bytes, offsets_bytes
+
+
+def are_records_sound(data: Any, record_count: int) -> bool:
+    """Whether `data` is just so many appended records: a length each, a change type of 0, and a row."""
+    at: cython.Py_ssize_t = 0
+    size: cython.Py_ssize_t = len(data)
+    left: cython.Py_ssize_t = record_count
+    length: cython.Py_ssize_t
+    if left < 0 or left > size // 6:
+        return False
+    content: cython.p_uchar = _pointer(data)
+    while left > 0:
+        if size - at < 6 or content[at + 3] >= 0x80:
+            return False
+        length = content[at] | content[at + 1] << 8 | content[at + 2] << 16 | content[at + 3] << 24
+        # A row has a byte of null bits at least.
+        if length < 2 or length > size - at - 4 or content[at + 4] != 0:
+            return False
+        at += 4 + length
+        left -= 1
+    return at == size
 
 
 # --- Checks of Arrow columns ----------------------------------------------------------------------------------------
@@ -1583,11 +2458,58 @@ def buckets(data: Any, offsets: Any, row_count: int, bucket_count: int, sign_ext
     i: cython.Py_ssize_t
     count: cython.uint = _check_bucket_count(bucket_count)
     extend: cython.bint = sign_extend
-    rows: _Rows = _Rows(data, offsets, row_count, 0)
+    rows: _Rows = _rows_behind_each_other(data, offsets, row_count, _KEY, 0, 0)
     out_bytes = bytearray(4 * row_count)
     out: cython.p_int = _as_int32(_pointer(out_bytes))
     for i in range(rows.count):
-        out[i] = _bucket(_hash(rows.data, rows.offsets[i], rows.offsets[i + 1], extend), count)
+        out[i] = _bucket(_hash(rows.data, rows.starts[i], rows.ends[i], extend), count)
+    return out_bytes
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _published_hash(data: cython.p_uchar, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.uint:
+    """Murmur3 as it was published, with seed 0."""
+    at: cython.Py_ssize_t = start
+    word: cython.uint
+    state: cython.uint = 0
+    while at + 4 <= end:
+        word = data[at + 3]
+        word = (word << 8) | data[at + 2]
+        word = (word << 8) | data[at + 1]
+        word = (word << 8) | data[at]
+        state = _word_step(state, word)
+        at += 4
+    if at < end:
+        word = 0
+        if end - at > 2:
+            word = data[at + 2]
+        if end - at > 1:
+            word = (word << 8) | data[at + 1]
+        word = (word << 8) | data[at]
+        state ^= _mul32(_rotl32(_mul32(word, _C1), 15), _C2)
+    length: cython.uint = end - start
+    return _finish(state ^ length)
+
+
+def lake_buckets(data: Any, offsets: Any, row_count: int, bucket_count: int, iceberg: bool) -> bytearray:
+    """The buckets of encoded keys as Iceberg, or else Paimon, chooses them, int32 each."""
+    i: cython.Py_ssize_t
+    hashed: cython.uint
+    count: cython.uint = _check_bucket_count(bucket_count)
+    is_iceberg: cython.bint = iceberg
+    rows: _Rows = _rows_behind_each_other(data, offsets, row_count, _KEY, 0, 0)
+    out_bytes = bytearray(4 * row_count)
+    out: cython.p_int = _as_int32(_pointer(out_bytes))
+    for i in range(rows.count):
+        if is_iceberg:
+            hashed = _published_hash(rows.data, rows.starts[i], rows.ends[i]) & 0x7FFFFFFF
+        else:
+            # The amount of Java's remainder, which has the sign of the hash.
+            hashed = _hash(rows.data, rows.starts[i], rows.ends[i], True)
+            if hashed > _INT_MIN_PATTERN:
+                hashed = _add32(~hashed if cython.compiled else hashed ^ 0xFFFFFFFF, 1)
+        out[i] = hashed % count
     return out_bytes
 
 

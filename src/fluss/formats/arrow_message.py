@@ -1,7 +1,7 @@
 """The metadata of one encapsulated Arrow record batch message, read before pyarrow touches bytes from the network.
 
-Only what the checks need is read: where the body is, which buffers it holds and how large they become. pyarrow would
-trust the announced sizes, and a few bytes can announce terabytes.
+What is read: where the body is, its field nodes, which buffers it holds and how large they become. pyarrow would trust
+the announced sizes, and a few bytes can announce terabytes. `arrow_layout` says whether they fit a schema.
 
 Messages of a codec may hold buffers that are stored raw; pyarrow can't write such, so `RawTemplate` does.
 """
@@ -9,6 +9,7 @@ Messages of a codec may hold buffers that are stored raw; pyarrow can't write su
 from __future__ import annotations
 
 import struct
+from operator import add
 from typing import Final, NamedTuple
 
 from fluss.model.errors import CorruptDataError
@@ -20,6 +21,7 @@ BUFFER_COUNT_MAX: Final = 1 << 16
 _CONTINUATION: Final = 0xFFFFFFFF
 _HEADER_TYPE_RECORD_BATCH: Final = 3
 _STORED_RAW: Final = -1
+_CODEC_MAX: Final = 1  # 0 is LZ4_FRAME, 1 is ZSTD
 
 # Slots of the flatbuffers tables of Arrow's Message.fbs.
 _MESSAGE_HEADER_TYPE: Final = 1
@@ -29,6 +31,7 @@ _BATCH_LENGTH: Final = 0
 _BATCH_NODES: Final = 1
 _BATCH_BUFFERS: Final = 2
 _BATCH_COMPRESSION: Final = 3
+_COMPRESSION_CODEC: Final = 0
 
 _PREFIX: Final = struct.Struct("<Ii")  # continuation marker and metadata size
 _PREFIX_BYTES: Final = _PREFIX.size
@@ -40,24 +43,46 @@ _RAW_PREFIX: Final = _I64.pack(_STORED_RAW)
 _PADDING: Final = [bytes(size) for size in range(8)]
 
 
-class RecordBatchMessage(NamedTuple):
+class MessageMetadata(NamedTuple):
     row_count: int
     body_start: int
     body_size_bytes: int
+    nodes: tuple[int, ...]  # lengths and null counts, alternating
+    buffers: tuple[int, ...]  # offsets and lengths, alternating; all lie in the body, and not on each other
+    codec: int | None  # Arrow's number for it, None when nothing is compressed
+
+
+class RecordBatchMessage(NamedTuple):
+    metadata: MessageMetadata
+    decoded_sizes: list[int]  # of the buffers
     decoded_size_bytes: int
-    compressed: bool
     has_raw_buffers: bool  # some buffers are used where they lie, so their alignment matters
 
+    @property
+    def compressed(self) -> bool:
+        return self.metadata.codec is not None
 
-def parse_record_batch_message(view: memoryview) -> RecordBatchMessage:
-    """Read and check the message at the start of `view`; raises `CorruptDataError`."""
+
+def parse_metadata(view: memoryview) -> MessageMetadata:
+    """Read and check the metadata of the message at the start of `view`; raises `CorruptDataError`."""
     try:
         return _parse(view)
     except (struct.error, IndexError) as error:
         raise CorruptDataError(f"Arrow message: the metadata points outside the message ({error})") from error
 
 
-def _parse(view: memoryview) -> RecordBatchMessage:
+def parse_record_batch_message(view: memoryview) -> RecordBatchMessage:
+    """The metadata of the message at the start of `view`, and what its body would take; raises `CorruptDataError`."""
+    metadata = parse_metadata(view)
+    body = view[metadata.body_start : metadata.body_start + metadata.body_size_bytes]
+    sizes, has_raw = _decoded_sizes(body, metadata.buffers, metadata.codec is not None)
+    decoded_size = sum(sizes)
+    if decoded_size > DECODED_SIZE_MAX_BYTES:
+        raise CorruptDataError(f"Arrow message: would take {decoded_size} bytes, more than {DECODED_SIZE_MAX_BYTES}")
+    return RecordBatchMessage(metadata, sizes, decoded_size, has_raw)
+
+
+def _parse(view: memoryview) -> MessageMetadata:
     marker, metadata_size = _PREFIX.unpack_from(view, 0)
     if marker != _CONTINUATION:
         raise CorruptDataError(f"Arrow message: starts with {marker:08x}, not with {_CONTINUATION:08x}")
@@ -74,12 +99,12 @@ def _parse(view: memoryview) -> RecordBatchMessage:
     if not 0 <= body_size <= len(view) - body_start:
         raise CorruptDataError(f"Arrow message: body of {body_size} bytes, {len(view) - body_start} are there")
     row_count = _int64(metadata, _field(metadata, batch, _BATCH_LENGTH))
-    compressed = _field(metadata, batch, _BATCH_COMPRESSION) != 0
-    body = view[body_start : body_start + body_size]
-    decoded_size, has_raw = _check_buffers(body, _buffers(metadata, batch), compressed)
-    if decoded_size > DECODED_SIZE_MAX_BYTES:
-        raise CorruptDataError(f"Arrow message: would take {decoded_size} bytes, more than {DECODED_SIZE_MAX_BYTES}")
-    return RecordBatchMessage(row_count, body_start, body_size, decoded_size, compressed, has_raw)
+    if row_count < 0:
+        raise CorruptDataError(f"Arrow message: {row_count} rows")
+    nodes = _pairs(metadata, batch, _BATCH_NODES)
+    buffers = _pairs(metadata, batch, _BATCH_BUFFERS)
+    _check_buffers(buffers, body_size)
+    return MessageMetadata(row_count, body_start, body_size, nodes, buffers, _codec(metadata, batch))
 
 
 class MessageLayout(NamedTuple):
@@ -151,42 +176,61 @@ class RawTemplate:
         return message
 
 
-def _buffers(metadata: memoryview, batch: int) -> tuple[int, ...]:
-    """Offsets and lengths, alternating."""
-    at = _field(metadata, batch, _BATCH_BUFFERS)
+def _codec(metadata: memoryview, batch: int) -> int | None:
+    at = _field(metadata, batch, _BATCH_COMPRESSION)
+    if not at:
+        return None
+    codec_at = _field(metadata, _target(metadata, at), _COMPRESSION_CODEC)
+    codec = metadata[codec_at] if codec_at else 0
+    if codec > _CODEC_MAX:
+        raise CorruptDataError(f"Arrow message: codec {codec} is not known")
+    return codec
+
+
+def _pairs(metadata: memoryview, batch: int, slot: int) -> tuple[int, ...]:
+    """The numbers of a vector of nodes or buffers, which have two each."""
+    at = _field(metadata, batch, slot)
     if not at:
         return ()
     vector = _target(metadata, at)
     (count,) = _U32.unpack_from(metadata, vector)
     if count > BUFFER_COUNT_MAX:
-        raise CorruptDataError(f"Arrow message: {count} buffers, more than {BUFFER_COUNT_MAX}")
+        raise CorruptDataError(f"Arrow message: {count} nodes or buffers, more than {BUFFER_COUNT_MAX}")
     return struct.unpack_from(f"<{2 * count}q", metadata, vector + 4)
 
 
-def _check_buffers(body: memoryview, buffers: tuple[int, ...], compressed: bool) -> tuple[int, bool]:
-    """The size of all buffers once decoded, and whether any is used in place."""
-    decoded_size = 0
+def _check_buffers(buffers: tuple[int, ...], body_size: int) -> None:
+    if not buffers:
+        return
+    lengths = buffers[1::2]
+    ends = map(add, buffers[::2], lengths)
+    if min(buffers) < 0 or max(ends) > body_size:
+        raise CorruptDataError(f"Arrow message: buffers outside of the body of {body_size} bytes")
+    if sum(lengths) > body_size:
+        # Else a batch could hold the same bytes many times, and a projection of it would be larger than all of it.
+        raise CorruptDataError(f"Arrow message: buffers of {sum(lengths)} bytes in a body of {body_size}")
+
+
+def _decoded_sizes(body: memoryview, buffers: tuple[int, ...], compressed: bool) -> tuple[list[int], bool]:
+    """The sizes of the buffers once decoded, and whether any is used in place."""
+    sizes = list(buffers[1::2])
+    if not compressed:
+        return sizes, any(sizes)
     has_raw = False
-    for offset, length in zip(buffers[::2], buffers[1::2], strict=True):
-        if offset < 0 or length < 0 or offset + length > len(body):
-            raise CorruptDataError(f"Arrow message: buffer of {length} bytes at {offset} in a body of {len(body)}")
+    for number, length in enumerate(sizes):
         if not length:
-            continue
-        if not compressed:
-            has_raw = True
-            decoded_size += length
             continue
         if length < _I64.size:
             raise CorruptDataError(f"Arrow message: compressed buffer of {length} bytes has no room for its size")
-        (announced,) = _I64.unpack_from(body, offset)
+        (announced,) = _I64.unpack_from(body, buffers[2 * number])
         if announced == _STORED_RAW:
             has_raw = True
-            decoded_size += length - _I64.size
+            sizes[number] = length - _I64.size
         elif announced < 0:
             raise CorruptDataError(f"Arrow message: compressed buffer announces {announced} bytes")
         else:
-            decoded_size += announced
-    return decoded_size, has_raw
+            sizes[number] = announced
+    return sizes, has_raw
 
 
 def _field(metadata: memoryview, table: int, slot: int) -> int:

@@ -1,17 +1,16 @@
 """What the kernels know of a column: small integers and numbers instead of type objects.
 
 A *kind* says which Python values a column accepts and how they become plain ("physical") ones: ints in the column's
-Arrow unit, floats, str, bytes, bool. A *spec* says how a physical value is written into a compacted row.
+Arrow unit, floats, str, bytes, bool. A *spec* says how a physical value is written into a row; a *layout* is a row
+format.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from fluss.model.errors import SchemaMismatchError
 from fluss.model.types import DataType, TypeRoot
 
-KIND_NESTED: Final = 0
 KIND_BOOL: Final = 1
 KIND_INT: Final = 2
 KIND_FLOAT: Final = 3
@@ -24,6 +23,9 @@ KIND_DATE: Final = 9
 KIND_TIME: Final = 10
 KIND_TIMESTAMP: Final = 11
 KIND_TIMESTAMP_LTZ: Final = 12
+KIND_ARRAY: Final = 13
+KIND_MAP: Final = 14
+KIND_ROW: Final = 15
 
 CODE_BOOL: Final = 1
 CODE_FIXED_INT: Final = 2
@@ -33,6 +35,12 @@ CODE_BYTES: Final = 5
 CODE_FIXED_BYTES: Final = 6
 CODE_BIG_DECIMAL: Final = 7
 CODE_TIMESTAMP: Final = 8
+CODE_CHAR: Final = 9  # indexed rows only, elsewhere a CHAR is like a STRING
+CODE_NESTED: Final = 10  # bytes that were made of an array, map or row
+
+LAYOUT_KEY: Final = 0  # compacted without null bits
+LAYOUT_COMPACTED: Final = 1
+LAYOUT_INDEXED: Final = 2
 
 DECIMAL_COMPACT_PRECISION_MAX: Final = 18
 DECIMAL_WIDTH_BYTES: Final = 16
@@ -58,6 +66,9 @@ _KINDS: Final = {
     TypeRoot.TIME: KIND_TIME,
     TypeRoot.TIMESTAMP: KIND_TIMESTAMP,
     TypeRoot.TIMESTAMP_LTZ: KIND_TIMESTAMP_LTZ,
+    TypeRoot.ARRAY: KIND_ARRAY,
+    TypeRoot.MAP: KIND_MAP,
+    TypeRoot.ROW: KIND_ROW,
 }
 _FIXED_WIDTH_BYTES: Final = {
     TypeRoot.BOOLEAN: 1,
@@ -82,18 +93,19 @@ class Kind(NamedTuple):
     limit: int  # INT: bits; CHAR, BINARY: length, 0 = any; DECIMAL: 10^precision; TIME, TIMESTAMP: units per second
     scale: int  # DECIMAL only
     nullable: bool
-    fixed_size_bytes: int  # of the Arrow value, or of its offset when the size varies
+    fixed_size_bytes: int  # of the Arrow value, or of its offset when the size varies; of all fields of a ROW
     type_text: str
+    children: tuple[tuple[str, Kind], ...] = ()  # ARRAY: element; MAP: key and value; ROW: fields
 
 
 class Spec(NamedTuple):
-    """How one column lies in a compacted row: stored = physical * multiplier // divisor."""
+    """How one column lies in a row: stored = physical * multiplier // divisor."""
 
     code: int
-    width_bytes: int  # of the Arrow value
+    width_bytes: int  # of the Arrow value; of the place in the row for CODE_CHAR
     multiplier: int = 1
     divisor: int = 1
-    bits: int = 64  # the pattern that a varint carries
+    bits: int = 64  # the pattern that a varint carries, or that is stored in full
     low: int = -(1 << 63)
     high: int = (1 << 63) - 1
 
@@ -124,13 +136,26 @@ def kind_of(data_type: DataType) -> Kind:
         fixed_size = data_type.length
     elif root is TypeRoot.TIME:
         fixed_size = _time_width_bytes(limit)
-    kind = _KINDS.get(root, KIND_NESTED)
-    return Kind(kind, limit, data_type.scale, data_type.nullable, fixed_size, str(data_type))
+    children = _children_of(data_type)
+    if root is TypeRoot.ROW:
+        fixed_size = sum(kind.fixed_size_bytes for _, kind in children)
+    text = str(data_type)
+    return Kind(_KINDS[root], limit, data_type.scale, data_type.nullable, fixed_size, text, children)
 
 
-def spec_of(name: str, data_type: DataType) -> Spec:
-    """The place of a scalar column in compacted rows and keys."""
+def _children_of(data_type: DataType) -> tuple[tuple[str, Kind], ...]:
+    if data_type.element is not None:
+        return (("element", kind_of(data_type.element)),)
+    if data_type.key is not None and data_type.value is not None:
+        return ("key", kind_of(data_type.key.not_null())), ("value", kind_of(data_type.value))
+    return tuple((field.name, kind_of(field.data_type)) for field in data_type.fields)
+
+
+def spec_of(data_type: DataType, layout: int = LAYOUT_COMPACTED) -> Spec:
+    """The place of a column in rows and keys."""
     root = data_type.root
+    if data_type.is_nested:
+        return Spec(CODE_NESTED, 0)
     if root is TypeRoot.BOOLEAN:
         return Spec(CODE_BOOL, 1)
     if root in (TypeRoot.TINYINT, TypeRoot.SMALLINT):
@@ -141,6 +166,8 @@ def spec_of(name: str, data_type: DataType) -> Spec:
         return Spec(CODE_VARINT, 4, bits=32, low=-(1 << 31), high=(1 << 31) - 1)
     if root is TypeRoot.BIGINT:
         return Spec(CODE_VARINT, 8)
+    if root is TypeRoot.CHAR and layout == LAYOUT_INDEXED:
+        return Spec(CODE_CHAR, data_type.length)
     if root in (TypeRoot.CHAR, TypeRoot.STRING, TypeRoot.BYTES):
         return Spec(CODE_BYTES, 0)
     if root is TypeRoot.BINARY:
@@ -150,12 +177,10 @@ def spec_of(name: str, data_type: DataType) -> Spec:
             return Spec(CODE_BIG_DECIMAL, DECIMAL_WIDTH_BYTES)
         limit = 10**data_type.precision - 1
         return Spec(CODE_VARINT, DECIMAL_WIDTH_BYTES, low=-limit, high=limit)
-    return _temporal_spec(name, data_type)
+    return _temporal_spec(data_type)
 
 
-def _temporal_spec(name: str, data_type: DataType) -> Spec:
-    if data_type.is_nested:
-        raise SchemaMismatchError(f"Column {name!r} is {data_type}: nested types are not supported in row formats yet.")
+def _temporal_spec(data_type: DataType) -> Spec:
     units = units_per_second(data_type.precision)
     if data_type.root is TypeRoot.TIME:
         width = _time_width_bytes(units)

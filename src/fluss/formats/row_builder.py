@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from fluss.formats.kernel import RowAppender
 from fluss.formats.kinds import kind_of
-from fluss.model.arrow_types import arrow_schema, to_arrow
-from fluss.model.errors import SchemaMismatchError
+from fluss.model.arrow_types import arrow_schema
 from fluss.model.schema import Schema
-from fluss.model.types import DataType, TypeRoot
 
 
 class RowBuilder:
-    """Collects rows (dict, list or tuple) and builds record batches of a table's schema.
+    """Collects rows (dict, list or tuple) as Arrow buffers and builds record batches of a table's schema.
 
     Every value is checked when it is appended, so that an error names the row's mistake where it was made and `build`
     can't fail. Digits of a time or timestamp beyond the column's precision are cut off, towards the past; a datetime
-    with a time zone is converted to UTC for TIMESTAMP_LTZ, one without is taken as UTC. One thread at a time.
+    with a time zone is converted to UTC for TIMESTAMP_LTZ, one without is taken as UTC. An ARRAY is a list,
+    tuple, other sequence or numpy array, a MAP a dict or (key, value) pairs, a ROW a dict, list or tuple.
 
-    Scalar columns are collected as Arrow buffers. Only values of nested columns go through `pa.array`, which imports
-    pandas at its first call, where that is installed.
+    One thread at a time.
     """
 
     __slots__ = ("_appender", "_arrow_schema", "_arrow_types", "_estimated_bytes", "_row_count")
@@ -32,9 +31,8 @@ class RowBuilder:
         columns = schema.columns
         self._arrow_schema = arrow_schema(schema)
         self._arrow_types = self._arrow_schema.types
-        nested = [_nested_check(column.name, column.data_type) for column in columns]
         kinds = [kind_of(column.data_type) for column in columns]
-        self._appender = RowAppender([column.name for column in columns], kinds, nested)
+        self._appender = RowAppender([column.name for column in columns], kinds)
         self._row_count = 0
         self._estimated_bytes = 0
 
@@ -60,56 +58,41 @@ class RowBuilder:
         self._row_count = 0
         self._estimated_bytes = 0
         arrays = [
-            _nested_array(arrow_type, column) if isinstance(column, list) else _array(arrow_type, row_count, *column)
+            _array(arrow_type, row_count, *column)
             for arrow_type, column in zip(self._arrow_types, columns, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
 
 
 def _array(
-    arrow_type: pa.DataType, row_count: int, validity: bytearray | None, values: bytearray, data: bytearray | None
+    arrow_type: pa.DataType,
+    row_count: int,
+    validity: bytearray | None,
+    values: bytearray,
+    rest: bytearray | list[Any] | None,
 ) -> pa.Array:
+    """`rest` is the data that `values` are offsets of, or the children of a nested column."""
     buffers = [None if validity is None else pa.py_buffer(validity), pa.py_buffer(values)]
-    if data is not None:
-        buffers.append(pa.py_buffer(data))
-    return pa.Array.from_buffers(arrow_type, row_count, buffers, 0 if validity is None else -1)
+    null_count = 0 if validity is None else -1
+    if isinstance(rest, list):
+        return _nested_array(arrow_type, row_count, buffers, null_count, rest)
+    if rest is not None:
+        buffers.append(pa.py_buffer(rest))
+    return pa.Array.from_buffers(arrow_type, row_count, buffers, null_count)
 
 
-def _nested_array(arrow_type: pa.DataType, values: list[pa.Array | None]) -> pa.Array:
-    null = pa.nulls(1, arrow_type)
-    return pa.concat_arrays([null if value is None else value for value in values] or [null.slice(1)])
-
-
-def _nested_check(name: str, data_type: DataType) -> Callable[[Any], pa.Array] | None:
-    """A function that turns one value of a nested column into an array, which also keeps it from being changed."""
-    if not data_type.is_nested:
-        return None
-    arrow_type = to_arrow(data_type)
-
-    def check(value: Any) -> pa.Array:
-        try:
-            return pa.array([_pairs(value, data_type)], arrow_type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise SchemaMismatchError(
-                f"Column {name!r} expects {data_type}, not {type(value).__name__} ({value!r:.80}): {error}"
-            ) from error
-
-    return check
-
-
-def _pairs(value: Any, data_type: DataType) -> Any:
-    """Dicts of MAP columns as the pairs that pyarrow wants, at any depth."""
-    if value is None:
-        return None
-    if data_type.root is TypeRoot.MAP and data_type.value is not None:
-        items = value.items() if isinstance(value, Mapping) else value
-        return [(key, _pairs(item, data_type.value)) for key, item in items]
-    if data_type.root is TypeRoot.ARRAY and data_type.element is not None:
-        return [_pairs(item, data_type.element) for item in value]
-    if data_type.root is TypeRoot.ROW and isinstance(value, Mapping):
-        known = {field.name: field.data_type for field in data_type.fields}
-        unknown = [key for key in value if key not in known]
-        if unknown:
-            raise ValueError(f"no field {unknown[0]!r}")
-        return {key: _pairs(item, known[key]) for key, item in value.items()}
-    return value
+def _nested_array(
+    arrow_type: pa.DataType, row_count: int, buffers: list[pa.Buffer | None], null_count: int, columns: list[Any]
+) -> pa.Array:
+    if pt.is_struct(arrow_type):
+        children = [_array(field.type, row_count, *column) for field, column in zip(arrow_type, columns, strict=True)]
+        return pa.Array.from_buffers(arrow_type, row_count, buffers[:1], null_count, children=children)
+    offsets = buffers[1]
+    assert offsets is not None
+    inner_count = int.from_bytes(memoryview(offsets)[-4:], "little")
+    if pt.is_map(arrow_type):
+        entries_type = pa.struct([arrow_type.key_field, arrow_type.item_field])
+        inner = _nested_array(entries_type, inner_count, [None], 0, columns)
+    else:
+        inner = _array(arrow_type.value_type, inner_count, *columns[0])
+    return pa.Array.from_buffers(arrow_type, row_count, buffers, null_count, children=[inner])

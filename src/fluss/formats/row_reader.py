@@ -21,7 +21,10 @@ _WIDE: Final = Context(prec=120)
 
 
 def to_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """One dict per row. Python has microseconds: nanoseconds of a column that holds them are cut off."""
+    """One dict per row; an ARRAY is a list, a MAP a list of (key, value) tuples, a ROW a dict.
+
+    Python has microseconds: nanoseconds of a column that holds them are cut off.
+    """
     names = batch.schema.names
     return [dict(zip(names, row, strict=True)) for row in to_tuples(batch)]
 
@@ -35,6 +38,10 @@ def to_tuples(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
 def column_values(name: str, column: pa.Array) -> list[Any]:
     """Python values of a column: pyarrow's own for plain types, quicker ones for dates, times and decimals."""
     arrow_type = column.type
+    if len(column) == 0:
+        return []
+    if pt.is_nested(arrow_type):
+        return _nested_values(name, column)
     try:
         if pt.is_timestamp(arrow_type):
             return _timestamps(column, _EPOCH if arrow_type.tz is None else _EPOCH_UTC)
@@ -47,7 +54,7 @@ def column_values(name: str, column: pa.Array) -> list[Any]:
             return _times(column)
         if pt.is_decimal128(arrow_type):
             return _decimals(column)
-        return _without_nanoseconds(column).to_pylist()  # type: ignore[no-any-return]
+        return column.to_pylist()  # type: ignore[no-any-return]
     except (OverflowError, ValueError) as error:
         raise SchemaMismatchError(
             f"Column {name!r} has a value of type {arrow_type} that Python can't hold ({error}); read it as Arrow."
@@ -85,7 +92,9 @@ def _times(column: pa.Array) -> list[time | None]:
 
 def _decimals(column: pa.Array) -> list[Decimal | None]:
     exponent = -column.type.scale
-    words = memoryview(column.buffers()[1]).cast("B").cast("q")[2 * column.offset : 2 * (column.offset + len(column))]
+    # A buffer may be longer than its values, by any number of bytes.
+    data = memoryview(column.buffers()[1]).cast("B")
+    words = data[16 * column.offset : 16 * (column.offset + len(column))].cast("q")
     lows, highs = words[::2].tolist(), words[1::2].tolist()
     valid = column.is_valid().to_pylist()
     scaleb = _WIDE.scaleb
@@ -95,24 +104,22 @@ def _decimals(column: pa.Array) -> list[Decimal | None]:
     ]
 
 
-def _without_nanoseconds(column: pa.Array) -> pa.Array:
-    """Nested columns whose leaves have nanoseconds, as microseconds, since pyarrow would ask for pandas."""
-    target = _in_microseconds(column.type)
-    return column if target == column.type else column.cast(target, safe=False)
-
-
-def _in_microseconds(arrow_type: pa.DataType) -> pa.DataType:
-    if pt.is_timestamp(arrow_type) and arrow_type.unit == "ns":
-        return pa.timestamp("us", arrow_type.tz)
-    if pt.is_time64(arrow_type) and arrow_type.unit == "ns":
-        return pa.time64("us")
-    if pt.is_list(arrow_type):
-        return pa.list_(arrow_type.value_field.with_type(_in_microseconds(arrow_type.value_type)))
-    if pt.is_map(arrow_type):
-        return pa.map_(
-            arrow_type.key_field.with_type(_in_microseconds(arrow_type.key_type)),
-            arrow_type.item_field.with_type(_in_microseconds(arrow_type.item_type)),
-        )
-    if pt.is_struct(arrow_type):
-        return pa.struct([field.with_type(_in_microseconds(field.type)) for field in arrow_type])
-    return arrow_type
+def _nested_values(name: str, column: pa.Array) -> list[Any]:
+    """Whole columns from the inside out, so that values inside are the same as values outside."""
+    valid = column.is_valid().to_pylist()
+    if pt.is_struct(column.type):
+        names = [field.name for field in column.type]
+        fields = [column_values(f"{name}.{field}", child) for field, child in zip(names, column.flatten(), strict=True)]
+        rows = zip(*fields, strict=True) if fields else [()] * len(column)
+        return [
+            dict(zip(names, row, strict=True)) if present else None for row, present in zip(rows, valid, strict=True)
+        ]
+    ends = column.offsets.to_pylist()
+    inside = column.values.slice(ends[0], ends[-1] - ends[0])
+    if pt.is_map(column.type):
+        keys, values = column_values(f"{name}.key", inside.field(0)), column_values(f"{name}{{}}", inside.field(1))
+        elements: list[Any] = list(zip(keys, values, strict=True))
+    else:
+        elements = column_values(f"{name}[]", inside)
+    bounds = zip(ends, ends[1:], valid, strict=False)
+    return [elements[start - ends[0] : end - ends[0]] if present else None for start, end, present in bounds]

@@ -1,4 +1,4 @@
-"""Random columns of every scalar type, with values that come back as they went in."""
+"""Random columns of every type, with values that come back as they went in."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from fluss.model.schema import Column
-from fluss.model.types import DataType, DataTypes
+from fluss.model.types import DataField, DataType, DataTypes
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+# An INDEXED row has five bytes for a CHAR(5), and zeros at its end are padding.
+_CHAR_5 = _TEXT.map(lambda text: text.encode()[:5].decode(errors="ignore").rstrip("\0"))
 
 
 def _integers(bits: int) -> st.SearchStrategy[Any]:
@@ -57,7 +59,7 @@ def values_of_types() -> list[tuple[DataType, st.SearchStrategy[Any]]]:
         (DataTypes.bigint(), _integers(64)),
         (DataTypes.float(), st.floats(width=32, allow_nan=False)),
         (DataTypes.double(), st.floats(allow_nan=False)),
-        (DataTypes.char(5), _TEXT.map(lambda text: text[:5])),
+        (DataTypes.char(5), _CHAR_5),
         (DataTypes.string(), _TEXT),
         (DataTypes.binary(3), st.binary(min_size=3, max_size=3)),
         (DataTypes.bytes(), st.binary(max_size=300)),
@@ -87,6 +89,63 @@ def tables(
     ]
     fields = [st.one_of(values, st.none()) if nullable else values for _, values in chosen]
     return columns, draw(st.lists(st.tuples(*fields), max_size=max_rows))
+
+
+Typed = tuple[DataType, st.SearchStrategy[Any]]
+
+
+def _or_null(typed: Typed, nullable: bool) -> Typed:
+    data_type, values = typed
+    return (data_type, st.one_of(values, st.none())) if nullable else (data_type.not_null(), values)
+
+
+def _array_of(element: Typed) -> Typed:
+    return DataTypes.array(element[0]), st.lists(element[1], max_size=5)
+
+
+def _map_of(key: Typed, value: Typed) -> Typed:
+    return DataTypes.map(key[0], value[0]), st.lists(st.tuples(key[1], value[1]), max_size=3)
+
+
+def _row_of(fields: list[Typed]) -> Typed:
+    names = [f"f{index}" for index in range(len(fields))]
+    data_fields = [DataField(name, data_type) for name, (data_type, _) in zip(names, fields, strict=True)]
+    values = {name: value for name, (_, value) in zip(names, fields, strict=True)}
+    return DataTypes.row(data_fields), st.fixed_dictionaries(values)
+
+
+@st.composite
+def typed(draw: st.DrawFn, depth: int) -> Typed:
+    """A type of at most this depth, null allowed or not, with its values as they are read."""
+    kind = draw(st.sampled_from(["scalar", "array", "map", "row"])) if depth else "scalar"
+    if kind == "array":
+        made = _array_of(draw(typed(depth - 1)))
+    elif kind == "map":
+        made = _map_of(SCALARS[draw(_CHOICES)], draw(typed(depth - 1)))
+    elif kind == "row":
+        made = _row_of(draw(st.lists(typed(depth - 1), min_size=1, max_size=3)))
+    else:
+        made = SCALARS[draw(_CHOICES)]
+    return _or_null(made, draw(st.booleans()))
+
+
+@st.composite
+def nested_tables(draw: st.DrawFn, max_rows: int = 6) -> tuple[list[Column], list[tuple[Any, ...]]]:
+    """Columns of any type and rows."""
+    chosen = draw(st.lists(typed(3), min_size=1, max_size=4))
+    columns = [Column(f"c{index}", data_type) for index, (data_type, _) in enumerate(chosen)]
+    return columns, draw(st.lists(st.tuples(*(values for _, values in chosen)), max_size=max_rows))
+
+
+def as_stored(value: Any) -> Any:
+    """Rows keep times of day as milliseconds, whatever the column's precision."""
+    if isinstance(value, time):
+        return value.replace(microsecond=value.microsecond // 1000 * 1000)
+    if isinstance(value, dict):
+        return {name: as_stored(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(as_stored(item) for item in value)
+    return value
 
 
 ANYTHING = st.one_of(

@@ -79,8 +79,8 @@ def test_small_batches_are_stored_raw_under_the_table_s_codec(codec: Codec) -> N
             payload = arrow_payload.encode(batch, codec)
             message = arrow_message.parse_record_batch_message(memoryview(payload).cast("B"))
             assert message.compressed
-            assert message.row_count == batch.num_rows
-            assert message.body_start + message.body_size_bytes == payload.size
+            assert message.metadata.row_count == batch.num_rows
+            assert message.metadata.body_start + message.metadata.body_size_bytes == payload.size
             assert payload.size % 8 == 0
             sizes = _announced_sizes(payload)
             assert sizes
@@ -178,7 +178,7 @@ def test_cut_payload_is_corrupt(codec: Codec) -> None:
 @pytest.mark.parametrize("codec", CODECS[:3], ids=CODEC_IDS[:3])
 def test_damaged_metadata_raises_nothing_else(codec: Codec) -> None:
     payload = arrow_payload.encode(_batch(20), codec).to_pybytes()
-    message = arrow_message.parse_record_batch_message(memoryview(payload))
+    message = arrow_message.parse_metadata(memoryview(payload))
     refused = 0
     for at in range(message.body_start):
         for flip in (0x01, 0x80, 0xFF):
@@ -205,7 +205,7 @@ def _strings(row_count: int) -> pa.RecordBatch:
 @pytest.mark.parametrize("row_count", [20, 1000])
 def test_damaged_strings_are_found_as_arrow_finds_them(row_count: int) -> None:
     payload = arrow_payload.encode(_strings(row_count), CODECS[0]).to_pybytes()
-    body_start = arrow_message.parse_record_batch_message(memoryview(payload)).body_start
+    body_start = arrow_message.parse_metadata(memoryview(payload)).body_start
     refused = 0
     for at in range(body_start, len(payload), 1 + row_count // 50):
         damaged = bytearray(payload)
@@ -244,7 +244,7 @@ def test_announced_sizes_are_checked_before_memory_is_taken() -> None:
     message = arrow_message.parse_record_batch_message(memoryview(payload))
     assert message.compressed
     assert 4 * 1000 < message.decoded_size_bytes < 100_000
-    first_size_at = message.body_start
+    first_size_at = message.metadata.body_start
     struct.pack_into("<q", payload, first_size_at, 1 << 50)
     with pytest.raises(CorruptDataError, match="would take"):
         arrow_payload.decode(payload, AB)

@@ -9,7 +9,7 @@ import pytest
 from fluss.formats.cast import ArrowCaster
 from fluss.model.errors import SchemaMismatchError
 from fluss.model.schema import Column, Schema
-from fluss.model.types import DataType, DataTypes
+from fluss.model.types import DataField, DataType, DataTypes
 
 TWO = Schema.of([Column("id", DataTypes.bigint().not_null()), Column("name", DataTypes.string())])
 
@@ -108,7 +108,6 @@ def test_accepted_units(data_type: DataType, array: pa.Array, expected: int) -> 
         (DataTypes.date(), pa.array([1], pa.timestamp("us"))),
         (DataTypes.time(3), pa.array([1], pa.time64("us"))),
         (DataTypes.array(DataTypes.int()), pa.array([1])),
-        (DataTypes.array(DataTypes.int()), pa.array([["a"]])),
     ],
     ids=lambda value: str(getattr(value, "type", value)),
 )
@@ -184,3 +183,133 @@ def test_empty_table_is_checked_too() -> None:
 def test_other_objects_are_refused() -> None:
     with pytest.raises(SchemaMismatchError, match="Arrow data expected, not list"):
         list(ArrowCaster(TWO).cast_all([1]))
+
+
+NUMBERS = DataTypes.array(DataTypes.bigint())
+PAIRS = DataTypes.map(DataTypes.string(), DataTypes.int())
+PERSON = DataTypes.row([DataField("age", DataTypes.int().not_null()), DataField("nick", DataTypes.string())])
+LISTS = [[1, 2], None, [], [None, 3]]
+PERSONS = [{"age": 1, "nick": "a"}, None, {"age": 2, "nick": None}]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array(LISTS, pa.list_(pa.int64())),
+        pa.array(LISTS, pa.list_(pa.int8())),
+        pa.array(LISTS, pa.large_list(pa.uint32())),
+        pa.array(LISTS, pa.list_view(pa.int32())),
+        pa.array(LISTS, pa.large_list_view(pa.int64())),
+        pa.array([[9], *LISTS, [8]], pa.list_(pa.int32())).slice(1, 4),
+        pa.array([[9], *LISTS], pa.large_list(pa.int64())).slice(1),
+        pa.ListArray.from_arrays(
+            pa.array([0, None, 2, 2, 4], pa.int32()), pa.array([1, 2, None, 3]).dictionary_encode()
+        ),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_lists_of_any_layout(array: pa.Array) -> None:
+    assert _cast(NUMBERS, array).to_pylist() == LISTS
+
+
+def test_lists_of_fixed_size() -> None:
+    array = pa.array([[1, 2], None, [3, None]], pa.list_(pa.int32(), 2))
+    assert _cast(NUMBERS, array).to_pylist() == [[1, 2], None, [3, None]]
+    assert _cast(NUMBERS, array.slice(1)).to_pylist() == [None, [3, None]]
+
+
+def test_elements_under_null_lists_do_not_count() -> None:
+    # Arrow allows anything under a null: here a number that does not fit.
+    offsets, values = pa.array([0, 1, 2], pa.int32()), pa.array([5, 1 << 40])
+    array = pa.ListArray.from_arrays(offsets, values, mask=pa.array([False, True]))
+    assert _cast(DataTypes.array(DataTypes.int()), array).to_pylist() == [[5], None]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int32())),
+        pa.array([[("k", 1)], None, []], pa.map_(pa.large_string(), pa.int64())),
+        pa.array([[("z", 0)], [("k", 1)], None, []], pa.map_(pa.string(), pa.int8())).slice(1),
+        pa.array([[{"key": "k", "value": 1}], None, []]),
+        pa.array(
+            [[{"key": "k", "value": 1}], None, []],
+            pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.int8())])),
+        ),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_maps_of_any_layout(array: pa.Array) -> None:
+    assert _cast(PAIRS, array).to_pylist() == [[("k", 1)], None, []]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array(PERSONS, pa.struct([("age", pa.int32()), ("nick", pa.string())])),
+        pa.array(PERSONS, pa.struct([("nick", pa.large_string()), ("age", pa.int64())])),
+        pa.array([None, *PERSONS], pa.struct([("nick", pa.string_view()), ("age", pa.uint8())])).slice(1),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_structs_of_any_layout(array: pa.Array) -> None:
+    assert _cast(PERSON, array).to_pylist() == PERSONS
+
+
+def test_fields_that_are_missing_are_null() -> None:
+    assert _cast(PERSON, pa.array([{"age": 1}, None])).to_pylist() == [{"age": 1, "nick": None}, None]
+
+
+@pytest.mark.parametrize(
+    ("data_type", "array", "message"),
+    [
+        (DataTypes.array(DataTypes.int()), pa.array([["a"]]), "Column 'x[]' expects int (int32), not string."),
+        (NUMBERS, pa.array([1]), "Column 'x' expects array<bigint> (list<item: int64>), not int64."),
+        (
+            DataTypes.array(DataTypes.tinyint()),
+            pa.array([[1], [2, 300]]),
+            "Column 'x[]' expects tinyint (int8); values of",
+        ),
+        (
+            DataTypes.array(DataTypes.int().not_null()),
+            pa.array([[1], None, [], [1, 2, None]], pa.list_(pa.int32())),
+            "Column 'x[2]' expects int NOT NULL, not null (row 3).",
+        ),
+        (
+            DataTypes.array(DataTypes.char(2)),
+            pa.array([["a"], ["b", "abc"]]),
+            "Column 'x[1]' expects char(2); string of 3",
+        ),
+        (
+            PAIRS,
+            pa.array([[(1, 1)]], pa.map_(pa.int32(), pa.int32())),
+            "Column 'x.key' expects string NOT NULL (string), not",
+        ),
+        (
+            DataTypes.map(DataTypes.string(), DataTypes.int().not_null()),
+            pa.array([[("a", 1)], [("b", 2), ("c", None)]], pa.map_(pa.string(), pa.int32())),
+            "Column \"x{'c'}\" expects int NOT NULL, not null (row 1).",
+        ),
+        (PAIRS, pa.array([[{"key": "a", "val": 1}]]), "Column 'x' expects map<string NOT NULL,int>"),
+        (PERSON, pa.array([{"age": 1}, {"age": None}]), "Column 'x.age' expects int NOT NULL, not null (row 1)."),
+        (PERSON, pa.array([{"nick": "a"}]), "Column 'x.age' expects int NOT NULL, the data lacks it."),
+        (PERSON, pa.array([{"age": 1, "nik": "a"}]), "has no field 'nik'; its fields are age, nick."),
+        (PERSON, pa.array([1]), "Column 'x' expects row<age: int NOT NULL, nick: string>"),
+        (
+            DataTypes.array(DataTypes.row([DataField("tags", DataTypes.array(DataTypes.string().not_null()))])),
+            pa.array([[], [{"tags": ["a"]}, {"tags": ["b", None]}]]),
+            "Column 'x[1].tags[1]' expects string NOT NULL, not null (row 1).",
+        ),
+    ],
+)
+def test_refused_by_the_way_to_the_value(data_type: DataType, array: pa.Array, message: str) -> None:
+    with pytest.raises(SchemaMismatchError) as caught:
+        _cast(data_type, array)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(2)])
+def test_bytes_of_fixed_size(kind: pa.DataType) -> None:
+    values = [b"ab", None, b"cd"]
+    assert _cast(DataTypes.binary(2), pa.array([b"zz", *values], kind).slice(1)).to_pylist() == values
+    assert _cast(DataTypes.binary(2), pa.array([], kind)).to_pylist() == []

@@ -164,12 +164,15 @@ def test_null_key_is_refused_by_name() -> None:
         keys.encode_row((2, None))
 
 
-def test_other_arrow_type_and_nested_types_are_refused() -> None:
+def test_other_arrow_types_are_refused() -> None:
     batch = pa.RecordBatch.from_pydict({"a": [1], "b": ["x"]})
     with pytest.raises(SchemaMismatchError, match="'a' expects int32, not int64"):
         AB.encode(batch)
-    with pytest.raises(SchemaMismatchError, match="nested"):
-        CompactedFormat([Column("x", DataTypes.array(DataTypes.int()))])
+
+
+def test_keys_hold_no_nested_types() -> None:
+    with pytest.raises(SchemaMismatchError, match=r"'x' is array<int>: keys hold no nested types"):
+        CompactedFormat([Column("x", DataTypes.array(DataTypes.int()))], with_null_bits=False)
 
 
 def test_seconds_that_overflow_milliseconds_are_refused() -> None:

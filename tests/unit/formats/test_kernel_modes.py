@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -16,14 +18,18 @@ from hypothesis import strategies as st
 
 from fluss.formats import _kernel as plain
 from fluss.formats import kernel
-from fluss.formats.compacted import _kernel_column
-from fluss.formats.kinds import kind_of, spec_of
+from fluss.formats.binary_rows import RowFormat
+from fluss.formats.kinds import LAYOUT_COMPACTED, LAYOUT_INDEXED, LAYOUT_KEY, kind_of, spec_of
+from fluss.formats.nested import column_codec
 from fluss.formats.row_builder import RowBuilder
 from fluss.model.errors import FlussError
 from fluss.model.schema import Column, Schema
+from fluss.model.types import DataTypes
 
-from .strategies import ANYTHING, SCALARS, tables
+from .batches import batch_of
+from .strategies import ANYTHING, SCALARS, nested_tables, tables
 
+LAYOUTS = st.sampled_from([LAYOUT_KEY, LAYOUT_COMPACTED, LAYOUT_INDEXED])
 EXPECT_COMPILED = os.environ.get("FLUSS_EXPECT_COMPILED") == "1"
 
 
@@ -80,24 +86,22 @@ def test_plain_kernel_runs_without_cython() -> None:
 
 
 @needs_both
-@given(table=tables(), null_bits=st.booleans())
-def test_encoding_and_decoding_agree(table: tuple[list[Column], list[tuple[Any, ...]]], null_bits: bool) -> None:
+@given(table=tables(), layout=LAYOUTS)
+def test_encoding_and_decoding_agree(table: tuple[list[Column], list[tuple[Any, ...]]], layout: int) -> None:
     columns, rows = table
     builder = RowBuilder(Schema.of(columns))
     for row in rows:
         builder.append(row)
     batch = builder.build()
-    specs = [spec_of(column.name, column.data_type) for column in columns]
-    sources = [
-        _kernel_column(column.name, spec, array.type, array)
-        for column, spec, array in zip(columns, specs, batch.columns, strict=True)
-    ]
-    encoded, again = _both(lambda k: k.encode_columns(sources, len(rows), null_bits))
+    codecs = [column_codec(column.name, column.data_type, layout) for column in columns]
+    specs = [codec.spec for codec in codecs]
+    sources = [codec.source(array) for codec, array in zip(codecs, batch.columns, strict=True)]
+    encoded, again = _both(lambda k: k.encode_columns(sources, len(rows), layout))
     assert encoded == again
     if encoded[0] != "returned":
         return
     data, offsets = encoded[1]
-    one, two = _both(lambda k: k.decode_columns(data, offsets, len(rows), specs, null_bits))
+    one, two = _both(lambda k: k.decode_columns(data, offsets, len(rows), specs, layout))
     assert one == two
     one, two = _both(lambda k: k.buckets(data, offsets, len(rows), 16, True))
     assert one == two
@@ -107,49 +111,59 @@ def test_encoding_and_decoding_agree(table: tuple[list[Column], list[tuple[Any, 
 @given(
     choice=st.lists(st.integers(0, len(SCALARS) - 1), min_size=1, max_size=4),
     rows=st.lists(st.binary(max_size=40), max_size=5),
-    null_bits=st.booleans(),
+    layout=LAYOUTS,
 )
-def test_random_bytes_decode_the_same(choice: list[int], rows: list[bytes], null_bits: bool) -> None:
-    specs = [spec_of(f"c{index}", SCALARS[index][0]) for index in choice]
-    ends = [0]
-    for row in rows:
-        ends.append(ends[-1] + len(row))
-    offsets = b"".join(end.to_bytes(4, "little") for end in ends)
-    one, two = _both(lambda k: k.decode_columns(b"".join(rows), offsets, len(rows), specs, null_bits))
+def test_random_bytes_decode_the_same(choice: list[int], rows: list[bytes], layout: int) -> None:
+    specs = [spec_of(SCALARS[index][0], layout) for index in choice]
+    data, offsets = _joined(rows)
+    one, two = _both(lambda k: k.decode_columns(data, offsets, len(rows), specs, layout))
+    assert one == two
+    one, two = _both(lambda k: k.decode_aligned(data, offsets, len(rows), specs))
     assert one == two
 
 
 @needs_both
-@given(data=st.data(), table=tables(max_rows=3, max_columns=5))
-def test_damaged_rows_decode_the_same(data: st.DataObject, table: tuple[list[Column], list[tuple[Any, ...]]]) -> None:
+@given(data=st.data(), table=tables(max_rows=3, max_columns=5), layout=LAYOUTS)
+def test_damaged_rows_decode_the_same(
+    data: st.DataObject, table: tuple[list[Column], list[tuple[Any, ...]]], layout: int
+) -> None:
     columns, rows = table
-    names = [column.name for column in columns]
-    kinds = [kind_of(column.data_type) for column in columns]
-    specs = [spec_of(column.name, column.data_type) for column in columns]
-    appender = plain.RowAppender(names, kinds, [None] * len(columns))
-    encoded = [plain.encode_values(names, specs, appender.convert(row), True) for row in rows]
-    buf = bytearray(b"".join(encoded))
-    if not buf:
+    codecs = [column_codec(column.name, column.data_type, layout) for column in columns]
+    builder = RowBuilder(Schema.of(columns))
+    for row in rows:
+        builder.append(row)
+    sources = [codec.source(array) for codec, array in zip(codecs, builder.build().columns, strict=True)]
+    outcome = _outcome(lambda: plain.encode_columns(sources, len(rows), layout))
+    if outcome[0] != "returned" or not outcome[1][0]:
         return
+    buf, offsets = outcome[1]
+    _damage(data, buf)
+    specs = [codec.spec for codec in codecs]
+    one, two = _both(lambda k: k.decode_columns(buf, offsets, len(rows), specs, layout))
+    assert one == two
+
+
+def _damage(data: st.DataObject, buf: bytearray) -> None:
     for _ in range(3):
         buf[data.draw(st.integers(0, len(buf) - 1))] = data.draw(st.integers(0, 255))
+
+
+def _joined(rows: list[bytes]) -> tuple[bytes, bytes]:
     ends = [0]
-    for row_bytes in encoded:
-        ends.append(ends[-1] + len(row_bytes))
-    offsets = b"".join(end.to_bytes(4, "little") for end in ends)
-    one, two = _both(lambda k: k.decode_columns(buf, offsets, len(rows), specs, True))
-    assert one == two
+    for row in rows:
+        ends.append(ends[-1] + len(row))
+    return b"".join(rows), b"".join(end.to_bytes(4, "little") for end in ends)
 
 
 @needs_both
 @pytest.mark.parametrize("ends", [[0, 5], [3, 1], [-1, 2], [0, 1 << 30]])
 def test_offsets_that_lead_outside_are_refused(ends: list[int]) -> None:
     offsets = b"".join(end.to_bytes(4, "little", signed=True) for end in ends)
-    spec = spec_of("a", SCALARS[0][0])
-    one, two = _both(lambda k: k.decode_columns(b"\0\0\0\0", offsets, 1, [spec], True))
+    spec = spec_of(SCALARS[0][0])
+    one, two = _both(lambda k: k.decode_columns(b"\0\0\0\0", offsets, 1, [spec], LAYOUT_COMPACTED))
     assert one == two
     assert one[0] == "CorruptDataError"
-    one, two = _both(lambda k: k.decode_columns(b"\0\0\0\0", offsets[:4], 1, [spec], True))
+    one, two = _both(lambda k: k.decode_columns(b"\0\0\0\0", offsets[:4], 1, [spec], LAYOUT_COMPACTED))
     assert one == two
     assert one[0] == "CorruptDataError"
 
@@ -161,10 +175,10 @@ def test_any_value_is_taken_or_refused_alike(choice: int, value: Any, nullable: 
     row = {"x": value} if as_dict else [value]
 
     def append(module: Any) -> Any:
-        appender = module.RowAppender(["x"], [kind_of(data_type)], [None])
+        appender = module.RowAppender(["x"], [kind_of(data_type)])
         converted = appender.convert(row)
         size = appender.append(row)
-        key = module.encode_values(["x"], [spec_of("x", data_type)], converted, True)
+        key = module.encode_values(["x"], [spec_of(data_type)], converted, True)
         return size, repr(converted), repr(appender.take()), key
 
     one, two = _both(append)
@@ -179,7 +193,7 @@ def test_buffers_agree(table: tuple[list[Column], list[tuple[Any, ...]]], refuse
 
     def collect(module: Any) -> Any:
         kinds = [kind_of(column.data_type) for column in last_not_null]
-        appender = module.RowAppender([column.name for column in last_not_null], kinds, [None] * len(kinds))
+        appender = module.RowAppender([column.name for column in last_not_null], kinds)
         for number, row in enumerate(rows):
             if number in refused:  # in its last column, when all others are written
                 with pytest.raises(FlussError):
@@ -228,7 +242,7 @@ def test_soundness_of_strings_agrees(ends: list[int], data: bytes, start: int, t
 @pytest.mark.parametrize("row", [{}, {"x": 1, "y": 2}, {"y": 2}, [], [1, 2], 5, None, "x", {1: 2}, range(1)])
 def test_shapes_are_refused_alike(row: Any) -> None:
     kind = kind_of(SCALARS[3][0].not_null())
-    one, two = _both(lambda k: k.RowAppender(["x"], [kind], [None]).append(row))
+    one, two = _both(lambda k: k.RowAppender(["x"], [kind]).append(row))
     assert one == two
     assert one[0] == "SchemaMismatchError"
 
@@ -238,3 +252,80 @@ def test_shapes_are_refused_alike(row: Any) -> None:
 def test_hashes_agree(key: bytes, count: int, sign_extend: bool) -> None:
     one, two = _both(lambda k: (k.hash_key(key, sign_extend), k.bucket_of(key, count, sign_extend)))
     assert one == two
+
+
+@needs_both
+@given(table=nested_tables(max_rows=4), layout=st.sampled_from([LAYOUT_COMPACTED, LAYOUT_INDEXED]), data=st.data())
+def test_nested_rows_agree(table: tuple[list[Column], list[tuple[Any, ...]]], layout: int, data: st.DataObject) -> None:
+    columns, rows = table
+    row_format = RowFormat(columns, layout)
+    batch = batch_of(columns, rows)
+
+    def with_kernel(module: Any, call: Callable[[], Any]) -> Any:
+        with mock_kernel(module):
+            return call()
+
+    encoded, again = _both(lambda k: with_kernel(k, lambda: row_format.encode(batch).to_pylist()))
+    assert encoded == again
+    assert encoded[0] == "returned"
+    damaged = [bytearray(row) for row in encoded[1]]
+    for row in damaged:
+        if data.draw(st.booleans()):
+            _damage(data, row)
+    one, two = _both(lambda k: with_kernel(k, lambda: row_format.decode([bytes(row) for row in damaged])))
+    assert one == two
+
+
+@contextmanager
+def mock_kernel(module: Any) -> Iterator[None]:
+    """Run the formats on one of the two kernels."""
+    names = [name for name in vars(kernel) if name.startswith(("encode_", "decode_", "split_", "join_"))]
+    before = {name: getattr(kernel, name) for name in names}
+    try:
+        for name in names:
+            setattr(kernel, name, getattr(module, name))
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(kernel, name, function)
+
+
+@needs_both
+@given(rows=st.lists(st.binary(max_size=40), max_size=5), choice=st.integers(0, len(SCALARS) - 1), data=st.data())
+def test_random_arrays_and_maps_decode_the_same(rows: list[bytes], choice: int, data: st.DataObject) -> None:
+    rows = [struct.pack("<i", data.draw(st.integers(0, 4))) + row if data.draw(st.booleans()) else row for row in rows]
+    content, offsets = _joined(rows)
+    validity = data.draw(st.none() | st.binary(min_size=1, max_size=1))
+    spec = spec_of(SCALARS[choice][0])
+    one, two = _both(lambda k: k.decode_arrays(content, offsets, validity, len(rows), spec))
+    assert one == two
+    one, two = _both(lambda k: k.split_maps(content, offsets, validity, len(rows)))
+    assert one == two
+
+
+@needs_both
+@given(rows=st.lists(st.binary(max_size=9), max_size=5), damage=st.booleans(), data=st.data())
+def test_records_agree(rows: list[bytes], damage: bool, data: st.DataObject) -> None:
+    content, offsets = _joined(rows)
+    changes = bytes(data.draw(st.lists(st.integers(0, 5), min_size=len(rows), max_size=len(rows))))
+    joined, again = _both(lambda k: k.join_records(content, offsets, len(rows), changes))
+    assert joined == again
+    assert joined[0] == "returned"
+    records = bytearray(joined[1])
+    if damage and records:
+        _damage(data, records)
+    count = len(rows) + data.draw(st.integers(-1, 1)) if damage else len(rows)
+    one, two = _both(lambda k: k.split_records(records, count))
+    assert one == two
+    one, two = _both(lambda k: k.are_records_sound(bytes(records), count))
+    assert one == two
+
+
+@needs_both
+@given(choice=st.integers(0, len(SCALARS) - 1), value=ANYTHING)
+@pytest.mark.parametrize("wrap", [DataTypes.array, lambda inner: DataTypes.map(DataTypes.int(), inner)])
+def test_any_nested_value_is_taken_or_refused_alike(wrap: Callable[[Any], Any], choice: int, value: Any) -> None:
+    data_type = wrap(SCALARS[choice][0])
+    for row in [value], [[value]], [{1: value}], [{value: 1}] if isinstance(value, str) else [[[value, value]]]:
+        one, two = _both(lambda k, row=row: k.RowAppender(["x"], [kind_of(data_type)]).append(row))
+        assert one == two

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import struct
+
 import pyarrow as pa
 import pytest
 from crc32c import crc32c
@@ -123,8 +125,9 @@ def test_encode_refuses_parts_that_contradict() -> None:
     [
         (8, b"\x23\0\0\0", "length 35"),
         (8, b"\xff\xff\xff\xff", "length -1"),
-        (12, b"\x01", "magic 1 is not supported"),
-        (12, b"\x02", "magic 2 is not supported"),
+        (12, b"\x01", "statistics of -1 bytes"),
+        (12, b"\x03", "magic 3 is not known"),
+        (12, b"\xff", "magic 255 is not known"),
         (28, b"\x02\0\0\0", "delta 2 does not fit 2 records"),
         (44, b"\x03\0\0\0", "delta 1 does not fit 3 records"),
         (44, b"\0\0\0\0", "delta 1 does not fit 0 records"),
@@ -183,3 +186,87 @@ def test_walk_raises_on_a_bad_header() -> None:
 
 def test_crc_is_castagnoli() -> None:
     assert crc32c(b"123456789") == 0xE3069283
+
+
+# --- magic 1 and 2
+
+
+def _with_epoch(batch: bytes | bytearray) -> bytes:
+    """A batch of magic 1 as one of magic 2: four bytes more before the checksum."""
+    (length,) = struct.unpack_from("<i", batch, 8)
+    head = batch[:8] + struct.pack("<i", length + 4) + b"\x02" + batch[13:21] + struct.pack("<i", 7)
+    return bytes(head + batch[21:])
+
+
+@pytest.mark.parametrize("change_types", [None, b"\x01\x02\x03"], ids=["append", "changes"])
+@pytest.mark.parametrize("magic", [1, 2])
+def test_statistics_lie_between_header_and_rows(magic: int, change_types: bytes | None) -> None:
+    plain = log_batch.encode_batch(b"payload", schema_id=2, record_count=3, change_types=change_types)
+    batch = bytes(
+        log_batch.encode_batch(
+            b"payload", schema_id=2, record_count=3, change_types=change_types, statistics=b"the statistics"
+        )
+    )
+    if magic == 2:
+        batch = _with_epoch(batch)
+    data = b"".join((plain, batch, plain))
+    (_, first), (at, header), (_, last) = log_batch.walk(data)
+    assert (first.magic, header.magic, last.magic) == (0, magic, 0)
+    assert header.header_size_bytes == {1: 52, 2: 56}[magic]
+    assert first._replace(length=0, crc=0) == header._replace(length=0, crc=0, magic=0, statistics_size_bytes=0)
+    log_batch.verify_crc(data, at, header)
+    assert bytes(log_batch.statistics_of(data, at, header)) == b"the statistics"
+    changes, payload = log_batch.payload_of(data, at, header)
+    assert (None if changes is None else bytes(changes), bytes(payload)) == (change_types, b"payload")
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+def test_what_the_server_stamps_is_outside_of_the_checksum(magic: int) -> None:
+    batch = log_batch.encode_batch(b"payload", schema_id=2, record_count=3, statistics=b"s")
+    if magic == 2:
+        batch = bytearray(_with_epoch(batch))
+    log_batch.stamp(batch, 0, 1 << 40, 1_700_000_000_000)
+    header = log_batch.parse_header(batch)
+    log_batch.verify_crc(batch, 0, header)
+    assert (header.base_offset, header.commit_timestamp_ms) == (1 << 40, 1_700_000_000_000)
+    for at in range(25 if magic == 1 else 29, len(batch)):
+        damaged = bytearray(batch)
+        damaged[at] ^= 0x10
+        with pytest.raises(CorruptDataError):
+            log_batch.verify_crc(damaged, 0, log_batch.parse_header(damaged))
+
+
+def test_writer_of_a_batch_with_statistics() -> None:
+    payload = pa.py_buffer(b"payload")
+    header = log_batch.encode_header(payload, schema_id=2, record_count=3, statistics=b"s")
+    log_batch.set_writer(header, 1 << 40, 9, payload)
+    batch = header + b"payload"
+    parsed = log_batch.parse_header(batch)
+    log_batch.verify_crc(batch, 0, parsed)
+    assert (parsed.writer_id, parsed.batch_sequence) == (1 << 40, 9)
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+def test_a_cut_batch_with_statistics_ends_the_walk(magic: int) -> None:
+    batch = bytes(log_batch.encode_batch(b"payload", schema_id=2, record_count=3, statistics=b"statistics"))
+    if magic == 2:
+        batch = _with_epoch(batch)
+    for size in range(len(batch)):
+        assert len(list(log_batch.walk(batch + batch[:size]))) == 1
+
+
+@pytest.mark.parametrize("size", [-1, 18, 1 << 30])
+def test_statistics_that_do_not_fit(size: int) -> None:
+    batch = log_batch.encode_batch(b"payload", schema_id=2, record_count=3, statistics=b"statistics")
+    struct.pack_into("<i", batch, 48, size)
+    with pytest.raises(CorruptDataError, match="statistics"):
+        log_batch.parse_header(batch)
+
+
+def test_a_header_for_fewer_rows_has_no_statistics() -> None:
+    batch = bytes(log_batch.encode_batch(b"payload", schema_id=2, record_count=3, statistics=b"statistics"))
+    for whole, size in ((batch, 52), (_with_epoch(batch), 56)):
+        header = log_batch.parse_header(whole)
+        smaller = log_batch.resized_header(b"xx" + whole, 2, header, 3) + b"pay"
+        assert log_batch.parse_header(smaller) == header._replace(length=size - 12 + 3, statistics_size_bytes=0)
+        assert bytes(log_batch.payload_of(smaller, 0, log_batch.parse_header(smaller))[1]) == b"pay"

@@ -175,6 +175,22 @@ def test_estimate_is_near_the_arrow_size() -> None:
         (DataTypes.bigint(), -(1 << 63), -(1 << 63)),
         (DataTypes.int(), Colour.RED, 3),
         (DataTypes.double(), 7, 7.0),
+        (DataTypes.double(), Decimal("0.25"), 0.25),
+        (DataTypes.boolean(), numpy.bool_(True), True),
+        (DataTypes.boolean(), numpy.bool_(False), False),
+        (DataTypes.string(), numpy.str_("a"), "a"),
+        (DataTypes.bytes(), numpy.bytes_(b"a"), b"a"),
+        (DataTypes.date(), numpy.datetime64("1969-12-31"), date(1969, 12, 31)),
+        (DataTypes.date(), numpy.datetime64("NaT"), None),
+        (DataTypes.date(), pandas.NaT, None),
+        (DataTypes.timestamp(6), numpy.datetime64("NaT"), None),
+        (DataTypes.timestamp(6), numpy.datetime64("2020-01-01"), datetime(2020, 1, 1)),
+        (
+            DataTypes.timestamp(3),
+            numpy.datetime64("1969-12-31T23:59:59.999999999"),
+            datetime(1969, 12, 31, 23, 59, 59, 999_000),
+        ),
+        (DataTypes.timestamp_ltz(0), numpy.datetime64("2020-01-01T01", "h"), datetime(2020, 1, 1, 1, tzinfo=UTC)),
         (DataTypes.float(), 0.1, 0.10000000149011612),
         (DataTypes.float(), math.inf, math.inf),
         (DataTypes.bytes(), bytearray(b"ab"), b"ab"),
@@ -220,7 +236,8 @@ def test_accepted_values(data_type: DataType, value: Any, expected: Any) -> None
         (DataTypes.boolean(), 1, "not int"),
         (DataTypes.double(), True, "not bool"),
         (DataTypes.double(), "1", "not str"),
-        (DataTypes.double(), Decimal(1), "not Decimal"),
+        (DataTypes.double(), Decimal("sNaN"), "does not fit"),
+        (DataTypes.float(), Decimal("1e39"), "does not fit"),
         (DataTypes.double(), 10**400, "does not fit"),
         (DataTypes.float(), 1e39, "does not fit"),
         (DataTypes.string(), b"a", "not bytes"),
@@ -240,6 +257,10 @@ def test_accepted_values(data_type: DataType, value: Any, expected: Any) -> None
         (DataTypes.decimal(5, 2), 1.5, "not float"),
         (DataTypes.decimal(5, 2), True, "not bool"),
         (DataTypes.date(), datetime(2020, 1, 1), "not datetime"),
+        (DataTypes.date(), pandas.Timestamp(2020, 1, 1), "not Timestamp"),
+        (DataTypes.date(), numpy.datetime64("2020-01-01T00:00"), "not datetime64"),
+        (DataTypes.timestamp(3), numpy.datetime64(1 << 40, "s"), "does not fit"),
+        (DataTypes.timestamp(3), numpy.timedelta64(1, "s"), "not timedelta64"),
         (DataTypes.date(), "2020-01-01", "not str"),
         (DataTypes.time(3), time(1, tzinfo=UTC), "not time with a time zone"),
         (DataTypes.time(3), 5, "not int"),
@@ -254,6 +275,26 @@ def test_refused_values(data_type: DataType, value: Any, message: str) -> None:
         _one(data_type, value)
     assert message in str(caught.value)
     assert str(data_type) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data_type", "value", "room"),
+    [
+        (DataTypes.tinyint(), 128, "tinyint (-128 to 127); int 128 does not fit"),
+        (DataTypes.bigint(), 1 << 63, "(-9223372036854775808 to 9223372036854775807)"),
+        (DataTypes.char(2), "abc", "char(2) (up to 2 characters); str 'abc' does not fit"),
+        (DataTypes.string(), "\ud800", "string (valid Unicode); str '\\ud800' does not fit"),
+        (DataTypes.binary(2), b"a", "binary(2) (2 bytes); bytes b'a' does not fit"),
+        (DataTypes.decimal(5, 2), 1000, "decimal(5,2) (3 digits before the point, 2 behind it); int 1000 does not fit"),
+        (DataTypes.float(), 1e39, "float (up to 3.4e38); float 1e+39 does not fit"),
+        (DataTypes.double(), 10**400, "double (up to 1.8e308)"),
+        (DataTypes.timestamp(9), datetime(2500, 1, 1), "timestamp(9) (from 1677-09-22 to 2262-04-11)"),
+    ],
+)
+def test_errors_say_what_fits(data_type: DataType, value: Any, room: str) -> None:
+    with pytest.raises(SchemaMismatchError) as caught:
+        _one(data_type, value)
+    assert f"Column 'x' expects {room}" in str(caught.value) or room in str(caught.value)
 
 
 def test_nan_stays_nan() -> None:
@@ -306,7 +347,8 @@ def test_numbers_of_numpy_and_timestamps_of_pandas() -> None:
     assert _one(DataTypes.timestamp(9), pandas.NaT) is None
     builder = RowBuilder(Schema.of([Column("t", DataTypes.timestamp(9))]))
     builder.append((pandas.Timestamp(1_000_000_007, unit="ns"),))
-    assert builder.build().column(0).cast(pa.int64()).to_pylist() == [1_000_000_007]
+    builder.append((numpy.datetime64(-1, "ns"),))
+    assert builder.build().column(0).cast(pa.int64()).to_pylist() == [1_000_000_007, -1]
 
 
 def test_batch_has_the_table_s_arrow_schema() -> None:

@@ -1,0 +1,235 @@
+"""Columns of row formats: what the kernels take for an Arrow array, and the array of what they give.
+
+Scalars go to the kernels as they are. An ARRAY, MAP or ROW is packed first: its values become bytes, with whole columns
+at a time from the innermost outwards, and are then a column of bytes like any other. Reading goes the other way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fluss.formats import kernel
+from fluss.formats.kinds import Spec, spec_of
+from fluss.model.arrow_types import to_arrow
+from fluss.model.errors import CorruptDataError, SchemaMismatchError
+from fluss.model.types import DataType, TypeRoot
+
+_BINARY: Final = pa.binary()
+
+# Name, spec, (validity, value offsets, values), offset.
+KernelColumn: TypeAlias = tuple[str, Spec, tuple[Any, Any, Any], int]
+# Validity, null count, value offsets, values.
+DecodedColumn: TypeAlias = tuple[Any, int, Any, Any]
+
+
+class ColumnCodec:
+    """A scalar column, or an element, key, value or field of a nested one; `name` is the way to it."""
+
+    __slots__ = ("arrow_type", "name", "nullable", "spec")
+
+    def __init__(self, name: str, data_type: DataType, layout: int) -> None:
+        self.name = name
+        self.nullable = data_type.nullable
+        self.arrow_type = to_arrow(data_type)
+        self.spec = spec_of(data_type, layout)
+
+    def source(self, array: pa.Array) -> KernelColumn:
+        """The array as the kernels read it."""
+        if array.type != self.arrow_type:
+            raise SchemaMismatchError(f"Column {self.name!r} expects {self.arrow_type}, not {array.type}.")
+        return self._kernel_column(array)
+
+    def _kernel_column(self, array: pa.Array) -> KernelColumn:
+        buffers = array.buffers()
+        validity = view_of(buffers[0]) if buffers[0] is not None and array.null_count else None
+        if len(buffers) == 3:
+            # An empty Arrow array may come without offsets.
+            offsets = view_of(buffers[1]) if len(array) else memoryview(bytes(4))
+            return self.name, self.spec, (validity, offsets, view_of(buffers[2])), array.offset if len(array) else 0
+        return self.name, self.spec, (validity, None, view_of(buffers[1])), array.offset
+
+    def array(self, count: int, column: DecodedColumn) -> pa.Array:
+        """The array of a column that a kernel read."""
+        if column[1] and not self.nullable:
+            raise CorruptDataError(f"rows: column {self.name!r} is NOT NULL and null")
+        return _array(self.arrow_type, count, column)
+
+
+class _PackedCodec(ColumnCodec):
+    """A nested column; the kernels see the bytes that `pack` makes of its values."""
+
+    __slots__ = ()
+
+    def _kernel_column(self, array: pa.Array) -> KernelColumn:
+        return super()._kernel_column(self.pack(array))
+
+    def array(self, count: int, column: DecodedColumn) -> pa.Array:
+        if column[1] and not self.nullable:
+            raise CorruptDataError(f"rows: column {self.name!r} is NOT NULL and null")
+        return self.unpack(_array(_BINARY, count, column))
+
+    def pack(self, array: pa.Array) -> pa.Array:
+        raise NotImplementedError
+
+    def unpack(self, packed: pa.Array) -> pa.Array:
+        raise NotImplementedError
+
+
+class _ArrayCodec(_PackedCodec):
+    __slots__ = ("_element",)
+
+    def __init__(self, name: str, data_type: DataType, layout: int) -> None:
+        super().__init__(name, data_type, layout)
+        assert data_type.element is not None
+        self._element = column_codec(f"{name}[]", data_type.element, layout)
+
+    def pack(self, array: pa.Array) -> pa.Array:
+        offsets, elements = _list_parts(array)
+        return _packed_arrays(self._element, offsets, elements, array)
+
+    def unpack(self, packed: pa.Array) -> pa.Array:
+        offsets, elements = _unpacked_arrays(self._element, packed)
+        return pa.Array.from_buffers(
+            self.arrow_type, len(packed), [packed.buffers()[0], offsets], packed.null_count, children=[elements]
+        )
+
+
+class _MapCodec(_PackedCodec):
+    """An array of keys and one of values, behind the size of the first."""
+
+    __slots__ = ("_key", "_value")
+
+    def __init__(self, name: str, data_type: DataType, layout: int) -> None:
+        super().__init__(name, data_type, layout)
+        assert data_type.key is not None
+        assert data_type.value is not None
+        self._key = column_codec(f"{name}.key", data_type.key.not_null(), layout)
+        self._value = column_codec(f"{name}{{}}", data_type.value, layout)
+
+    def pack(self, array: pa.Array) -> pa.Array:
+        offsets, entries = _list_parts(array)
+        keys = _packed_arrays(self._key, offsets, entries.field(0), array)
+        values = _packed_arrays(self._value, offsets, entries.field(1), array)
+        sizes = pc.fill_null(pc.binary_length(keys), 0)
+        head = pa.Array.from_buffers(pa.binary(4), len(sizes), [None, sizes.buffers()[1]], 0, sizes.offset)
+        return pc.binary_join_element_wise(head.cast(_BINARY), keys, values, b"")
+
+    def unpack(self, packed: pa.Array) -> pa.Array:
+        data, offsets = rows_of(packed)
+        validity = packed.buffers()[0]
+        halves = kernel.split_maps(data, offsets, _optional_view(validity), len(packed))
+        keys, values = (
+            _array(_BINARY, len(packed), (validity, packed.null_count, ends, half)) for half, ends in halves
+        )
+        key_offsets, key_array = _unpacked_arrays(self._key, keys)
+        value_offsets, value_array = _unpacked_arrays(self._value, values)
+        if key_offsets != value_offsets:
+            raise CorruptDataError(f"rows: column {self.name!r} has maps with more keys than values, or fewer")
+        entries_type = pa.struct([self.arrow_type.key_field, self.arrow_type.item_field])
+        entries = pa.Array.from_buffers(entries_type, len(key_array), [None], 0, children=[key_array, value_array])
+        return pa.Array.from_buffers(
+            self.arrow_type, len(packed), [validity, key_offsets], packed.null_count, children=[entries]
+        )
+
+
+class _RowCodec(_PackedCodec):
+    __slots__ = ("_fields", "_layout", "_specs")
+
+    def __init__(self, name: str, data_type: DataType, layout: int) -> None:
+        super().__init__(name, data_type, layout)
+        self._layout = layout
+        self._fields = [column_codec(f"{name}.{field.name}", field.data_type, layout) for field in data_type.fields]
+        self._specs = [field.spec for field in self._fields]
+
+    def pack(self, array: pa.Array) -> pa.Array:
+        columns = [field.source(child) for field, child in zip(self._fields, array.flatten(), strict=True)]
+        data, offsets = kernel.encode_columns(columns, len(array), self._layout)
+        return _array(_BINARY, len(array), (_validity_of(array), array.null_count, offsets, data))
+
+    def unpack(self, packed: pa.Array) -> pa.Array:
+        present = packed.drop_null() if packed.null_count else packed
+        data, offsets = rows_of(present)
+        columns = kernel.decode_columns(data, offsets, len(present), self._specs, self._layout)
+        children = [field.array(len(present), column) for field, column in zip(self._fields, columns, strict=True)]
+        rows = pa.Array.from_buffers(self.arrow_type, len(present), [None], 0, children=children)
+        if not packed.null_count:
+            return rows
+        valid = packed.is_valid()
+        ordinals = pc.subtract(pc.cumulative_sum(valid.cast(pa.int32())), 1)
+        return rows.take(pc.if_else(valid, ordinals, pa.scalar(None, pa.int32())))
+
+
+_CODECS: Final = {TypeRoot.ARRAY: _ArrayCodec, TypeRoot.MAP: _MapCodec, TypeRoot.ROW: _RowCodec}
+
+
+def column_codec(name: str, data_type: DataType, layout: int) -> ColumnCodec:
+    return _CODECS.get(data_type.root, ColumnCodec)(name, data_type, layout)
+
+
+def _packed_arrays(element: ColumnCodec, offsets: memoryview, elements: pa.Array, lists: pa.Array) -> pa.Array:
+    validity = _validity_of(lists)
+    data, ends = kernel.encode_arrays(
+        element.source(elements), len(elements), offsets, _optional_view(validity), len(lists)
+    )
+    return _array(_BINARY, len(lists), (validity, lists.null_count, ends, data))
+
+
+def _unpacked_arrays(element: ColumnCodec, packed: pa.Array) -> tuple[pa.Buffer, pa.Array]:
+    """Offsets and elements of all lists."""
+    data, offsets = rows_of(packed)
+    ends, count, column = kernel.decode_arrays(
+        data, offsets, _optional_view(packed.buffers()[0]), len(packed), element.spec
+    )
+    return pa.py_buffer(ends), element.array(count, column)
+
+
+def _list_parts(array: pa.Array) -> tuple[memoryview, pa.Array]:
+    """Offsets that begin with 0, and the elements they speak of."""
+    if len(array) == 0:
+        return memoryview(bytes(4)), array.values.slice(0, 0)
+    offsets = array.offsets
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    if first:
+        offsets = pc.subtract(offsets, pa.scalar(first, pa.int32()))
+    return view_of(offsets.buffers()[1])[4 * offsets.offset :], array.values.slice(first, last - first)
+
+
+def _validity_of(array: pa.Array) -> pa.Buffer | None:
+    """Bits from the array's first value on."""
+    return array.is_valid().buffers()[1] if array.null_count else None
+
+
+def _array(arrow_type: pa.DataType, count: int, column: DecodedColumn) -> pa.Array:
+    validity, null_count, offsets, values = column
+    buffers = [None if validity is None or not null_count else _buffer(validity)]
+    if offsets is not None:
+        buffers.append(_buffer(offsets))
+    buffers.append(_buffer(values))
+    return pa.Array.from_buffers(arrow_type, count, buffers, null_count)
+
+
+def _buffer(content: Any) -> pa.Buffer:
+    return content if isinstance(content, pa.Buffer) else pa.py_buffer(content)
+
+
+def rows_of(array: pa.Array) -> tuple[memoryview, memoryview]:
+    """Bytes, and int32 offsets from the array's first value on, of a binary array."""
+    if len(array) == 0:
+        return memoryview(b""), memoryview(bytes(4))
+    _, offsets, data = array.buffers()
+    return view_of(data), view_of(offsets)[4 * array.offset :]
+
+
+def binary_array(data: Any, offsets: Any, count: int) -> pa.BinaryArray:
+    return _array(_BINARY, count, (None, 0, offsets, data))
+
+
+def view_of(buffer: pa.Buffer | None) -> memoryview:
+    return memoryview(b"" if buffer is None else buffer).cast("B")
+
+
+def _optional_view(buffer: pa.Buffer | None) -> memoryview | None:
+    return None if buffer is None else view_of(buffer)
