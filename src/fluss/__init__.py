@@ -14,7 +14,8 @@ from fluss.api.values import *  # noqa: F403
 if TYPE_CHECKING:
     from fluss.api.admin import FlussAdmin
     from fluss.api.append import AppendWriter, TableAppend, WriteResultHandle
-    from fluss.api.connection import FlussConnection
+    from fluss.api.batch_scanner import BatchScanner
+    from fluss.api.connection import FlussConnection, connect
     from fluss.api.scanner import LogScanner
     from fluss.api.table import FlussTable, TableScan
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 # Loaded on first use: they need pyarrow, and a program that only builds a Config should not wait for it.
 _LAZY = {
     "AppendWriter": "fluss.api.append",
+    "BatchScanner": "fluss.api.batch_scanner",
     "FlussAdmin": "fluss.api.admin",
     "FlussConnection": "fluss.api.connection",
     "FlussTable": "fluss.api.table",
@@ -30,10 +32,12 @@ _LAZY = {
     "TableAppend": "fluss.api.append",
     "TableScan": "fluss.api.table",
     "WriteResultHandle": "fluss.api.append",
+    "connect": "fluss.api.connection",
 }
 
 __all__ = [
     "AppendWriter",
+    "BatchScanner",
     "FlussAdmin",
     "FlussConnection",
     "FlussTable",
@@ -41,6 +45,7 @@ __all__ = [
     "TableAppend",
     "TableScan",
     "WriteResultHandle",
+    "connect",
     *_values.__all__,
 ]
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from fluss.api import values as _values
 from fluss.api.admin_sync import FlussAdmin
 from fluss.api.append_sync import AppendWriter, TableAppend, WriteResultHandle
-from fluss.api.connection_sync import FlussConnection
+from fluss.api.batch_scanner import BatchScanner
+from fluss.api.connection_sync import FlussConnection, connect
 from fluss.api.scanner import LogScanner
 from fluss.api.table_sync import FlussTable, TableScan
 from fluss.api.values import *  # noqa: F403
 
 __all__ = [
     "AppendWriter",
+    "BatchScanner",
     "FlussAdmin",
     "FlussConnection",
     "FlussTable",
@@ -19,5 +21,14 @@ __all__ = [
     "TableAppend",
     "TableScan",
     "WriteResultHandle",
+    "connect",
     *_values.__all__,
 ]
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        import fluss
+
+        return fluss.__version__
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

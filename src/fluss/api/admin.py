@@ -1,21 +1,32 @@
-"""Administration of databases and tables, awaited."""
+"""Administration of databases, tables and partitions, awaited."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from fluss.api.arguments import offset_spec as spec_of
 from fluss.client.admin import AdminCore
+from fluss.client.alteration import ColumnLike
 from fluss.client.runtime import bridge
 from fluss.model.descriptor import DatabaseDescriptor, TableDescriptor
-from fluss.model.infos import DatabaseInfo, ServerNode, TableInfo
+from fluss.model.infos import (
+    ConfigEntry,
+    DatabaseInfo,
+    LakeSnapshot,
+    PartitionInfo,
+    SchemaInfo,
+    ServerNode,
+    TableInfo,
+    TableStats,
+)
 from fluss.model.offsets import OffsetSpec
+from fluss.model.partitions import PartitionSpec, PartitionSpecLike
 from fluss.model.paths import TablePath
 
 
 class FlussAdmin:
-    """Creates, lists and drops databases and tables. Obtain with `conn.get_admin()`, awaited or not."""
+    """Creates, alters, lists and drops databases, tables and partitions. `conn.get_admin()`, awaited or not."""
 
     def __init__(self, core: AdminCore) -> None:
         self._core = core
@@ -75,6 +86,53 @@ class FlussAdmin:
         """Whether a table exists."""
         return await bridge(self._core.table_exists(table_path))
 
+    async def get_table_schema(self, table_path: TablePath, schema_id: int | None = None) -> SchemaInfo:
+        """A table's latest schema, or the one with this id."""
+        return await bridge(self._core.get_table_schema(table_path, schema_id))
+
+    async def alter_table(
+        self,
+        table_path: TablePath,
+        *,
+        add_columns: Iterable[ColumnLike] | None = None,
+        set_properties: Mapping[str, str] | None = None,
+        reset_properties: Sequence[str] | None = None,
+        ignore_if_not_exists: bool = False,
+    ) -> None:
+        """Add nullable columns, `(name, type)` or `(name, type, comment)` or a PyArrow field; or change properties."""
+        await bridge(
+            self._core.alter_table(table_path, add_columns, set_properties, reset_properties, ignore_if_not_exists)
+        )
+
+    async def get_table_stats(self, table_path: TablePath, partition_name: str | None = None) -> TableStats:
+        """How many rows a table, or one of its partitions, has."""
+        return await bridge(self._core.get_table_stats(table_path, partition_name))
+
+    async def create_partition(
+        self, table_path: TablePath, partition_spec: PartitionSpecLike, ignore_if_exists: bool = False
+    ) -> None:
+        """Create a partition: `{"region": "US"}`, a value for each partition column."""
+        await bridge(self._core.create_partition(table_path, PartitionSpec.of(partition_spec), ignore_if_exists))
+
+    async def drop_partition(
+        self, table_path: TablePath, partition_spec: PartitionSpecLike, ignore_if_not_exists: bool = False
+    ) -> None:
+        """Drop a partition and its rows."""
+        await bridge(self._core.drop_partition(table_path, PartitionSpec.of(partition_spec), ignore_if_not_exists))
+
+    async def list_partition_infos(
+        self, table_path: TablePath, partition_spec: PartitionSpecLike | None = None
+    ) -> list[PartitionInfo]:
+        """A table's partitions, or those that have the values given."""
+        spec = None if partition_spec is None else PartitionSpec.of(partition_spec)
+        return await bridge(self._core.list_partition_infos(table_path, spec))
+
+    async def list_partition_infos_with_spec(
+        self, table_path: TablePath, partition_spec: PartitionSpecLike
+    ) -> list[PartitionInfo]:
+        """Same as `list_partition_infos` with a spec."""
+        return await self.list_partition_infos(table_path, partition_spec)
+
     async def list_offsets(
         self,
         table_path: TablePath,
@@ -87,6 +145,28 @@ class FlussAdmin:
         """An offset per bucket: earliest, latest, or by time."""
         spec = spec_of(offset_spec, offset_type, timestamp)
         return await bridge(self._core.list_offsets(table_path, bucket_ids, spec))
+
+    async def list_partition_offsets(
+        self,
+        table_path: TablePath,
+        partition_name: str,
+        bucket_ids: list[int],
+        offset_spec: OffsetSpec | None = None,
+        *,
+        offset_type: str | None = None,
+        timestamp: int | None = None,
+    ) -> dict[int, int]:
+        """An offset per bucket of a partition: earliest, latest, or by time."""
+        spec = spec_of(offset_spec, offset_type, timestamp)
+        return await bridge(self._core.list_partition_offsets(table_path, partition_name, bucket_ids, spec))
+
+    async def get_latest_lake_snapshot(self, table_path: TablePath) -> LakeSnapshot:
+        """How far a table has been tiered to the lake."""
+        return await bridge(self._core.get_latest_lake_snapshot(table_path))
+
+    async def describe_cluster_configs(self) -> list[ConfigEntry]:
+        """The cluster's settings that it tells."""
+        return await bridge(self._core.describe_cluster_configs())
 
     async def get_server_nodes(self) -> list[ServerNode]:
         """The servers of the cluster."""

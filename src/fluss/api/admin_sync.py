@@ -1,18 +1,31 @@
-"""Administration of databases and tables, blocking."""
+"""Administration of databases, tables and partitions, blocking."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
 from fluss.api.arguments import offset_spec as spec_of
 from fluss.client.admin import AdminCore
+from fluss.client.alteration import ColumnLike
 from fluss.client.runtime import run
 from fluss.model.descriptor import DatabaseDescriptor, TableDescriptor
-from fluss.model.infos import DatabaseInfo, ServerNode, TableInfo
+from fluss.model.infos import (
+    ConfigEntry,
+    DatabaseInfo,
+    LakeSnapshot,
+    PartitionInfo,
+    SchemaInfo,
+    ServerNode,
+    TableInfo,
+    TableStats,
+)
 from fluss.model.offsets import OffsetSpec
+from fluss.model.partitions import PartitionSpec, PartitionSpecLike
 from fluss.model.paths import TablePath
 
 
 class FlussAdmin:
-    """Creates, lists and drops databases and tables. Obtain with `conn.get_admin()`."""
+    """Creates, alters, lists and drops databases, tables and partitions. Obtain with `conn.get_admin()`."""
 
     def __init__(self, core: AdminCore) -> None:
         self._core = core
@@ -68,6 +81,51 @@ class FlussAdmin:
         """Whether a table exists."""
         return run(self._core.table_exists(table_path))
 
+    def get_table_schema(self, table_path: TablePath, schema_id: int | None = None) -> SchemaInfo:
+        """A table's latest schema, or the one with this id."""
+        return run(self._core.get_table_schema(table_path, schema_id))
+
+    def alter_table(
+        self,
+        table_path: TablePath,
+        *,
+        add_columns: Iterable[ColumnLike] | None = None,
+        set_properties: Mapping[str, str] | None = None,
+        reset_properties: Sequence[str] | None = None,
+        ignore_if_not_exists: bool = False,
+    ) -> None:
+        """Add nullable columns, `(name, type)` or `(name, type, comment)` or a PyArrow field; or change properties."""
+        run(self._core.alter_table(table_path, add_columns, set_properties, reset_properties, ignore_if_not_exists))
+
+    def get_table_stats(self, table_path: TablePath, partition_name: str | None = None) -> TableStats:
+        """How many rows a table, or one of its partitions, has."""
+        return run(self._core.get_table_stats(table_path, partition_name))
+
+    def create_partition(
+        self, table_path: TablePath, partition_spec: PartitionSpecLike, ignore_if_exists: bool = False
+    ) -> None:
+        """Create a partition: `{"region": "US"}`, a value for each partition column."""
+        run(self._core.create_partition(table_path, PartitionSpec.of(partition_spec), ignore_if_exists))
+
+    def drop_partition(
+        self, table_path: TablePath, partition_spec: PartitionSpecLike, ignore_if_not_exists: bool = False
+    ) -> None:
+        """Drop a partition and its rows."""
+        run(self._core.drop_partition(table_path, PartitionSpec.of(partition_spec), ignore_if_not_exists))
+
+    def list_partition_infos(
+        self, table_path: TablePath, partition_spec: PartitionSpecLike | None = None
+    ) -> list[PartitionInfo]:
+        """A table's partitions, or those that have the values given."""
+        spec = None if partition_spec is None else PartitionSpec.of(partition_spec)
+        return run(self._core.list_partition_infos(table_path, spec))
+
+    def list_partition_infos_with_spec(
+        self, table_path: TablePath, partition_spec: PartitionSpecLike
+    ) -> list[PartitionInfo]:
+        """Same as `list_partition_infos` with a spec."""
+        return self.list_partition_infos(table_path, partition_spec)
+
     def list_offsets(
         self,
         table_path: TablePath,
@@ -79,6 +137,28 @@ class FlussAdmin:
     ) -> dict[int, int]:
         """An offset per bucket: earliest, latest, or by time."""
         return run(self._core.list_offsets(table_path, bucket_ids, spec_of(offset_spec, offset_type, timestamp)))
+
+    def list_partition_offsets(
+        self,
+        table_path: TablePath,
+        partition_name: str,
+        bucket_ids: list[int],
+        offset_spec: OffsetSpec | None = None,
+        *,
+        offset_type: str | None = None,
+        timestamp: int | None = None,
+    ) -> dict[int, int]:
+        """An offset per bucket of a partition: earliest, latest, or by time."""
+        spec = spec_of(offset_spec, offset_type, timestamp)
+        return run(self._core.list_partition_offsets(table_path, partition_name, bucket_ids, spec))
+
+    def get_latest_lake_snapshot(self, table_path: TablePath) -> LakeSnapshot:
+        """How far a table has been tiered to the lake."""
+        return run(self._core.get_latest_lake_snapshot(table_path))
+
+    def describe_cluster_configs(self) -> list[ConfigEntry]:
+        """The cluster's settings that it tells."""
+        return run(self._core.describe_cluster_configs())
 
     def get_server_nodes(self) -> list[ServerNode]:
         """The servers of the cluster."""

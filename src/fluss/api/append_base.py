@@ -67,8 +67,8 @@ class AppendWriterBase(Generic[Handle]):
         return self.write_arrow_batch(batch)
 
     def write_pandas(self, df: pd.DataFrame) -> None:
-        """Append a pandas DataFrame; its index is not written."""
-        self._core.write_table(pandas_table(df))
+        """Append a pandas DataFrame. Its index is not written, except for levels that are named as a column."""
+        self._core.write_table(pandas_table(df, self._core.arrow_schema))
 
     def __repr__(self) -> str:
         return f"AppendWriter({self._core.table_path}, pending_rows={self._core.pending_rows})"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fluss.model.errors import InvalidRequestError
+from fluss.model.errors import InvalidRequestError, SchemaMismatchError
 from fluss.model.offsets import OffsetSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def offset_spec(spec: OffsetSpec | str | None, offset_type: str | None, timestamp: int | None) -> OffsetSpec:
@@ -35,7 +38,7 @@ def partition_bucket_offsets(offsets: Mapping[tuple[int, int], int]) -> dict[tup
     return {(partition, bucket): offset for (partition, bucket), offset in offsets.items()}
 
 
-def arrow_table(data: Any) -> Any:
+def arrow_table(data: Any) -> pa.Table:
     """A PyArrow table from anything that speaks Arrow's C stream interface (a PyArrow or Polars table, a reader)."""
     import pyarrow as pa
 
@@ -50,8 +53,27 @@ def arrow_table(data: Any) -> Any:
     )
 
 
-def pandas_table(frame: Any) -> Any:
-    """A PyArrow table from a pandas DataFrame, without its index."""
+def pandas_table(frame: Any, schema: pa.Schema) -> pa.Table:
+    """A PyArrow table from a pandas DataFrame; of its index only levels that are named as a column of `schema`."""
     import pyarrow as pa
 
-    return pa.Table.from_pandas(frame, preserve_index=False)
+    if not hasattr(frame, "columns") or not hasattr(frame, "index"):
+        raise InvalidRequestError(f"write_pandas takes a pandas DataFrame, not {type(frame).__name__}.")
+    series = {str(name): frame[name] for name in frame.columns}
+    for name in frame.index.names:
+        if name in schema.names and name not in series:
+            series[name] = frame.index.get_level_values(name).to_series()
+    return pa.table({name: _pandas_column(name, values, schema) for name, values in series.items()})
+
+
+def _pandas_column(name: str, values: Any, schema: pa.Schema) -> pa.Array:
+    """Missing values become null. Whole numbers in a float column and Python objects are taken for what is wanted."""
+    import pyarrow as pa
+
+    wanted = schema.field(name).type if name in schema.names else None
+    numbers_with_gaps = values.dtype.kind == "f" and wanted is not None and pa.types.is_integer(wanted)
+    try:
+        return pa.array(values, wanted if numbers_with_gaps or values.dtype == object else None, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        text = str(error).splitlines()[0]
+        raise SchemaMismatchError(f"Column {name!r} expects {wanted}; {values.dtype} does not fit: {text}") from error

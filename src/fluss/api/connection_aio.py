@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from fluss.api.connect import Connecting, connect_config
 from fluss.api.connection_base import AwaitedConnection, FlussConnectionBase
 from fluss.api.table_aio import FlussTable
 
@@ -9,3 +12,11 @@ from fluss.api.table_aio import FlussTable
 class FlussConnection(AwaitedConnection[FlussTable]):
     __doc__ = FlussConnectionBase.__doc__
     _table_class = FlussTable
+
+
+def connect(address: str | None = None, **options: Any) -> Connecting[FlussConnection]:
+    """Connect to `host:port`, `file:///directory`, `memory:` or, without an address, to 127.0.0.1:9123.
+
+    Options are named like the attributes of Config. `await` the result, or use it in `async with`.
+    """
+    return Connecting(FlussConnection.create(connect_config(address, options)))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 from fluss.api.admin_sync import FlussAdmin
+from fluss.api.connect import connect_config
 from fluss.api.connection_base import FlussConnectionBase
 from fluss.api.table_sync import FlussTable
 from fluss.client.core import ClientCore
@@ -33,3 +34,11 @@ class FlussConnection(FlussConnectionBase):
     def get_table(self, table_path: TablePath) -> FlussTable:
         """A table to read from and write to."""
         return FlussTable(run(self._core.table(table_path)))
+
+
+def connect(address: str | None = None, **options: Any) -> FlussConnection:
+    """Connect to `host:port`, `file:///directory`, `memory:` or, without an address, to 127.0.0.1:9123.
+
+    Options are named like the attributes of Config.
+    """
+    return FlussConnection.create(connect_config(address, options))

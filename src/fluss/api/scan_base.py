@@ -1,20 +1,40 @@
-"""What the scan builders of all facades share: projection."""
+"""What the scan builders of all facades share: which rows and columns are read."""
 
 from __future__ import annotations
 
-from typing import Self
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
+from fluss.client.limit_scan import LimitScanCore
 from fluss.client.scanner import LogScannerCore
 from fluss.client.table import TableCore
 from fluss.model.errors import InvalidRequestError
+from fluss.model.paths import TableBucket
+from fluss.model.predicates import Predicate
+
+LIMIT_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    projection: tuple[int, ...] | None = None
+    predicate: Predicate | None = None
+    limit: int | None = None
+    fixed_schema: bool = True
+
+
+_DEFAULTS = _Options()
 
 
 class TableScanBase:
-    """Chooses columns and makes log scanners. Each call returns a new builder."""
+    """Chooses columns and rows, and makes scanners. Each call returns a new builder."""
 
-    def __init__(self, core: TableCore, projection: tuple[int, ...] | None = None) -> None:
+    def __init__(self, core: TableCore, options: _Options = _DEFAULTS) -> None:
         self._core = core
-        self._projection = projection
+        self._options = options
+
+    def _with(self, **changes: Any) -> Self:
+        return type(self)(self._core, replace(self._options, **changes))
 
     def project(self, indices: list[int]) -> Self:
         """Read only these columns, by index, in this order."""
@@ -24,7 +44,7 @@ class TableScanBase:
                 raise InvalidRequestError(f"Column index {index!r} is not in the range 0 to {count - 1}.")
         if not indices or len(set(indices)) != len(indices):
             raise InvalidRequestError(f"A projection names each column once and at least one, not {indices}.")
-        return type(self)(self._core, tuple(indices))
+        return self._with(projection=tuple(indices))
 
     def project_by_name(self, names: list[str]) -> Self:
         """Read only these columns, by name, in this order."""
@@ -34,9 +54,53 @@ class TableScanBase:
                 raise InvalidRequestError(f"No column {name!r} in {self._core.info.table_path}; it has {known}.")
         return self.project([known.index(name) for name in names])
 
-    def _scanner(self) -> LogScannerCore:
-        return self._core.log_scanner(None if self._projection is None else list(self._projection))
+    def with_fixed_schema(self, fixed_schema: bool) -> Self:
+        """Whether batches written with another schema are padded or cut to the table's schema as it is now (default).
+
+        Without, they keep the columns they were written with. A projection always fixes the schema.
+        """
+        return self._with(fixed_schema=bool(fixed_schema))
+
+    def filter(self, predicate: Predicate) -> Self:
+        """Read only rows that match: `filter((col("id") >= 200) & col("name").starts_with("h"))`.
+
+        The server leaves out batches where it can, and the rest is filtered here, so exactly the matching rows come.
+        (pyfluss returns whole batches and leaves this second step to its caller.) A second filter narrows the first.
+        """
+        self._core.scan_filter(predicate)  # raises when it does not fit the table
+        given = self._options.predicate
+        return self._with(predicate=predicate if given is None else given & predicate)
+
+    def limit(self, n: int) -> Self:
+        """Read at most the last `n` rows of a bucket, with `create_bucket_batch_scanner`."""
+        if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= LIMIT_MAX:
+            raise InvalidRequestError(f"A limit is a number from 1 to {LIMIT_MAX}, not {n!r}.")
+        return self._with(limit=n)
+
+    def _scanner(self, *, records: bool) -> LogScannerCore:
+        options = self._options
+        if options.limit is not None:
+            raise InvalidRequestError(
+                f"A log scanner reads without end and takes no limit ({options.limit} was given); "
+                "use create_bucket_batch_scanner()."
+            )
+        if not records:
+            self._core.check_batches("a batch scanner")
+        return self._core.log_scanner(options.projection, options.predicate, fixed_schema=options.fixed_schema)
+
+    def _limit_scan(self, bucket: TableBucket) -> LimitScanCore:
+        options = self._options
+        if options.limit is None:
+            raise InvalidRequestError("create_bucket_batch_scanner() needs a limit: use limit(n) first.")
+        if options.predicate is not None:
+            raise InvalidRequestError("A limit can't be combined with a filter; use a log scanner for the filter.")
+        if not options.fixed_schema:
+            raise InvalidRequestError("A limit scan returns one batch: leave out with_fixed_schema(False).")
+        return self._core.limit_scan(bucket, options.limit, options.projection)
 
     def __repr__(self) -> str:
-        columns = "all" if self._projection is None else list(self._projection)
-        return f"TableScan({self._core.info.table_path}, columns={columns})"
+        options = self._options
+        columns = "all" if options.projection is None else list(options.projection)
+        narrowed = "" if options.predicate is None else f", filter={options.predicate!r}"
+        limited = "" if options.limit is None else f", limit={options.limit}"
+        return f"TableScan({self._core.info.table_path}, columns={columns}{narrowed}{limited})"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
 
+from fluss.api.extras import to_duckdb, to_pandas, to_polars
 from fluss.api.scanner_base import LogScannerBase
 from fluss.client.decode import to_record_batches, to_records, to_table
-from fluss.client.runtime import run
+from fluss.client.runtime import bridge, run
 from fluss.model.records import RecordBatch, ScanRecord, ScanRecords
 
 if TYPE_CHECKING:
@@ -47,7 +48,17 @@ class LogScanner(LogScannerBase):
     def to_pandas(self) -> pd.DataFrame:
         """All rows from the subscribed offsets to the latest, as a DataFrame. Does not move the poll position."""
         self._check_batches("to_pandas")
-        return self.to_arrow().to_pandas()
+        return to_pandas(self.to_arrow())
+
+    def to_polars(self) -> Any:
+        """All rows from the subscribed offsets to the latest, as a Polars DataFrame."""
+        self._check_batches("to_polars")
+        return to_polars(self.to_arrow())
+
+    def to_duckdb(self, connection: Any = None) -> Any:
+        """All rows from the subscribed offsets to the latest, as a DuckDB relation of `connection`."""
+        self._check_batches("to_duckdb")
+        return to_duckdb(self.to_arrow(), connection)
 
     def __iter__(self) -> Iterator[ScanRecord | RecordBatch]:
         while True:
@@ -55,6 +66,13 @@ class LogScanner(LogScannerBase):
                 yield from self.poll(ITERATION_POLL_MS)
             else:
                 yield from self.poll_record_batch(ITERATION_POLL_MS)
+
+    async def __aiter__(self) -> AsyncIterator[ScanRecord | RecordBatch]:
+        limit = self._core.max_poll_records if self._records else None
+        while True:
+            batches = await bridge(self._core.poll_batches(ITERATION_POLL_MS, limit))
+            for item in to_records(batches) if self._records else to_record_batches(batches):
+                yield item
 
     def __enter__(self) -> LogScanner:
         return self

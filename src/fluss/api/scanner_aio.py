@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fluss.api.extras import to_duckdb, to_pandas, to_polars
 from fluss.api.scanner import ITERATION_POLL_MS
 from fluss.api.scanner_base import LogScannerBase
 from fluss.client.decode import to_record_batches, to_records, to_table
@@ -46,7 +47,17 @@ class LogScanner(LogScannerBase):
     async def to_pandas(self) -> pd.DataFrame:
         """All rows from the subscribed offsets to the latest, as a DataFrame. Does not move the poll position."""
         self._check_batches("to_pandas")
-        return (await self.to_arrow()).to_pandas()
+        return to_pandas(await self.to_arrow())
+
+    async def to_polars(self) -> Any:
+        """All rows from the subscribed offsets to the latest, as a Polars DataFrame."""
+        self._check_batches("to_polars")
+        return to_polars(await self.to_arrow())
+
+    async def to_duckdb(self, connection: Any = None) -> Any:
+        """All rows from the subscribed offsets to the latest, as a DuckDB relation of `connection`."""
+        self._check_batches("to_duckdb")
+        return to_duckdb(await self.to_arrow(), connection)
 
     async def __aiter__(self) -> AsyncIterator[ScanRecord | RecordBatch]:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from fluss.api.arguments import bucket_offsets as by_bucket
 from fluss.api.arguments import partition_bucket_offsets as by_partition
@@ -10,13 +11,19 @@ from fluss.client.runtime import run
 from fluss.client.scanner import LogScannerCore
 from fluss.model.errors import InvalidRequestError
 from fluss.model.paths import TableBucket
+from fluss.model.positions import Positions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class LogScannerBase:
     """Reads a table's log from the subscribed buckets.
 
     A record scanner (`create_log_scanner`) has `poll`; a batch scanner (`create_record_batch_log_scanner`) has
-    `poll_arrow`, `poll_record_batch`, `to_arrow` and `to_pandas`.
+    `poll_arrow`, `poll_record_batch`, and `to_arrow`, `to_arrow_batch_reader`, `to_pandas`, `to_polars`, `to_duckdb`,
+    which read from the subscribed offsets to the latest and do not move the position of polls. Iterating yields
+    records or batches without end.
     """
 
     def __init__(self, core: LogScannerCore, *, records: bool) -> None:
@@ -49,6 +56,10 @@ class LogScannerBase:
         """Read several buckets of partitions: `{(partition id, bucket id): start offset}`."""
         run(self._core.subscribe(by_partition(partition_bucket_offsets)))
 
+    def subscribe_positions(self, positions: Mapping[TableBucket, int]) -> None:
+        """Go on from the `positions()` of a scanner of this table."""
+        run(self._core.subscribe_positions(positions))
+
     def unsubscribe(self, bucket_id: int) -> None:
         """Stop reading a bucket."""
         self._core.unsubscribe(None, bucket_id)
@@ -57,9 +68,30 @@ class LogScannerBase:
         """Stop reading a bucket of a partition."""
         self._core.unsubscribe(partition_id, bucket_id)
 
+    def is_partitioned(self) -> bool:
+        """Whether the table has partitions, so that buckets are subscribed with `subscribe_partition`."""
+        return self._core.info.is_partitioned()
+
     def get_subscribed_buckets(self) -> list[tuple[TableBucket, int]]:
         """Subscribed buckets with the offset each poll goes on from."""
         return list(self._core.positions().items())
+
+    def positions(self) -> Positions:
+        """The offset each bucket is read from next; store it (`to_json()`) and go on with `subscribe_positions`."""
+        return Positions(self._core.positions())
+
+    def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
+        """A PyArrow reader over all rows from the subscribed offsets to the latest as of now, in bounded memory.
+
+        Its reads block, and may be made in any thread.
+        """
+        import pyarrow as pa
+
+        self._check_batches("to_arrow_batch_reader")
+        return pa.RecordBatchReader.from_batches(self._core.arrow_schema, self._core.batches_to_latest())
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self.to_arrow_batch_reader().__arrow_c_stream__(requested_schema)
 
     def close(self) -> None:
         """Stop reading and drop what was read ahead."""

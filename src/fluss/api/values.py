@@ -21,10 +21,22 @@ from fluss.model.errors import (
     SchemaMismatchError,
     TimeoutError,
 )
-from fluss.model.infos import DatabaseInfo, LakeSnapshot, PartitionInfo, ServerNode, ServerType, TableInfo
+from fluss.model.infos import (
+    ConfigEntry,
+    DatabaseInfo,
+    LakeSnapshot,
+    PartitionInfo,
+    SchemaInfo,
+    ServerNode,
+    ServerType,
+    TableInfo,
+    TableStats,
+)
 from fluss.model.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec
 from fluss.model.partitions import PartitionSpec
 from fluss.model.paths import TableBucket, TablePath
+from fluss.model.positions import Positions
+from fluss.model.predicates import ColumnRef, Predicate, col
 from fluss.model.records import ChangeType, RecordBatch, ScanRecord, ScanRecords
 from fluss.model.rows import GenericRow, InternalRow
 from fluss.model.schema import Column, PrimaryKey, Schema, SchemaBuilder
@@ -40,7 +52,9 @@ __all__ = [
     "AuthenticationError",
     "ChangeType",
     "Column",
+    "ColumnRef",
     "Config",
+    "ConfigEntry",
     "ConnectError",
     "CorruptDataError",
     "DataField",
@@ -61,6 +75,8 @@ __all__ = [
     "OffsetSpec",
     "PartitionInfo",
     "PartitionSpec",
+    "Positions",
+    "Predicate",
     "PrimaryKey",
     "RecordBatch",
     "ScanBatch",
@@ -68,6 +84,7 @@ __all__ = [
     "ScanRecords",
     "Schema",
     "SchemaBuilder",
+    "SchemaInfo",
     "SchemaMismatchError",
     "ServerNode",
     "ServerType",
@@ -76,5 +93,7 @@ __all__ = [
     "TableDescriptorBuilder",
     "TableInfo",
     "TablePath",
+    "TableStats",
     "TimeoutError",
+    "col",
 ]

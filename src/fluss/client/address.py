@@ -19,8 +19,8 @@ class Address(NamedTuple):
 
 
 def parse_bootstrap(text: str) -> list[Address]:
-    """The addresses of a comma-separated list of host:port."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
+    """The addresses of a comma-separated list of host:port or fluss://host:port."""
+    parts = [part.strip().removeprefix("fluss://") for part in text.split(",") if part.strip()]
     if not parts:
         raise _bad(text, "it names no server")
     if len(parts) > BOOTSTRAP_COUNT_MAX:

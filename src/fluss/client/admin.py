@@ -1,19 +1,32 @@
-"""Databases, tables and offsets: one request per call."""
+"""Databases, tables, partitions, offsets and statistics."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fluss.client.offsets import list_offsets
+from fluss.client.alteration import ColumnLike, alter_request
+from fluss.client.answers import STALE_METADATA_CODES
+from fluss.client.offsets import BucketKey, list_offsets
 from fluss.client.retry import Backoff
-from fluss.client.views import table_info
+from fluss.client.stats import table_stats
+from fluss.client.views import partition_info, set_path, set_spec, table_info
 from fluss.model.descriptor import DatabaseDescriptor, TableDescriptor
-from fluss.model.errors import ConnectError, FlussError
-from fluss.model.infos import DatabaseInfo, ServerNode, TableInfo
+from fluss.model.errors import ConnectError, ErrorCode, FlussError, InvalidRequestError, NotFoundError
+from fluss.model.infos import (
+    ConfigEntry,
+    DatabaseInfo,
+    LakeSnapshot,
+    PartitionInfo,
+    SchemaInfo,
+    ServerNode,
+    TableInfo,
+    TableStats,
+)
 from fluss.model.offsets import OffsetSpec
-from fluss.model.paths import TablePath
+from fluss.model.partitions import PartitionSpec
+from fluss.model.paths import TableBucket, TablePath
 from fluss.model.schema import Schema
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
@@ -61,19 +74,19 @@ class AdminCore:
     async def create_table(self, path: TablePath, descriptor: TableDescriptor, ignore_if_exists: bool = False) -> None:
         """Make a table."""
         request = pb.CreateTableRequest(table_json=descriptor.to_json(), ignore_if_exists=ignore_if_exists)
-        _set_path(request.table_path, path)
+        set_path(request.table_path, path)
         await self._change(api_keys.CREATE_TABLE, request)
 
     async def drop_table(self, path: TablePath, ignore_if_not_exists: bool = False) -> None:
         """Remove a table."""
         request = pb.DropTableRequest(ignore_if_not_exists=ignore_if_not_exists)
-        _set_path(request.table_path, path)
+        set_path(request.table_path, path)
         await self._change(api_keys.DROP_TABLE, request)
 
     async def get_table_info(self, path: TablePath) -> TableInfo:
         """Schema, properties and ids of a table."""
         request = pb.GetTableInfoRequest()
-        _set_path(request.table_path, path)
+        set_path(request.table_path, path)
         answer = await self._read(api_keys.GET_TABLE_INFO, request)
         return table_info(path, answer)
 
@@ -84,17 +97,29 @@ class AdminCore:
     async def table_exists(self, path: TablePath) -> bool:
         """Whether there is such a table."""
         request = pb.TableExistsRequest()
-        _set_path(request.table_path, path)
+        set_path(request.table_path, path)
         return (await self._read(api_keys.TABLE_EXISTS, request)).exists
 
-    async def get_table_schema(self, path: TablePath, schema_id: int | None = None) -> tuple[int, Schema]:
-        """A schema of a table and its id; the latest without `schema_id`."""
+    async def alter_table(
+        self,
+        path: TablePath,
+        add_columns: Iterable[ColumnLike] | None = None,
+        set_properties: Mapping[str, str] | None = None,
+        reset_properties: Sequence[str] | None = None,
+        ignore_if_not_exists: bool = False,
+    ) -> None:
+        """Add columns, or change properties."""
+        request = alter_request(path, add_columns, set_properties, reset_properties, ignore_if_not_exists)
+        await self._change(api_keys.ALTER_TABLE, request)
+
+    async def get_table_schema(self, path: TablePath, schema_id: int | None = None) -> SchemaInfo:
+        """A schema of a table; the latest without `schema_id`."""
         request = pb.GetTableSchemaRequest()
-        _set_path(request.table_path, path)
+        set_path(request.table_path, path)
         if schema_id is not None:
             request.schema_id = schema_id
         answer = await self._read(api_keys.GET_TABLE_SCHEMA, request)
-        return answer.schema_id, Schema.from_json(json.loads(answer.schema_json))
+        return SchemaInfo(answer.schema_id, Schema.from_json(json.loads(answer.schema_json)))
 
     async def list_offsets(self, path: TablePath, bucket_ids: Sequence[int], spec: OffsetSpec) -> dict[int, int]:
         """One offset per bucket."""
@@ -102,6 +127,92 @@ class AdminCore:
         buckets = [(None, bucket) for bucket in bucket_ids]
         offsets = await list_offsets(self._client.metadata, table.info, buckets, spec, self._client.request_timeout_s)
         return {bucket: offset for (_, bucket), offset in offsets.items()}
+
+    async def create_partition(self, path: TablePath, spec: PartitionSpec, ignore_if_exists: bool = False) -> None:
+        """Make a partition."""
+        request = pb.CreatePartitionRequest(ignore_if_exists=ignore_if_exists)
+        set_path(request.table_path, path)
+        set_spec(request.partition_spec, spec)
+        await self._change(api_keys.CREATE_PARTITION, request)
+
+    async def drop_partition(self, path: TablePath, spec: PartitionSpec, ignore_if_not_exists: bool = False) -> None:
+        """Remove a partition and its rows."""
+        request = pb.DropPartitionRequest(ignore_if_not_exists=ignore_if_not_exists)
+        set_path(request.table_path, path)
+        set_spec(request.partition_spec, spec)
+        await self._change(api_keys.DROP_PARTITION, request)
+
+    async def list_partition_infos(self, path: TablePath, spec: PartitionSpec | None = None) -> list[PartitionInfo]:
+        """All partitions, or those that have the values of `spec`."""
+        request = pb.ListPartitionInfosRequest()
+        set_path(request.table_path, path)
+        if spec is not None:
+            set_spec(request.partial_partition_spec, spec)
+        answer = await self._read(api_keys.LIST_PARTITION_INFOS, request)
+        return list(map(partition_info, answer.partitions_info))
+
+    async def list_partition_offsets(
+        self, path: TablePath, partition_name: str, bucket_ids: Sequence[int], spec: OffsetSpec
+    ) -> dict[int, int]:
+        """One offset per bucket of a partition."""
+        table = await self._client.table(path)
+        partition_id = await self._partition_id(table.info, partition_name)
+        buckets: list[BucketKey] = [(partition_id, bucket) for bucket in bucket_ids]
+        offsets = await list_offsets(self._client.metadata, table.info, buckets, spec, self._client.request_timeout_s)
+        return {bucket: offset for (_, bucket), offset in offsets.items()}
+
+    async def _partition_id(self, info: TableInfo, name: str) -> int:
+        path = info.table_path
+        if not info.is_partitioned():
+            raise InvalidRequestError(f"Table {path} has no partitions.", ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION)
+        found = await self._client.metadata.find_partitions(path, [name])
+        if name not in found:
+            raise NotFoundError(
+                f"Table {path} has no partition {name!r}; admin.list_partition_infos(path) lists those it has.",
+                ErrorCode.PARTITION_NOT_EXISTS,
+            )
+        return found[name]
+
+    async def get_table_stats(self, path: TablePath, partition_name: str | None = None) -> TableStats:
+        """How many rows a table, or one of its partitions, has."""
+        info = (await self._client.table(path)).info
+        metadata = self._client.metadata
+        partition_ids: list[int | None] = [None]
+        if partition_name is not None:
+            partition_ids = [await self._partition_id(info, partition_name)]
+        elif info.is_partitioned():
+            names = [partition.partition_name for partition in await self.list_partition_infos(path)]
+            partition_ids = list((await metadata.find_partitions(path, names)).values())
+        buckets = [(partition_id, bucket) for partition_id in partition_ids for bucket in range(info.num_buckets)]
+        counts = await table_stats(metadata, info, buckets, self._client.request_timeout_s)
+        by_bucket = dict.fromkeys(range(info.num_buckets), 0)
+        for (_, bucket), row_count in counts.items():
+            by_bucket[bucket] += row_count
+        return TableStats(sum(by_bucket.values()), by_bucket)
+
+    async def get_latest_lake_snapshot(self, path: TablePath) -> LakeSnapshot:
+        """How far a table has been tiered to the lake."""
+        request = pb.GetLakeSnapshotRequest()
+        set_path(request.table_path, path)
+        answer = await self._read(api_keys.GET_LAKE_SNAPSHOT, request)
+        offsets = {
+            TableBucket(
+                answer.table_id, item.bucket_id, item.partition_id if item.HasField("partition_id") else None
+            ): item.log_offset
+            for item in answer.bucket_snapshots
+            if item.HasField("log_offset")
+        }
+        return LakeSnapshot(answer.snapshot_id, offsets)
+
+    async def describe_cluster_configs(self) -> list[ConfigEntry]:
+        """The cluster's settings that it tells."""
+        answer = await self._read(api_keys.DESCRIBE_CLUSTER_CONFIGS, pb.DescribeClusterConfigsRequest())
+        return [
+            ConfigEntry(
+                item.config_key, item.config_value if item.HasField("config_value") else None, item.config_source
+            )
+            for item in answer.configs
+        ]
 
     async def get_server_nodes(self) -> list[ServerNode]:
         """The cluster's servers."""
@@ -130,9 +241,5 @@ class AdminCore:
                 connection = await self._client.metadata.coordinator(max(backoff.remaining_s, 0.001))
                 return await connection.request(api, request, max(backoff.remaining_s, 0.001))
             except FlussError as error:
-                if not isinstance(error, ConnectError) or not await backoff.pause():
+                if error.error_code not in STALE_METADATA_CODES or not await backoff.pause():
                     raise
-
-
-def _set_path(target: pb.PbTablePath, path: TablePath) -> None:
-    target.database_name, target.table_name = path.database_name, path.table_name

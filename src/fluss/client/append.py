@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from fluss.client import runtime
-from fluss.client.buckets import splitter
 from fluss.client.chunk import Chunk, Encoder, pieces
-from fluss.client.handles import WriteHandle
+from fluss.client.handles import Outcome, RowsOutcome, WriteHandle
+from fluss.client.partition_routing import router, writable_schema
 from fluss.formats.cast import ArrowCaster
 from fluss.formats.row_builder import RowBuilder
 from fluss.model.errors import FlussError, TimeoutError
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = ["AppendWriterCore", "WriteHandle"]
 
-# A chunk that is split over buckets holds a batch for each of them, up to this many.
+# A chunk that is split over partitions or buckets holds a batch for each of them, up to this many.
 CHUNK_BATCHES_MAX = 8
 # Bytes are counted against the buffer in steps, so that a row costs no lock.
 RESERVE_STEP_BYTES = 64 << 10
 REQUEST_OVERHEAD_BYTES = 1024
 _BUILDERS_KEPT_MAX = 4
+# Failures that nobody awaited, until a write or a flush raises the first.
+FAILURES_KEPT_MAX = 100
 # A flush sends at once unless this many chunks are under way already.
 FLUSH_OUTSTANDING_MAX = 5
 
@@ -51,18 +53,23 @@ class AppendWriterCore:
         request_max = max(1, config.writer_request_max_size - REQUEST_OVERHEAD_BYTES)
         batch_size: int = min(config.writer_batch_size, request_max)
         self.encoder = Encoder(info, batch_size, request_max)
-        self.split = splitter(info, config)
+        self.route = router(info, config)
         spread = info.num_buckets if info.get_bucket_keys() or config.writer_bucket_no_key_assigner != "sticky" else 1
+        if info.is_partitioned():
+            spread = CHUNK_BATCHES_MAX
         share = max(1, config.writer_buffer_memory_size // 4)
         self._chunk_size_bytes = min(batch_size * min(spread, CHUNK_BATCHES_MAX), max(batch_size, share))
-        self._caster = ArrowCaster(info.schema)
+        self._schema = writable_schema(info)
+        self._caster = ArrowCaster(self._schema)
         self._lock = threading.Lock()
         self._open: Chunk | None = None
         self._builders: list[RowBuilder] = []
         self._outstanding: set[Chunk] = set()
         self._close_below = 0
         """Somebody waits for the open chunk: close it when fewer chunks than this are outstanding."""
-        self._failure: FlussError | None = None
+        self._partitioned = info.is_partitioned()
+        """Rows of one chunk may fare differently, so each write has a handle of its own."""
+        self._failures: list[FlussError] = []
         self.preparing: deque[Chunk] = deque()
         """Closed chunks in order, until the sender has put their batches into the buckets' queues."""
         sender.register(self)
@@ -76,6 +83,16 @@ class AppendWriterCore:
         return self._info
 
     @property
+    def arrow_schema(self) -> pa.Schema:
+        """What Arrow data is brought to."""
+        return self._caster.target
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next write would wait for room in the buffer."""
+        return self._memory.full
+
+    @property
     def pending_rows(self) -> int:
         """Rows taken and not acknowledged yet."""
         with self._lock:
@@ -87,7 +104,7 @@ class AppendWriterCore:
     def append(self, row: Mapping[str, Any] | Sequence[Any]) -> WriteHandle:
         """Take one row; waits while the buffer is full."""
         # A million of these a second: every attribute counts.
-        if self._failure is not None or self._memory.full or self._pid != runtime.process_id:
+        if self._failures or self._memory.full or self._pid != runtime.process_id:
             self._admit()
         with self._lock:
             chunk = self._open
@@ -96,7 +113,7 @@ class AppendWriterCore:
             size_bytes = chunk.size_bytes = chunk.size_bytes + chunk.add_row(row)  # type: ignore[arg-type, misc]
             if size_bytes >= chunk.reserved_bytes:
                 self._grow(chunk)
-            return chunk.handle
+            return WriteHandle(chunk.outcome_of(1)) if self._partitioned else chunk.handle
 
     def write_batch(self, batch: pa.RecordBatch) -> WriteHandle:
         """Take an Arrow batch of any layout that fits the table; waits while the buffer is full."""
@@ -107,7 +124,7 @@ class AppendWriterCore:
         return self._write(list(self._caster.cast_all(table)))
 
     def _write(self, batches: list[pa.RecordBatch]) -> WriteHandle:
-        taken: list[Chunk] = []
+        taken: list[Outcome | RowsOutcome] = []
         row_count = 0
         for batch in batches:
             for piece in pieces(batch, self._chunk_size_bytes):
@@ -117,22 +134,22 @@ class AppendWriterCore:
                     if row_count:
                         raise TimeoutError(f"{error.message} {row_count} rows before it were.") from None
                     raise
-                chunk = self._take(piece)
+                outcome = self._take(piece)
                 row_count += piece.num_rows
-                if not taken or taken[-1] is not chunk:
-                    taken.append(chunk)
-        return taken[0].handle if len(taken) == 1 else WriteHandle(*(chunk.outcome for chunk in taken))
+                if not taken or taken[-1] is not outcome:
+                    taken.append(outcome)
+        return WriteHandle(*taken)
 
-    def _take(self, piece: pa.RecordBatch) -> Chunk:
+    def _take(self, piece: pa.RecordBatch) -> Outcome | RowsOutcome:
         size_bytes = piece.nbytes
         with self._lock:
             chunk = self._open
             if chunk is None or chunk.add_row is not None or chunk.size_bytes + size_bytes > self._chunk_size_bytes:
                 chunk = self._open_chunk(None)
-            chunk.records.append(piece)
-            chunk.size_bytes += size_bytes
+            chunk.add_batch(piece)
+            outcome = chunk.outcome_of(piece.num_rows) if self._partitioned else chunk.outcome
             self._grow(chunk)
-        return chunk
+        return outcome
 
     def _admit(self) -> None:
         """Before a write: raise what failed unseen, and wait for room."""
@@ -148,16 +165,16 @@ class AppendWriterCore:
         return FlussError(f"The writer of table {self.table_path} was closed with its connection.")
 
     def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+        failures, self._failures = self._failures, []
+        if failures:
+            raise failures[0]
 
     # ---- with the lock held ----
 
     def _open_rows(self) -> Chunk:
         if self._sender.closed:
             raise self._closed()
-        return self._open_chunk(self._builders.pop() if self._builders else RowBuilder(self._info.schema))
+        return self._open_chunk(self._builders.pop() if self._builders else RowBuilder(self._schema))
 
     def _open_chunk(self, builder: RowBuilder | None) -> Chunk:
         self._close_open()
@@ -224,10 +241,9 @@ class AppendWriterCore:
             if self._open is chunk:
                 self._close_when(1)
 
-    def seen(self, chunk: Chunk) -> None:
-        """The failure of a chunk was raised by its handle; the writer need not report it."""
-        if self._failure is chunk.error:
-            self._failure = None
+    def seen(self, error: FlussError) -> None:
+        """A failure was raised by a handle; the writer need not report it."""
+        self._failures = [other for other in self._failures if other is not error]
 
     def finished(self, chunk: Chunk, error: FlussError | None) -> None:
         """The sender is done with a chunk."""
@@ -236,9 +252,12 @@ class AppendWriterCore:
             if len(self._outstanding) < self._close_below:
                 self._close_open()
         chunk.error = error
+        if error is None:
+            chunk.partitions = None
+        elif not chunk.outcome.awaited:
+            failures = list(chunk.failures.values()) or [error]
+            self._failures = [*self._failures, *failures][:FAILURES_KEPT_MAX]
         chunk.outcome.set(error)
-        if error is not None and not chunk.outcome.awaited and self._failure is None:
-            self._failure = error
 
     async def flush(self) -> None:
         """Wait until all rows taken before are stored; raises the first failure that nobody awaited."""

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from fluss.client.admin import AdminCore
 from fluss.client.cursor import Cursor
 from fluss.client.fetched import FetchedBatch
+from fluss.client.filtering import ScanFilter
 from fluss.formats.arrow_payload import decode_changes
 from fluss.formats.log_batch import BatchHeader, verify_crc
+from fluss.formats.row_log import decode_rows
 from fluss.model.arrow_types import arrow_schema
+from fluss.model.descriptor import LogFormat
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.infos import TableInfo
 from fluss.model.schema import Schema
+from fluss.model.table_options import LOG_FORMAT
 
 SCHEMAS_MAX = 10_000
 
@@ -26,46 +31,100 @@ class Part(NamedTuple):
     records: memoryview
     position: int
     header: BatchHeader
+    projected: bool
+    """Whether the server was asked to leave columns out."""
+
+    @property
+    def next_offset(self) -> int:
+        return self.header.next_offset
+
+
+class Skip(NamedTuple):
+    """Offsets that hold nothing for this scan."""
+
+    cursor: Cursor
+    next_offset: int
+
+
+Piece: TypeAlias = Part | Skip
 
 
 class _Plan(NamedTuple):
-    """How batches of one schema id are read."""
+    """How batches of one schema, or projected ones, are read."""
 
+    written: Schema
     on_wire: pa.Schema
+    output: pa.Schema
     sources: tuple[int | None, ...]
-    """For each wanted column its place on the wire, None where the writer did not know it."""
+    """For each column of the output its place on the wire, None where the writer did not know it."""
+    filtered: dict[int, int | None]
+    """The same for the columns of the filter, by their index in the table."""
+
+
+def log_format(info: TableInfo) -> str:
+    """How a table's log holds rows."""
+    return info.properties.get(LOG_FORMAT, LogFormat.ARROW).upper()
 
 
 class BatchReader:
     """Decodes for one table and projection. `decode` may run on any thread."""
 
-    def __init__(self, admin: AdminCore, info: TableInfo, projection: list[int] | None) -> None:
+    def __init__(
+        self,
+        admin: AdminCore,
+        info: TableInfo,
+        projection: Sequence[int] | None = None,
+        scan_filter: ScanFilter | None = None,
+        *,
+        fixed_schema: bool = True,
+    ) -> None:
         self._admin = admin
         self._info = info
+        self._filter = scan_filter
+        self.is_arrow = log_format(info) == LogFormat.ARROW
+        # A projection names columns of this schema, so it fixes the schema.
+        self.fixed_schema = fixed_schema or projection is not None
         full = arrow_schema(info.schema)
         self._wanted = list(range(len(full))) if projection is None else list(projection)
         self.schema: pa.Schema = pa.schema([full.field(index) for index in self._wanted])
-        fields = sorted(set(self._wanted))
+        fields = sorted({*self._wanted, *(scan_filter.columns if scan_filter else ())})
         # The server does not renew checksums when it leaves columns out, so a full read is read in full.
-        self.pushed_fields: list[int] | None = None if len(fields) == len(full) else fields
-        self._plans: dict[int, _Plan] = {info.schema_id: self._plan(info.schema)}
+        self.pushed_fields: list[int] | None = None if len(fields) == len(full) or not self.is_arrow else fields
+        self._schemas: dict[int, Schema] = {info.schema_id: info.schema}
+        self._plans: dict[int | None, _Plan] = {}
 
-    async def learn(self, parts: list[Part]) -> None:
+    async def learn(self, parts: Sequence[Part]) -> None:
         """Ask for the schemas that batches name and that are not known yet."""
-        for schema_id in {part.header.schema_id for part in parts} - self._plans.keys():
-            if len(self._plans) >= SCHEMAS_MAX:
+        named = {part.header.schema_id for part in parts if not part.projected}
+        for schema_id in named - self._schemas.keys():
+            if len(self._schemas) >= SCHEMAS_MAX:
                 raise FlussError(f"Table {self._info.table_path} has more than {SCHEMAS_MAX} schemas.")
-            _, schema = await self._admin.get_table_schema(self._info.table_path, schema_id)
-            self._plans[schema_id] = self._plan(schema)
+            _, self._schemas[schema_id] = await self._admin.get_table_schema(self._info.table_path, schema_id)
 
-    def _plan(self, written: Schema) -> _Plan:
+    def _plan(self, schema_id: int, projected: bool) -> _Plan:
+        # A projected batch has the columns that were asked for, whatever schema it was written with.
+        plan_id = None if projected else schema_id
+        plan = self._plans.get(plan_id)
+        if plan is None:
+            written = self._info.schema if projected else self._schemas.get(schema_id)
+            if written is None:
+                raise FlussError(f"schema {schema_id} is not known", ErrorCode.SCHEMA_NOT_EXIST)
+            plan = self._plans[plan_id] = self._make_plan(written, self.pushed_fields if projected else None)
+        return plan
+
+    def _make_plan(self, written: Schema, pushed_fields: list[int] | None) -> _Plan:
         columns = arrow_schema(written)
-        if self.pushed_fields is not None:
-            columns = pa.schema([columns.field(index) for index in self.pushed_fields if index < len(columns)])
-        places = {name: place for place, name in enumerate(columns.names)}
-        return _Plan(columns, tuple(places.get(name) for name in self.schema.names))
+        indexes = list(range(len(columns))) if pushed_fields is None else pushed_fields
+        on_wire = pa.schema([columns.field(index) for index in indexes])
+        # A field id stays with its column when others come and go.
+        places = {written.field_ids[index]: place for place, index in enumerate(indexes)}
+        ids = self._info.schema.field_ids
+        filtered = {index: places.get(ids[index]) for index in (self._filter.columns if self._filter else ())}
+        if not self.fixed_schema:
+            return _Plan(written, on_wire, on_wire, tuple(range(len(on_wire))), filtered)
+        return _Plan(written, on_wire, self.schema, tuple(places.get(ids[index]) for index in self._wanted), filtered)
 
-    def decode(self, parts: list[Part]) -> list[tuple[Part, FetchedBatch | FlussError | None]]:
+    def decode(self, parts: Sequence[Part]) -> list[tuple[Part, FetchedBatch | FlussError | None]]:
         """Each part's rows from its cursor's offset on, None for none, or what is wrong with it."""
         results: list[tuple[Part, FetchedBatch | FlussError | None]] = []
         for part in parts:
@@ -82,33 +141,49 @@ class BatchReader:
         return type(error)(f"Can't read {place}: {error.message}", error.error_code)
 
     def _decode(self, part: Part) -> FetchedBatch | None:
-        cursor, records, position, header = part
-        if self.pushed_fields is None:
+        cursor, records, position, header, projected = part
+        if not projected:
             verify_crc(records, position, header)
         skipped = max(0, cursor.start_offset - header.base_offset)
         end = header.next_offset if cursor.stop_offset is None else min(header.next_offset, cursor.stop_offset)
         count = end - header.base_offset - skipped
         if header.record_count == 0 or count <= 0:
             return None
-        plan = self._plans.get(header.schema_id)
-        if plan is None:
-            raise FlussError(f"schema {header.schema_id} is not known", ErrorCode.SCHEMA_NOT_EXIST)
-        change_types, on_wire = decode_changes(records, position, header, plan.on_wire)
+        plan = self._plan(header.schema_id, projected)
+        change_types, on_wire = self._rows(part, plan)
         fetched = FetchedBatch(
-            self._conform(plan, on_wire),
+            _conform(plan, on_wire),
             cursor.bucket,
             header.base_offset,
             header.last_offset,
             header.commit_timestamp_ms,
             change_types,
-        )
-        return fetched.slice(skipped, count)
+        ).slice(skipped, count)
+        if self._filter is None:
+            return fetched
+        return fetched.filter(_mask(self._filter, plan, on_wire.slice(skipped, count), self._info.schema))
 
-    def _conform(self, plan: _Plan, on_wire: pa.RecordBatch) -> pa.RecordBatch:
-        if plan.on_wire == self.schema:
-            return on_wire
-        arrays = [
-            pa.nulls(on_wire.num_rows, field.type) if place is None else on_wire.column(place)
-            for place, field in zip(plan.sources, self.schema, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+    def _rows(self, part: Part, plan: _Plan) -> tuple[bytes | None, pa.RecordBatch]:
+        if self.is_arrow:
+            return decode_changes(part.records, part.position, part.header, plan.on_wire)
+        return decode_rows(part.records, part.position, part.header, plan.written, log_format(self._info))
+
+
+def _conform(plan: _Plan, on_wire: pa.RecordBatch) -> pa.RecordBatch:
+    if plan.on_wire == plan.output:
+        return on_wire
+    arrays = [
+        pa.nulls(on_wire.num_rows, field.type) if place is None else on_wire.column(place)
+        for place, field in zip(plan.sources, plan.output, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=plan.output)
+
+
+def _mask(scan_filter: ScanFilter, plan: _Plan, on_wire: pa.RecordBatch, schema: Schema) -> pa.Array:
+    def column(index: int) -> pa.Array:
+        place = plan.filtered[index]
+        if place is not None:
+            return on_wire.column(place)
+        return pa.nulls(on_wire.num_rows, arrow_schema(schema).field(index).type)
+
+    return scan_filter.mask(column)

@@ -32,14 +32,18 @@ class BucketQueue:
         "failures",
         "in_flight",
         "info",
+        "partition",
+        "partition_id",
         "retry_at",
         "spent",
         "waiting",
         "writer_id",
     )
 
-    def __init__(self, info: TableInfo, bucket: int) -> None:
+    def __init__(self, info: TableInfo, bucket: int, partition: str | None = None) -> None:
         self.info = info
+        self.partition = partition
+        self.partition_id: int | None = None
         self.bucket = bucket
         self.waiting: deque[WireBatch] = deque()
         self.in_flight: list[WireBatch] = []
@@ -72,6 +76,23 @@ class BucketQueue:
             return False
         sequence = self._next_sequence if batch.sequence == NOT_NUMBERED else batch.sequence
         return (sequence - self.in_flight[0].sequence) & _SEQUENCE_MAX >= in_flight_max
+
+    def belongs_to(self, partition_id: int) -> bool:
+        """The partition has this id now; False while batches are under way to one that had the name before.
+
+        What was sent to a partition that is dropped is gone with it: all waiting batches start anew in the new one.
+        """
+        if partition_id == self.partition_id:
+            return True
+        if self.in_flight:
+            return False
+        for batch in self.waiting:
+            batch.writer_id = batch.sequence = NOT_NUMBERED
+            batch.in_doubt = False
+        self.writer_id = None
+        self.spent = False
+        self.partition_id = partition_id
+        return True
 
     def sent(self, writer_id: int | None) -> WireBatch:
         """The first waiting batch goes out, numbered if it has no number and `writer_id` is not None."""

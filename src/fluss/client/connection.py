@@ -18,13 +18,16 @@ from fluss.client import runtime
 from fluss.client.address import Address
 from fluss.client.answers import parse, parse_error
 from fluss.client.fetch_wire import records_position
-from fluss.model.errors import ConnectError, ErrorCode, FlussError, TimeoutError
+from fluss.client.sasl import Credentials, log_in
+from fluss.model.errors import ConnectError, CorruptDataError, ErrorCode, FlussError, TimeoutError
 from fluss.model.infos import ServerType
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api, Req, Resp
 
 CLIENT_NAME = "flussbett"
+LOGIN_SHARE = 0.9
+WRONG_PORT = "Is that the port of a Fluss server?"
 PENDING_REQUESTS_MAX = 10_000
 ARROW_ALIGNMENT_BYTES = 8
 _REQUEST_ID_MASK = 0x7FFFFFFF
@@ -65,21 +68,34 @@ class Connection(asyncio.BufferedProtocol):
         self._next_id = 0
 
     @classmethod
-    async def open(cls, address: Address, timeout_s: float, role: ServerType | None = None) -> Connection:
-        """Connect and shake hands; `role` is what the server must be, where it says what it is."""
+    async def open(
+        cls,
+        address: Address,
+        timeout_s: float,
+        role: ServerType | None = None,
+        credentials: Credentials | None = None,
+    ) -> Connection:
+        """Connect, shake hands and log in; `role` is what the server must be, where it says what it is."""
         loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        problem = f"No connection to {address} within {timeout_s:g} s."
         try:
             async with asyncio.timeout(timeout_s):
                 _, connection = await loop.create_connection(lambda: cls(address), address.host, address.port)
+                problem = f"{address} takes connections but said nothing within {timeout_s:g} s. {WRONG_PORT}"
                 try:
                     await connection._shake_hands(timeout_s, role)
+                    if credentials is not None:
+                        problem = f"{address} did not answer the login within {timeout_s:g} s."
+                        # Before the limit: its last answer says more than that time is over.
+                        await log_in(connection, credentials, LOGIN_SHARE * (deadline - loop.time()))
                 except BaseException:
                     connection.close()
                     raise
         except FlussError:
             raise
         except builtins.TimeoutError:
-            raise TimeoutError(f"No answer from {address} within {timeout_s:g} s.") from None
+            raise TimeoutError(problem) from None
         except OSError as error:
             raise ConnectError(f"Can't connect to {address}: {error.strerror or error}.") from error
         return connection
@@ -87,7 +103,12 @@ class Connection(asyncio.BufferedProtocol):
     async def _shake_hands(self, timeout_s: float, role: ServerType | None) -> None:
         hello = pb.ApiVersionsRequest(client_software_name=CLIENT_NAME, client_software_version=client_version())
         self.versions = {api_keys.API_VERSIONS.key: (0, 0)}
-        answer = await self.request(api_keys.API_VERSIONS, hello, timeout_s)
+        try:
+            answer = await self.request(api_keys.API_VERSIONS, hello, timeout_s)
+        except (ConnectError, TimeoutError, CorruptDataError) as error:
+            raise ConnectError(
+                f"{self.address} did not shake hands: {error.message.rstrip('.')}. {WRONG_PORT}"
+            ) from error
         self.versions = {item.api_key: (item.min_version, item.max_version) for item in answer.api_versions}
         actual = _SERVER_TYPES.get(answer.server_type)
         if role is not None and actual is not None and actual is not role:

@@ -10,12 +10,15 @@ from typing import NoReturn
 from fluss.client import runtime
 from fluss.client.address import parse_bootstrap
 from fluss.client.admin import AdminCore
+from fluss.client.embedded import EMBEDDED_HOST, embedded_server
 from fluss.client.metadata import Metadata
 from fluss.client.pool import ConnectionPool
 from fluss.client.retry import Backoff
+from fluss.client.sasl import Credentials
 from fluss.client.sender import Sender
 from fluss.client.table import TableCore
 from fluss.model.config import Config
+from fluss.model.endpoint import EMBEDDED_USER
 from fluss.model.errors import ErrorCode, FlussError, TimeoutError
 from fluss.model.paths import TablePath
 
@@ -26,15 +29,15 @@ class ClientCore:
     """Made by `connect`. Coroutines run on the I/O loop; `close_soon` may be called from any thread."""
 
     def __init__(self, config: Config) -> None:
-        _check_supported(config)
         self.config = config.copy()
         self.request_timeout_s: float = config.request_timeout_ms / 1000
         self._pid = runtime.process_id
         self._shutdown: asyncio.Task[None] | None = None
         self.closed = False
-        self.pool = ConnectionPool(config.connect_timeout_ms / 1000)
-        bootstrap = parse_bootstrap(config.bootstrap_servers)
-        self.metadata = Metadata(self.pool, bootstrap, self.request_timeout_s)
+        self.pool = ConnectionPool(config.connect_timeout_ms / 1000, Credentials.of(config))
+        embedded = embedded_server(config.bootstrap_servers)
+        bootstrap = [] if embedded is not None else parse_bootstrap(config.bootstrap_servers)
+        self.metadata = Metadata(self.pool, bootstrap, self.request_timeout_s, embedded)
         self.sender = Sender(self.config, self.metadata)
         self.admin = AdminCore(self)
 
@@ -51,6 +54,16 @@ class ClientCore:
         # Sockets belong to the loop: without this a client that is forgotten, not closed, would keep them open.
         weakref.finalize(client, _close_forgotten, client.pool, runtime.process_id).atexit = False
         return client
+
+    def reachable_config(self) -> Config:
+        """The settings with which other processes reach the same server; they never start one."""
+        config = self.config.copy()
+        endpoint = self.metadata.endpoint
+        if endpoint is not None:
+            config.bootstrap_servers = f"{EMBEDDED_HOST}:{endpoint.port}"
+            config.security_protocol = "sasl"
+            config.security_sasl_username, config.security_sasl_password = EMBEDDED_USER, endpoint.secret
+        return config
 
     def check_usable(self) -> None:
         """Raise when this client is closed or belongs to another process."""
@@ -115,11 +128,15 @@ class ClientCore:
         )
 
 
+async def resolve(config: Config) -> Config:
+    """The settings with which other processes reach the server of `config`; an embedded one is started if need be."""
+    client = await ClientCore.connect(config)
+    try:
+        return client.reachable_config()
+    finally:
+        await client.close()
+
+
 def _close_forgotten(pool: ConnectionPool, made_in: int) -> None:
     if made_in == runtime.process_id:
         runtime.call_soon(pool.close)
-
-
-def _check_supported(config: Config) -> None:
-    if config.security_protocol == "sasl":
-        raise FlussError("security.protocol=sasl is not supported yet; use a PLAINTEXT listener.")

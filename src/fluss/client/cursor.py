@@ -5,6 +5,7 @@ from __future__ import annotations
 from fluss.model.errors import FlussError
 from fluss.model.offsets import EARLIEST_OFFSET
 from fluss.model.paths import TableBucket
+from fluss.protocol import messages_pb2 as pb
 
 
 class Cursor:
@@ -15,6 +16,8 @@ class Cursor:
         "error",
         "fetch_offset",
         "position",
+        "remote",
+        "remote_failures",
         "start_offset",
         "stop_offset",
         "trouble",
@@ -29,6 +32,9 @@ class Cursor:
         """What the next request asks for."""
         self.position = start_offset
         """What the reader gets next."""
+        self.remote: pb.PbRemoteLogFetchInfo | None = None
+        """Files of the remote storage that are being read; the leader is not asked meanwhile."""
+        self.remote_failures = 0
         self.error: FlussError | None = None
         """Why reading can't go on."""
         self.trouble: FlussError | None = None
@@ -40,14 +46,34 @@ class Cursor:
         return self.bucket.partition_id, self.bucket.bucket
 
     @property
+    def wanted(self) -> bool:
+        """Whether the leader is to be asked for more."""
+        return self.error is None and self.remote is None and not self.fetched
+
+    @property
+    def fetched(self) -> bool:
+        """Whether a bounded read has asked for all it wants."""
+        return self._is_end(self.fetch_offset)
+
+    @property
     def finished(self) -> bool:
-        """Whether a bounded read has reached its end."""
+        """Whether the reader of a bounded read has got all it wants."""
+        return self._is_end(self.position)
+
+    def _is_end(self, offset: int) -> bool:
         if self.stop_offset is None:
             return False
-        return self.fetch_offset >= self.stop_offset or (self.fetch_offset == EARLIEST_OFFSET and self.stop_offset == 0)
+        return offset >= self.stop_offset or (offset == EARLIEST_OFFSET and self.stop_offset == 0)
 
     def in_trouble(self, error: FlussError, now: float) -> None:
         """A fetch failed; remember since when."""
         if self.trouble is None:
             self.trouble_since = now
         self.trouble = error
+
+    def failed(self, error: FlussError, now: float) -> None:
+        """Reading failed, for now or for good."""
+        if error.is_retriable:
+            self.in_trouble(error, now)
+        else:
+            self.error = error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import count, repeat
 
 import pyarrow as pa
@@ -23,16 +23,18 @@ def to_records(batches: Sequence[FetchedBatch]) -> ScanRecords:
             changes = repeat(ChangeType.AppendOnly)
         else:
             changes = map(_CHANGE_TYPES.__getitem__, fetched.change_types)  # type: ignore[assignment]
-        records = map(
-            ScanRecord, count(fetched.base_offset), repeat(fetched.timestamp_ms), changes, to_rows(fetched.batch)
-        )
+        offsets: Iterable[int] = count(fetched.base_offset) if fetched.offsets is None else fetched.offsets.to_pylist()
+        records = map(ScanRecord, offsets, repeat(fetched.timestamp_ms), changes, to_rows(fetched.batch))
         by_bucket.setdefault(fetched.bucket, []).extend(records)
     return ScanRecords(by_bucket)
 
 
 def to_table(batches: Sequence[FetchedBatch], schema: pa.Schema) -> pa.Table:
-    """Rows as one table; nothing is copied."""
-    return pa.Table.from_batches([fetched.batch for fetched in batches], schema=schema)
+    """Rows as one table; nothing is copied. Batches of other schemas are padded with null, and bring their columns."""
+    if all(fetched.batch.schema == schema for fetched in batches):
+        return pa.Table.from_batches([fetched.batch for fetched in batches], schema=schema)
+    tables = [schema.empty_table(), *(pa.Table.from_batches([fetched.batch]) for fetched in batches)]
+    return pa.concat_tables(tables, promote_options="default")
 
 
 def to_record_batches(batches: Sequence[FetchedBatch]) -> list[RecordBatch]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fluss.model.paths import TableBucket
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedBatch:
-    """Rows of one log batch, or a part of them, with their place in the log."""
+    """Rows of one log batch, or some of them, with their place in the log."""
 
     batch: pa.RecordBatch
     bucket: TableBucket
@@ -20,20 +21,50 @@ class FetchedBatch:
     timestamp_ms: int
     change_types: bytes | None
     """One byte per row; None when every row was appended."""
+    offsets: pa.Array | None = None
+    """Each row's offset where a filter has left gaps; None when they follow one another."""
 
     @property
     def row_count(self) -> int:
-        return self.last_offset - self.base_offset + 1
+        count: int = self.batch.num_rows
+        return count
 
     def slice(self, start: int, count: int) -> FetchedBatch:
         """Some of the rows; nothing is copied."""
         if start == 0 and count == self.row_count:
             return self
+        base_offset, last_offset = self.base_offset + start, self.base_offset + start + count - 1
+        offsets = None if self.offsets is None else self.offsets.slice(start, count)
+        if offsets is not None and count:
+            base_offset, last_offset = offsets[0].as_py(), offsets[-1].as_py()
         return FetchedBatch(
             self.batch.slice(start, count),
             self.bucket,
-            self.base_offset + start,
-            self.base_offset + start + count - 1,
+            base_offset,
+            last_offset,
             self.timestamp_ms,
             None if self.change_types is None else self.change_types[start : start + count],
+            offsets,
+        )
+
+    def filter(self, mask: pa.Array) -> FetchedBatch | None:
+        """The rows for which `mask` is true, None for none."""
+        count = mask.true_count
+        if count == 0:
+            return None
+        if count == self.row_count:
+            return self
+        offsets = pc.add(pc.indices_nonzero(mask).cast(pa.int64()), self.base_offset)
+        changes = self.change_types
+        if changes is not None:
+            kept = pa.Array.from_buffers(pa.uint8(), len(changes), [None, pa.py_buffer(changes)]).filter(mask)
+            changes = kept.buffers()[1].to_pybytes()[: len(kept)]
+        return FetchedBatch(
+            self.batch.filter(mask),
+            self.bucket,
+            offsets[0].as_py(),
+            offsets[-1].as_py(),
+            self.timestamp_ms,
+            changes,
+            offsets,
         )

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from fluss.client import runtime
 from fluss.client.answers import STALE_METADATA_CODES, server_error
-from fluss.client.batch_reader import BatchReader, Part
+from fluss.client.batch_reader import BatchReader, Part, Piece, Skip
 from fluss.client.cursor import Cursor
 from fluss.client.fetch_wire import BucketAnswer, parse_fetch_response
 from fluss.client.fetched import FetchedBatch
+from fluss.client.filtering import ScanFilter
 from fluss.client.offsets import CLIENT_FOLLOWER_ID, list_offsets
 from fluss.formats.log_batch import walk
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, InvalidRequestError
@@ -27,29 +29,43 @@ if TYPE_CHECKING:
 INLINE_DECODE_BYTES_MAX = 32 << 10
 
 
+class Fetch(NamedTuple):
+    """A request under way."""
+
+    answer: asyncio.Future[memoryview]
+    projected: bool
+
+
 class Fetcher:
     """Asks, and keeps cursors up to date. Runs on the I/O loop."""
 
-    def __init__(self, client: ClientCore, info: TableInfo, reader: BatchReader) -> None:
+    def __init__(
+        self, client: ClientCore, info: TableInfo, reader: BatchReader, scan_filter: ScanFilter | None = None
+    ) -> None:
         self._client = client
         self._info = info
         self._reader = reader
+        self._filter = scan_filter
+        self._pushes_projection = reader.pushed_fields is not None
         self._turn = 0
 
-    async def send(self, node: ServerNode, cursors: list[Cursor], *, wait: bool) -> asyncio.Future[memoryview]:
+    async def send(self, node: ServerNode, cursors: list[Cursor], min_bytes: int) -> Fetch:
         """Send a request for the cursors' offsets; the future has the answer's body."""
         config = self._client.config
-        wait_ms = config.scanner_log_fetch_wait_max_time_ms if wait else 0
+        wait_ms = config.scanner_log_fetch_wait_max_time_ms
         request = pb.FetchLogRequest(
-            follower_server_id=CLIENT_FOLLOWER_ID, max_bytes=config.scanner_log_fetch_max_bytes
+            follower_server_id=CLIENT_FOLLOWER_ID,
+            max_bytes=config.scanner_log_fetch_max_bytes,
+            max_wait_ms=wait_ms,
+            min_bytes=min_bytes,
         )
-        if wait:
-            request.max_wait_ms = wait_ms
-            request.min_bytes = config.scanner_log_fetch_min_bytes
-        table = request.tables_req.add(
-            table_id=self._info.table_id, projection_pushdown_enabled=self._reader.pushed_fields is not None
-        )
-        table.projected_fields.extend(self._reader.pushed_fields or ())
+        projected = self._pushes_projection
+        table = request.tables_req.add(table_id=self._info.table_id, projection_pushdown_enabled=projected)
+        if projected:
+            table.projected_fields.extend(self._reader.pushed_fields or ())
+        if self._filter is not None and self._filter.message is not None and self._reader.is_arrow:
+            table.filter_predicate.CopyFrom(self._filter.message)
+            table.filter_schema_id = self._info.schema_id
         # The first bucket always gets a whole batch; the turn gives every bucket that chance.
         self._turn += 1
         first = self._turn % len(cursors)
@@ -62,71 +78,85 @@ class Fetcher:
             )
         connection = await self._client.metadata.tablet(node, self._client.request_timeout_s)
         timeout_s = self._client.request_timeout_s + wait_ms / 1000
-        return connection.send(api_keys.FETCH_LOG, (request.SerializeToString(),), timeout_s)
+        return Fetch(connection.send(api_keys.FETCH_LOG, (request.SerializeToString(),), timeout_s), projected)
 
-    def receive(self, body: memoryview, node: ServerNode, cursors: list[Cursor]) -> tuple[list[Part], bool]:
+    def receive(self, fetch: Fetch, node: ServerNode, cursors: list[Cursor]) -> tuple[list[Piece], bool]:
         """Batches of an answer, cursors moved behind them; and whether metadata seems stale."""
         by_key = {cursor.key: cursor for cursor in cursors}
-        parts: list[Part] = []
+        pieces: list[Piece] = []
         stale = False
-        for answer in parse_fetch_response(body, node.address):
+        for answer in parse_fetch_response(fetch.answer.result(), node.address):
             partition_id = answer.item.partition_id if answer.item.HasField("partition_id") else None
             cursor = by_key.get((partition_id, answer.item.bucket_id))
             if cursor is None or answer.table_id != self._info.table_id:
                 continue
             if answer.item.error_code:
-                stale |= self._failed(cursor, answer)
-                continue
-            cursor.trouble = None
-            try:
-                self._walk(cursor, answer, parts)
-            except FlussError as error:
-                cursor.error = self._named(cursor, error)
-        return parts, stale
+                stale |= self._failed(cursor, answer, fetch.projected)
+            elif answer.item.HasField("remote_log_fetch_info"):
+                cursor.remote = answer.item.remote_log_fetch_info
+            else:
+                cursor.trouble = None
+                try:
+                    self._walk(cursor, answer, fetch.projected, pieces)
+                except FlussError as error:
+                    cursor.error = self.named(cursor, error)
+        return pieces, stale
 
-    def _walk(self, cursor: Cursor, answer: BucketAnswer, parts: list[Part]) -> None:
-        if answer.item.HasField("remote_log_fetch_info"):
-            raise FlussError("these offsets are in the cluster's remote storage, reading it is not supported yet")
-        if not answer.records and cursor.fetch_offset == EARLIEST_OFFSET and cursor.stop_offset is not None:
-            cursor.fetch_offset = cursor.stop_offset  # a bounded read of a log that holds nothing any more
+    def _walk(self, cursor: Cursor, answer: BucketAnswer, projected: bool, pieces: list[Piece]) -> None:
         for position, header in walk(answer.records):
-            if header.next_offset <= cursor.fetch_offset or cursor.finished:
+            if header.next_offset <= cursor.fetch_offset or cursor.fetched:
                 continue
-            parts.append(Part(cursor, answer.records, position, header))
+            pieces.append(Part(cursor, answer.records, position, header, projected))
             cursor.fetch_offset = header.next_offset
+        end = cursor.fetch_offset
+        if answer.item.HasField("filtered_end_offset"):
+            end = answer.item.filtered_end_offset
+        elif not answer.records and end == EARLIEST_OFFSET and cursor.stop_offset is not None:
+            end = cursor.stop_offset  # a bounded read of a log that holds nothing any more
+        if end > cursor.fetch_offset:
+            pieces.append(Skip(cursor, end))
+            cursor.fetch_offset = end
 
-    def _failed(self, cursor: Cursor, answer: BucketAnswer) -> bool:
+    def _failed(self, cursor: Cursor, answer: BucketAnswer, projected: bool) -> bool:
         error = server_error(answer.item.error_code, answer.item.error_message)
+        if error.error_code == ErrorCode.INVALID_COLUMN_PROJECTION and projected:
+            # Apache Fluss can't project a column that the schema of an older batch lacks: read on without its help.
+            self._pushes_projection = False
+            return False
         # A batch that is corrupt on the server's disk stays so, whatever the code means for writers.
         if error.is_retriable and not isinstance(error, CorruptDataError):
             cursor.in_trouble(error, time.monotonic())
         else:
-            cursor.error = self._named(cursor, error)
+            cursor.error = self.named(cursor, error)
         return error.error_code in STALE_METADATA_CODES
 
-    def _named(self, cursor: Cursor, error: FlussError) -> FlussError:
+    def named(self, cursor: Cursor, error: FlussError) -> FlussError:
+        """The error, with the place that could not be read."""
         place = f"bucket {cursor.bucket.bucket} of table {self._info.table_path} at offset {cursor.fetch_offset}"
         return type(error)(f"Can't read {place}: {error.message}", error.error_code)
 
-    async def decode(self, parts: list[Part]) -> list[tuple[Part, FetchedBatch | None]]:
+    async def decode(self, pieces: Sequence[Piece]) -> list[tuple[Piece, FetchedBatch | None]]:
         """Decode, beside the loop when there is much; a cursor whose batch is bad gets the error."""
+        parts = [piece for piece in pieces if isinstance(piece, Part)]
         try:
             await self._reader.learn(parts)
         except FlussError as error:
             for part in parts:
-                part.cursor.error = part.cursor.error or self._named(part.cursor, error)
+                part.cursor.error = part.cursor.error or self.named(part.cursor, error)
             return []
         size_bytes = sum(part.header.size_bytes for part in parts)
         if size_bytes <= INLINE_DECODE_BYTES_MAX:
             results = self._reader.decode(parts)
         else:
             results = await runtime.in_worker(self._reader.decode, parts)
-        good: list[tuple[Part, FetchedBatch | None]] = []
-        for part, result in results:
+        decoded = iter(results)
+        good: list[tuple[Piece, FetchedBatch | None]] = []
+        for piece in pieces:
+            result = next(decoded)[1] if isinstance(piece, Part) else None
             if isinstance(result, FlussError):
-                part.cursor.error = part.cursor.error or result
-            elif part.cursor.error is None:
-                good.append((part, result))
+                piece.cursor.error = piece.cursor.error or result
+            elif piece.cursor.error is None:
+                good.append((piece, result))
         return good
 
     async def explained(self, cursor: Cursor, error: FlussError) -> FlussError:

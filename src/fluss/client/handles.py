@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 from collections.abc import Callable
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from fluss.client import runtime
 from fluss.model.errors import FlussError, TimeoutError
@@ -15,7 +15,8 @@ class Source(Protocol):
     """Where rows come from."""
 
     def expedite(self) -> None: ...
-    def seen(self) -> None: ...
+    def seen(self, error: FlussError) -> None: ...
+    def error_of(self, start: int, stop: int) -> FlussError | None: ...
 
 
 class Outcome:
@@ -59,10 +60,44 @@ class Outcome:
     def check(self) -> None:
         """Raise when the rows have failed."""
         if self.error is not None:
-            self._source.seen()
-            # One exception per caller: a traceback grows with every raise of the same object.
-            own = type(self.error)(self.error.message, self.error.error_code)
-            raise own from self.error.__cause__
+            _raise(self._source, self.error)
+
+
+class RowsOutcome:
+    """How some of the rows that travel together fared, where rows of one partition may fail and others not."""
+
+    __slots__ = ("_outcome", "_source", "_start", "_stop", "awaited")
+
+    def __init__(self, source: Source, outcome: Outcome, start: int, stop: int) -> None:
+        self.awaited = False
+        self._source = source
+        self._outcome = outcome
+        self._start, self._stop = start, stop
+
+    @property
+    def done(self) -> bool:
+        return self._outcome.done
+
+    async def wait(self) -> None:
+        """Wait on the I/O loop; raises when the rows have failed. Unsent rows are sent soon."""
+        if not self.done:
+            self._source.expedite()
+            await self._outcome.settled()
+        self.check()
+
+    def check(self) -> None:
+        """Raise when the rows have failed."""
+        error = self._source.error_of(self._start, self._stop)
+        if error is not None:
+            _raise(self._source, error)
+
+
+def _raise(source: Source, error: FlussError) -> NoReturn:
+    source.seen(error)
+    # One exception per caller: a traceback grows with every raise of the same object.
+    own = type(error)(error.message, error.error_code)
+    own.__cause__ = error.__cause__
+    raise own
 
 
 class WriteHandle:
@@ -70,7 +105,7 @@ class WriteHandle:
 
     __slots__ = ("_outcomes",)
 
-    def __init__(self, *outcomes: Outcome) -> None:
+    def __init__(self, *outcomes: Outcome | RowsOutcome) -> None:
         self._outcomes = outcomes
 
     def done(self) -> bool:

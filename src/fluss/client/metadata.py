@@ -4,32 +4,72 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from fluss.client.address import Address
 from fluss.client.connection import Connection
+from fluss.client.embedded import EMBEDDED_HOST, EmbeddedServer
 from fluss.client.pool import ConnectionPool
 from fluss.client.retry import Backoff
-from fluss.client.views import ClusterView, TableView, address_of, table_view
-from fluss.model.errors import ConnectError, ErrorCode, FlussError, NotFoundError, TimeoutError
-from fluss.model.infos import ServerNode, ServerType
+from fluss.client.sasl import Credentials, login_missing
+from fluss.client.views import ClusterView, TableView, address_of, partition_info, set_path, set_spec, table_view
+from fluss.model.endpoint import EMBEDDED_USER, Endpoint
+from fluss.model.errors import (
+    AuthenticationError,
+    ConnectError,
+    ErrorCode,
+    FlussError,
+    NotFoundError,
+    TimeoutError,
+)
+from fluss.model.infos import PartitionInfo, ServerNode, ServerType
+from fluss.model.partitions import PartitionSpec
 from fluss.model.paths import TablePath
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 
 # One server that does not answer must not use up the time of the others.
 ONE_SERVER_S_MAX = 5.0
+# The first finds a stale endpoint file, the second one that leaves, the third starts a server.
+EMBEDDED_TRIES = 4
+
+
+class Watched:
+    """Partitions of a table that are asked for with it: by name (writers) and by id (scanners)."""
+
+    __slots__ = ("gone_ids", "ids", "names")
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.ids: set[int] = set()
+        self.gone_ids: set[int] = set()
+
+    def keep(self, existing: Iterable[PartitionInfo]) -> None:
+        """Forget those that do not exist."""
+        found = {partition.partition_id: partition.partition_name for partition in existing}
+        self.gone_ids |= self.ids - found.keys()
+        self.ids &= found.keys()
+        self.names &= set(found.values())
 
 
 class Metadata:
     """Shared by everything of one client. All methods run on the I/O loop."""
 
-    def __init__(self, pool: ConnectionPool, bootstrap: list[Address], request_timeout_s: float) -> None:
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        bootstrap: list[Address],
+        request_timeout_s: float,
+        embedded: EmbeddedServer | None = None,
+    ) -> None:
+        """With `embedded` the bootstrap list is empty: where that server is, is found out when it is first asked."""
         self._pool = pool
         self._bootstrap = bootstrap
+        self._embedded = embedded
+        self.endpoint: Endpoint | None = None
         self._timeout_s = request_timeout_s
         self._tables: dict[TablePath, TableView] = {}
-        self._partitions: dict[TablePath, set[int]] = {}
+        self._watched: dict[TablePath, Watched] = {}
         self._refreshing: dict[TablePath | None, asyncio.Task[None]] = {}
         self.cluster = ClusterView()
 
@@ -43,9 +83,29 @@ class Metadata:
         leader_id = None if view is None else view.leaders.get((partition_id, bucket))
         return None if leader_id is None else self.cluster.tablets.get(leader_id)
 
+    def partition_id(self, path: TablePath, name: str) -> int | None:
+        """The id of a partition, as far as known."""
+        view = self._tables.get(path)
+        return None if view is None else view.partitions.get(name)
+
+    def is_gone(self, path: TablePath, partition_id: int) -> bool:
+        """Whether a watched partition was found to be dropped."""
+        watched = self._watched.get(path)
+        return watched is not None and partition_id in watched.gone_ids
+
     def watch_partitions(self, path: TablePath, partition_ids: Iterable[int]) -> None:
         """Ask for these partitions, too, whenever the table is asked for."""
-        self._partitions.setdefault(path, set()).update(partition_ids)
+        self._watched.setdefault(path, Watched()).ids.update(partition_ids)
+
+    async def find_partitions(self, path: TablePath, names: Collection[str]) -> dict[str, int]:
+        """The ids of those of these partitions that exist; they are asked for with the table from now on."""
+        self._watched.setdefault(path, Watched()).names.update(names)
+        running = self._refreshing.get(path)
+        if running is not None:
+            await asyncio.wait([running])  # its request may have been made without these names
+        await self.refresh(path)
+        view = self._tables.get(path)
+        return {} if view is None else {name: view.partitions[name] for name in names if name in view.partitions}
 
     async def refresh(self, path: TablePath | None = None) -> None:
         """Ask the cluster about its servers and one table. Callers that come meanwhile share the answer."""
@@ -62,36 +122,68 @@ class Metadata:
             task.exception()
 
     async def _refresh(self, path: TablePath | None) -> None:
-        request = pb.MetadataRequest()
-        if path is not None:
-            request.table_path.add(database_name=path.database_name, table_name=path.table_name)
-            request.partitions_id.extend(sorted(self._partitions.get(path, ())))
         try:
-            answer = await self._ask_any(request)
+            answer = await self._ask_any(pb.MetadataRequest()) if path is None else await self._ask_table(path)
         except FlussError as error:
             if path is not None and isinstance(error, NotFoundError):
-                self._tables.pop(path, None)
+                self._forget(path)
             raise await self._explained(path, error) from error
         self.cluster = ClusterView.of(answer)
         if path is None:
             return
         view = table_view(answer, path)
         if view is None:
-            self._tables.pop(path, None)
+            self._forget(path)
             raise _no_table(path)
         self._tables[path] = view
+
+    def _forget(self, path: TablePath) -> None:
+        self._tables.pop(path, None)
+        self._watched.pop(path, None)
+
+    async def _ask_table(self, path: TablePath) -> pb.MetadataResponse:
+        """Ask for a table and its watched partitions; for one that was dropped a server refuses the whole question."""
+        for _ in range(2):
+            request = pb.MetadataRequest()
+            set_path(request.table_path.add(), path)
+            watched = self._watched.get(path)
+            if watched is not None:
+                request.partitions_id.extend(sorted(watched.ids))
+                for name in sorted(watched.names):
+                    item = request.partitions_path.add(partition_name=name)
+                    item.database_name, item.table_name = path.database_name, path.table_name
+            try:
+                return await self._ask_any(request)
+            except NotFoundError as error:
+                if error.error_code != ErrorCode.PARTITION_NOT_EXISTS or watched is None:
+                    raise
+            watched.keep(await self.list_partitions(path, self._timeout_s))
+        raise FlussError(
+            f"A partition of table {path} is not known to all servers yet.", ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION
+        )
+
+    async def list_partitions(
+        self, path: TablePath, timeout_s: float, spec: PartitionSpec | None = None
+    ) -> list[PartitionInfo]:
+        """The partitions of a table, or those with the values given."""
+        request = pb.ListPartitionInfosRequest()
+        set_path(request.table_path, path)
+        if spec is not None:
+            set_spec(request.partial_partition_spec, spec)
+        connection = await self.coordinator(timeout_s)
+        answer = await connection.request(api_keys.LIST_PARTITION_INFOS, request, timeout_s)
+        return list(map(partition_info, answer.partitions_info))
 
     async def _explained(self, path: TablePath | None, error: FlussError) -> FlussError:
         """A real 0.9.1 server says "unknown error" for a missing table; GetTableInfo says what it is."""
         if path is None or error.error_code != ErrorCode.UNKNOWN_SERVER_ERROR:
             return error
         request = pb.GetTableInfoRequest()
-        request.table_path.database_name = path.database_name
-        request.table_path.table_name = path.table_name
+        set_path(request.table_path, path)
         try:
             await (await self.coordinator(self._timeout_s)).request(api_keys.GET_TABLE_INFO, request, self._timeout_s)
         except NotFoundError:
-            self._tables.pop(path, None)
+            self._forget(path)
             return _no_table(path)
         except FlussError:
             return error
@@ -99,6 +191,19 @@ class Metadata:
         return FlussError(error.message, ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION)
 
     async def _ask_any(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
+        for tries_left in reversed(range(EMBEDDED_TRIES)):
+            try:
+                return await self._ask_known(request)
+            except (ConnectError, AuthenticationError):
+                if self._embedded is None or not tries_left:
+                    raise
+                self.endpoint = await self._embedded.find(self.endpoint)
+                self._bootstrap = [Address(EMBEDDED_HOST, self.endpoint.port)]
+                self._pool.credentials = Credentials(EMBEDDED_USER, self.endpoint.secret)
+                self.cluster = ClusterView()
+        raise AssertionError("unreachable")
+
+    async def _ask_known(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
         problems: list[FlussError] = []
         for address in self._candidates():
             try:
@@ -107,6 +212,9 @@ class Metadata:
                 return await connection.request(api_keys.METADATA, request, limit_s)
             except (ConnectError, TimeoutError) as error:
                 problems.append(error)
+            except AuthenticationError as error:
+                # The first request after connecting is this one: it shows that a login is missing.
+                raise (error if self._pool.credentials is not None else login_missing(address)) from error
         raise no_server(self._bootstrap, problems)
 
     def _candidates(self) -> list[Address]:
@@ -146,10 +254,10 @@ class Metadata:
 
 def no_server(bootstrap: list[Address], problems: list[FlussError]) -> ConnectError:
     """Nothing answered: say what was tried and what to do."""
-    details = "; ".join(dict.fromkeys(problem.message for problem in problems)) or "no address to try"
+    details = "; ".join(dict.fromkeys(problem.message.rstrip(".") for problem in problems)) or "no address to try"
     addresses = ", ".join(map(str, bootstrap))
     return ConnectError(
-        f"No Fluss server answers at {addresses} ({details}) "
+        f"No Fluss server answers at {addresses} ({details}). "
         "Check bootstrap.servers, and that a server runs there: `fluss server` starts one."
     )
 

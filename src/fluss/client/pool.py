@@ -6,6 +6,7 @@ import asyncio
 
 from fluss.client.address import Address
 from fluss.client.connection import Connection
+from fluss.client.sasl import Credentials
 from fluss.model.errors import FlussError
 from fluss.model.infos import ServerType
 
@@ -13,8 +14,9 @@ from fluss.model.infos import ServerType
 class ConnectionPool:
     """The open connections of one client."""
 
-    def __init__(self, connect_timeout_s: float) -> None:
+    def __init__(self, connect_timeout_s: float, credentials: Credentials | None = None) -> None:
         self._connect_timeout_s = connect_timeout_s
+        self.credentials = credentials
         self._open: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
         self._closed = False
@@ -46,7 +48,7 @@ class ConnectionPool:
             raise
 
     async def _connect(self, address: Address, role: ServerType | None, timeout_s: float) -> Connection:
-        connection = await Connection.open(address, timeout_s, role)
+        connection = await Connection.open(address, timeout_s, role, self.credentials)
         if self._closed:
             connection.close()
             raise FlussError("The client is closed.")

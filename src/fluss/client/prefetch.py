@@ -1,4 +1,4 @@
-"""Keeps fetches under way for a scanner: one per leader, the next while the reader handles the last."""
+"""Keeps fetches under way for a reader: one per leader, the next while the reader handles the last."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import asyncio
 import functools
 import time
 from collections import deque
+from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Any, NamedTuple
 
-from fluss.client.batch_reader import Part
+from fluss.client.batch_reader import Piece
 from fluss.client.cursor import Cursor
 from fluss.client.fetched import FetchedBatch
-from fluss.client.fetcher import Fetcher
+from fluss.client.fetcher import Fetch, Fetcher
 from fluss.client.metadata import Metadata
 from fluss.client.offsets import BucketKey
+from fluss.client.remote_log import RemoteLog
 from fluss.client.retry import pause_s
-from fluss.model.errors import ConnectError, FlussError
+from fluss.model.errors import ConnectError, ErrorCode, FlussError, NotFoundError
 from fluss.model.infos import ServerNode
-from fluss.model.paths import TablePath
+from fluss.model.paths import TableBucket, TablePath
 
 # A scanner that nobody polls stops asking, so that a forgotten one costs nothing.
 IDLE_S_MAX = 10.0
@@ -32,6 +35,14 @@ class Ready(NamedTuple):
     size_bytes: int
 
 
+def partition_gone(path: TablePath, bucket: TableBucket) -> NotFoundError:
+    """The partition of a bucket does not exist any more, or never has."""
+    return NotFoundError(
+        f"Table {path} has no partition with id {bucket.partition_id}; unsubscribe from it.",
+        ErrorCode.PARTITION_NOT_EXISTS,
+    )
+
+
 class Prefetcher:
     """Fills `ready` while somebody polls. Runs on the I/O loop; `cursors` may be changed from any thread."""
 
@@ -40,18 +51,23 @@ class Prefetcher:
         metadata: Metadata,
         path: TablePath,
         fetcher: Fetcher,
+        remote_log: RemoteLog,
         cursors: dict[BucketKey, Cursor],
         buffer_bytes_max: int,
+        min_bytes: int,
     ) -> None:
         self._metadata = metadata
         self._path = path
         self._fetcher = fetcher
+        self._remote_log = remote_log
         self._cursors = cursors
         self._buffer_bytes_max = buffer_bytes_max
+        self._min_bytes = min_bytes
         self._buffered_bytes = 0
         self._polled_at = 0.0
         self._ready: deque[Ready] = deque()
         self._loops: dict[int, asyncio.Task[None]] = {}
+        self._remote_reads: dict[Cursor, asyncio.Task[None]] = {}
         self._healing: asyncio.Task[None] | None = None
         self._failures = 0
         self._changed: asyncio.Future[None] | None = None
@@ -67,15 +83,22 @@ class Prefetcher:
         if self.closed:
             return
         for cursor in list(self._cursors.values()):
-            if cursor.error is not None:
+            if not cursor.wanted:
                 continue
             leader = self._metadata.leader(self._path, *cursor.key)
-            if leader is None:
+            if leader is None and self._is_gone(cursor):
+                cursor.error = partition_gone(self._path, cursor.bucket)
+                self._notify()
+            elif leader is None:
                 self._heal()
             elif leader.id not in self._loops:
                 task = asyncio.ensure_future(self._fetch_from(leader))
                 self._loops[leader.id] = task
                 task.add_done_callback(functools.partial(self._loop_ended, leader.id))
+
+    def _is_gone(self, cursor: Cursor) -> bool:
+        partition_id = cursor.bucket.partition_id
+        return partition_id is not None and self._metadata.is_gone(self._path, partition_id)
 
     def changed(self) -> None:
         """The subscription changed: do not wait for the answers under way."""
@@ -107,7 +130,7 @@ class Prefetcher:
     def close(self) -> None:
         """Stop all fetches."""
         self.closed = True
-        for task in [*self._loops.values(), *([self._healing] if self._healing else [])]:
+        for task in [*self._loops.values(), *self._remote_reads.values(), *([self._healing] if self._healing else [])]:
             task.cancel()
         self._ready.clear()
         self._notify()
@@ -144,7 +167,7 @@ class Prefetcher:
         result = []
         for cursor in list(self._cursors.values()):
             leader = self._metadata.leader(self._path, *cursor.key)
-            if leader is not None and leader.id == node_id and cursor.error is None:
+            if leader is not None and leader.id == node_id and cursor.wanted:
                 result.append(cursor)
         return result
 
@@ -158,14 +181,17 @@ class Prefetcher:
                 if self._buffered_bytes >= self._buffer_bytes_max:
                     await self._wait_for_room()
                     continue
-                body = await self._ask(node, cursors)
-                if body is None:
+                fetch = await self._ask(node, cursors)
+                if fetch is None:
                     continue
-                parts, _ = self._fetcher.receive(body, node, cursors)
+                pieces, _ = self._fetcher.receive(fetch, node, cursors)
                 if delivering is not None:
                     await delivering
-                delivering = asyncio.ensure_future(self._deliver(parts))
-                if any(cursor.trouble is not None for cursor in cursors):
+                delivering = asyncio.ensure_future(self._deliver(pieces))
+                for cursor in cursors:
+                    if cursor.remote is not None:
+                        self._start_remote(cursor, delivering)
+                if any(cursor.trouble is not None and cursor.remote is None for cursor in cursors):
                     self._heal()
                     return
                 self._failures = 0
@@ -175,39 +201,79 @@ class Prefetcher:
             if delivering is not None:
                 await delivering
 
-    async def _ask(self, node: ServerNode, cursors: list[Cursor]) -> memoryview | None:
+    async def _ask(self, node: ServerNode, cursors: list[Cursor]) -> Fetch | None:
         """One fetch; None when the subscription changed meanwhile and the answer is not waited for."""
         if self._changed is None or self._changed.done():
             self._changed = asyncio.get_running_loop().create_future()
         changed = self._changed
-        answer = await self._fetcher.send(node, cursors, wait=True)
+        fetch = await self._fetcher.send(node, cursors, self._min_bytes)
         for cursor in cursors:
             if isinstance(cursor.trouble, ConnectError):
                 cursor.trouble = None  # it is there again; another loss of the connection is a new trouble
         try:
-            waiting: list[asyncio.Future[Any]] = [answer, changed]
+            waiting: list[asyncio.Future[Any]] = [fetch.answer, changed]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if not answer.done():
-                answer.cancel()
-        return None if answer.cancelled() else answer.result()
+            if not fetch.answer.done():
+                fetch.answer.cancel()
+        if fetch.answer.cancelled():
+            return None
+        fetch.answer.result()  # raises here what went wrong
+        return fetch
 
-    async def _deliver(self, parts: list[Part]) -> None:
-        for part, fetched in await self._fetcher.decode(parts):
+    async def _deliver(self, pieces: Sequence[Piece]) -> None:
+        for piece, fetched in await self._fetcher.decode(pieces):
             size_bytes = fetched.batch.nbytes if fetched is not None else 0
-            self._ready.append(Ready(part.cursor, fetched, part.header.next_offset, size_bytes))
+            self._ready.append(Ready(piece.cursor, fetched, piece.next_offset, size_bytes))
             self._buffered_bytes += size_bytes
         self._notify()
 
     def _all_failed(self, node: ServerNode, error: FlussError) -> None:
-        now = time.monotonic()
         for cursor in self._cursors_of(node.id):
-            if error.is_retriable:
-                cursor.in_trouble(error, now)
-            else:
-                cursor.error = error
+            cursor.failed(error, time.monotonic())
         self._notify()
         self._heal()
+
+    # ---- remote segments ----
+
+    def _start_remote(self, cursor: Cursor, after: asyncio.Task[None]) -> None:
+        if cursor not in self._remote_reads:
+            task = asyncio.ensure_future(self._read_remote(cursor, after))
+            self._remote_reads[cursor] = task
+            task.add_done_callback(functools.partial(self._remote_ended, cursor))
+
+    async def _read_remote(self, cursor: Cursor, after: asyncio.Task[None]) -> None:
+        """Deliver what lies in remote files, behind what was fetched before; then the leader is asked again."""
+        await asyncio.wait([after])
+        if cursor.remote is None:
+            return
+        try:
+            async with aclosing(self._remote_log.read(cursor, cursor.remote)) as batches:
+                async for parts in batches:
+                    await self._deliver(parts)
+                    cursor.trouble, cursor.remote_failures = None, 0
+                    while self._buffered_bytes >= self._buffer_bytes_max and self._is_read(cursor):
+                        await self._wait_for_room()
+                    if cursor.error is not None or not self._is_read(cursor):
+                        return
+        except FlussError as error:
+            cursor.failed(self._fetcher.named(cursor, error), time.monotonic())
+            self._notify()
+            cursor.remote_failures += 1
+            await asyncio.sleep(pause_s(cursor.remote_failures))
+
+    def _is_read(self, cursor: Cursor) -> bool:
+        return self._cursors.get(cursor.key) is cursor and time.monotonic() - self._polled_at <= IDLE_S_MAX
+
+    def _remote_ended(self, cursor: Cursor, task: asyncio.Task[None]) -> None:
+        self._remote_reads.pop(cursor, None)
+        cursor.remote = None
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            cursor.error = FlussError(f"Reading table {self._path} failed unexpectedly: {problem!r}")
+        self._notify()
+        self.changed()
+        if self._healing is None:
+            self._go_on()
 
     def _heal(self) -> None:
         """Look for the leaders anew, after a pause that grows with every failure in a row."""
@@ -221,12 +287,8 @@ class Prefetcher:
         try:
             await self._metadata.refresh(self._path)
         except FlussError as error:
-            now = time.monotonic()
             for cursor in list(self._cursors.values()):
-                if error.is_retriable:
-                    cursor.in_trouble(error, now)
-                else:
-                    cursor.error = error
+                cursor.failed(error, time.monotonic())
             self._notify()
 
     def _healed(self, task: asyncio.Task[None]) -> None:

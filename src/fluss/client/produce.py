@@ -32,15 +32,15 @@ _RECORDS_TAG = bytes([pb.PbProduceLogBucketRequest.RECORDS_FIELD_NUMBER << 3 | 2
 
 
 def request_parts(
-    table_id: int, acks: int, timeout_ms: int, batches: Iterable[tuple[int, BytesLike, BytesLike]]
+    table_id: int, acks: int, timeout_ms: int, batches: Iterable[tuple[int | None, int, BytesLike, BytesLike]]
 ) -> list[BytesLike]:
-    """The body of a ProduceLog request for batches (bucket, header, payload), in parts."""
+    """The body of a ProduceLog request for batches (partition id, bucket, header, payload), in parts."""
     parts: list[BytesLike] = [
         pb.ProduceLogRequest(acks=acks, table_id=table_id, timeout_ms=timeout_ms).SerializeToString()
     ]
-    for bucket, header, payload in batches:
+    for partition_id, bucket, header, payload in batches:
         size_bytes = len(header) + len(payload)
-        head = pb.PbProduceLogBucketRequest(bucket_id=bucket).SerializePartialToString()
+        head = pb.PbProduceLogBucketRequest(partition_id=partition_id, bucket_id=bucket).SerializePartialToString()
         head += _RECORDS_TAG + encode_varint(size_bytes)
         parts += (_BUCKETS_REQ_TAG + encode_varint(len(head) + size_bytes) + head, header, payload)
     return parts

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from fluss.client import runtime
 from fluss.client.batch_reader import BatchReader
-from fluss.client.bounded_read import BoundedRead
 from fluss.client.cursor import Cursor
 from fluss.client.fetched import FetchedBatch
 from fluss.client.fetcher import Fetcher
+from fluss.client.filtering import ScanFilter
 from fluss.client.offsets import BucketKey, check_buckets, list_offsets
-from fluss.client.prefetch import Prefetcher, Ready
+from fluss.client.prefetch import partition_gone
+from fluss.client.reading import BoundedReading, Reading
+from fluss.client.remote_log import RemoteLog
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec
@@ -26,27 +27,37 @@ if TYPE_CHECKING:
 
 __all__ = ["FetchedBatch", "LogScannerCore"]
 
-BUFFERED_FETCHES_MAX = 2
-
 
 class LogScannerCore:
-    """Coroutines are for the I/O loop; `unsubscribe`, `positions` and `close` for any thread."""
+    """Coroutines are for the I/O loop; `unsubscribe`, `positions`, `batches_to_latest`, `close` for any thread."""
 
-    def __init__(self, client: ClientCore, info: TableInfo, projection: list[int] | None) -> None:
+    def __init__(
+        self,
+        client: ClientCore,
+        info: TableInfo,
+        projection: Sequence[int] | None = None,
+        scan_filter: ScanFilter | None = None,
+        *,
+        fixed_schema: bool = True,
+    ) -> None:
         self._client = client
         self._info = info
         self._pid = runtime.process_id
-        self._reader = BatchReader(client.admin, info, projection)
-        self._fetcher = Fetcher(client, info, self._reader)
-        self._cursors: dict[BucketKey, Cursor] = {}
-        self._closed = False
-        self._prefetcher = Prefetcher(
-            client.metadata,
+        self._reader = BatchReader(client.admin, info, projection, scan_filter, fixed_schema=fixed_schema)
+        self._fetcher = Fetcher(client, info, self._reader, scan_filter)
+        self._remote_log = RemoteLog(client)
+        self._reading = Reading(
+            client,
             info.table_path,
             self._fetcher,
-            self._cursors,
-            BUFFERED_FETCHES_MAX * client.config.scanner_log_fetch_max_bytes,
+            self._remote_log,
+            min_bytes=client.config.scanner_log_fetch_min_bytes,
         )
+        self._closed = False
+
+    @property
+    def info(self) -> TableInfo:
+        return self._info
 
     @property
     def table_path(self) -> TablePath:
@@ -72,10 +83,23 @@ class LogScannerCore:
         if partitions:
             self._client.metadata.watch_partitions(self.table_path, partitions)
             await self._client.metadata.refresh(self.table_path)
+            for key in offsets:
+                if key[0] is not None and self._client.metadata.is_gone(self.table_path, key[0]):
+                    raise partition_gone(self.table_path, self._bucket(key))
         latest = await self._latest([key for key, offset in offsets.items() if offset == LATEST_OFFSET])
         for key, offset in offsets.items():
-            self._cursors[key] = Cursor(self._bucket(key), latest.get(key, offset))
-        self._prefetcher.changed()
+            self._reading.cursors[key] = Cursor(self._bucket(key), latest.get(key, offset))
+        self._reading.changed()
+
+    async def subscribe_positions(self, positions: Mapping[TableBucket, int]) -> None:
+        """Go on from positions that a scanner of this table had."""
+        for bucket in positions:
+            if bucket.table_id != self._info.table_id:
+                raise InvalidRequestError(
+                    f"The positions are of the table with id {bucket.table_id}, but {self.table_path} has id "
+                    f"{self._info.table_id}: it is another table, or was dropped and created again."
+                )
+        await self.subscribe({(bucket.partition_id, bucket.bucket): offset for bucket, offset in positions.items()})
 
     async def _latest(self, keys: list[BucketKey]) -> dict[BucketKey, int]:
         if not keys:
@@ -88,78 +112,71 @@ class LogScannerCore:
 
     def unsubscribe(self, partition_id: int | None, bucket: int) -> None:
         """Stop reading a bucket; rows read ahead are dropped."""
-        self._cursors.pop((partition_id, bucket), None)
+        check_buckets(self._info, [(partition_id, bucket)])
+        self._reading.cursors.pop((partition_id, bucket), None)
 
     def positions(self) -> dict[TableBucket, int]:
         """The offset each bucket is read from next."""
-        return {cursor.bucket: cursor.position for cursor in list(self._cursors.values())}
+        return {cursor.bucket: cursor.position for cursor in list(self._reading.cursors.values())}
 
     async def poll_batches(self, timeout_ms: int, max_records: int | None = None) -> list[FetchedBatch]:
         """The next rows, at most `max_records`; waits for the first one up to the limit, then returns none."""
-        self._check_usable()
-        if not self._cursors:
-            raise InvalidRequestError(f"The scanner of table {self.table_path} has no bucket; call subscribe first.")
-        deadline = time.monotonic() + timeout_ms / 1000
-        while True:
-            self._prefetcher.start()
-            batches = self._take(max_records)
-            if batches:
-                return batches
-            await self._raise_trouble()
-            remaining_s = deadline - time.monotonic()
-            if remaining_s <= 0:
-                return []
-            await self._prefetcher.wait(remaining_s)
-            if self._closed:
-                return []
-
-    def _take(self, max_records: int | None) -> list[FetchedBatch]:
-        batches: list[FetchedBatch] = []
-        room = max_records
-        while room is None or room > 0:
-            item = self._prefetcher.take()
-            if item is None:
-                break
-            if item.fetched is None:
-                item.cursor.position = item.next_offset
-                continue
-            fetched, rest = item.fetched, None
-            if room is not None and fetched.row_count > room:
-                fetched, rest = fetched.slice(0, room), fetched.slice(room, fetched.row_count - room)
-                self._prefetcher.put_back(Ready(item.cursor, rest, item.next_offset, rest.batch.nbytes))
-            item.cursor.position = item.next_offset if rest is None else rest.base_offset
-            batches.append(fetched)
-            room = None if room is None else room - fetched.row_count
-        return batches
-
-    async def _raise_trouble(self) -> None:
-        """What can't be read, at every poll; what may pass, once in a while."""
-        now = time.monotonic()
-        for cursor in list(self._cursors.values()):
-            if cursor.error is not None:
-                raise await self._fetcher.explained(cursor, cursor.error)
-            if cursor.trouble is not None and now - cursor.trouble_since > self._client.request_timeout_s:
-                trouble, cursor.trouble = cursor.trouble, None
-                raise trouble
+        self._check_subscribed()
+        if timeout_ms < 0:
+            raise InvalidRequestError(f"timeout_ms must be 0 or more, not {timeout_ms}.")
+        return await self._reading.poll(timeout_ms / 1000, max_records)
 
     async def read_to_latest(self) -> list[FetchedBatch]:
-        """All rows from the subscribed offsets to the latest; does not move the position of polls."""
-        self._check_usable()
-        if not self._cursors:
-            raise InvalidRequestError(f"The scanner of table {self.table_path} has no bucket; call subscribe first.")
-        subscribed = list(self._cursors.values())
+        """All rows from the subscribed offsets to the latest, bucket by bucket; does not move the position of polls."""
+        reading = await self._bounded()
+        by_bucket: dict[TableBucket, list[FetchedBatch]] = {cursor.bucket: [] for cursor in reading.cursors.values()}
+        try:
+            while batches := await self._next(reading):
+                for fetched in batches:
+                    by_bucket[fetched.bucket].append(fetched)
+        finally:
+            reading.close()
+        return [fetched for batches in by_bucket.values() for fetched in batches]
+
+    def batches_to_latest(self) -> Iterator[pa.RecordBatch]:
+        """The rows that `read_to_latest` reads, one batch after the other as they come; blocks its caller."""
+        if not self._reader.fixed_schema:
+            raise InvalidRequestError(
+                "An Arrow reader has one schema for all its batches: leave out with_fixed_schema(False)."
+            )
+        return self._iterate(runtime.run(self._bounded()))
+
+    def _iterate(self, reading: BoundedReading) -> Iterator[pa.RecordBatch]:
+        try:
+            while batches := runtime.run(self._next(reading)):
+                for fetched in batches:
+                    yield fetched.batch
+        finally:
+            if self._pid == runtime.process_id:
+                runtime.call_soon(reading.close)
+
+    async def _bounded(self) -> BoundedReading:
+        self._check_subscribed()
+        subscribed = list(self._reading.cursors.values())
         latest = await self._latest([cursor.key for cursor in subscribed])
         cursors = [Cursor(cursor.bucket, cursor.start_offset, latest[cursor.key]) for cursor in subscribed]
-        read = BoundedRead(
-            self._client.metadata, self.table_path, self._fetcher, cursors, self._client.request_timeout_s
-        )
-        return await read.run()
+        return BoundedReading(self._client, self.table_path, self._fetcher, self._remote_log, cursors, min_bytes=1)
+
+    async def _next(self, reading: BoundedReading) -> list[FetchedBatch]:
+        self._check_usable()
+        return await reading.next()
 
     def close(self) -> None:
         """Stop reading; callable from any thread."""
         if not self._closed and self._pid == runtime.process_id:
             self._closed = True
-            runtime.call_soon(self._prefetcher.close)
+            runtime.call_soon(self._reading.close)
+            runtime.call_soon(self._remote_log.close)
+
+    def _check_subscribed(self) -> None:
+        self._check_usable()
+        if not self._reading.cursors:
+            raise InvalidRequestError(f"The scanner of table {self.table_path} has no bucket; call subscribe first.")
 
     def _check_usable(self) -> None:
         runtime.check_process(self._pid, "scanner")

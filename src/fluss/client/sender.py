@@ -15,6 +15,7 @@ from fluss.client.chunk import Chunk, WireBatch
 from fluss.client.connection import Connection
 from fluss.client.memory import BufferMemory
 from fluss.client.metadata import Metadata
+from fluss.client.partition_routing import PartitionFinder
 from fluss.client.produce import ACKS, DUPLICATE, LOST_SEQUENCE_CODES, REFUSAL_CODES, request_parts
 from fluss.client.tasks import KeyedTasks
 from fluss.client.writer_ids import WriterIds
@@ -49,7 +50,8 @@ class Sender:
         self._writers: weakref.WeakSet[AppendWriterCore] = weakref.WeakSet()
         self._submitted: deque[AppendWriterCore] = deque()
         self._woken = False
-        self._queues: dict[tuple[int, int], BucketQueue] = {}
+        self._partitions = PartitionFinder(metadata, config)
+        self._queues: dict[tuple[int, str | None, int], BucketQueue] = {}
         self._busy: set[BucketQueue] = set()  # queues with waiting batches
         self._tasks = KeyedTasks(on_end=self._pump)
         self._timer: asyncio.TimerHandle | None = None
@@ -88,14 +90,14 @@ class Sender:
             if self.closed:
                 chunk.error, chunk.prepared = _closed(), True
             elif chunk.size_bytes <= INLINE_CHUNK_BYTES_MAX:
-                writer.encoder.prepare(chunk, writer.split)
+                writer.encoder.prepare(chunk, writer.route)
                 chunk.prepared = True
             else:
                 self._tasks.start(chunk, self._prepare_aside, writer, chunk)
         self._distribute(writer)
 
     async def _prepare_aside(self, writer: AppendWriterCore, chunk: Chunk) -> None:
-        await runtime.in_worker(writer.encoder.prepare, chunk, writer.split)
+        await runtime.in_worker(writer.encoder.prepare, chunk, writer.route)
         chunk.prepared = True
         self._distribute(writer)
 
@@ -112,14 +114,15 @@ class Sender:
             chunk.unfinished = len(chunk.batches)
             self._release(chunk, chunk.reserved_bytes - sum(batch.size_bytes for batch in chunk.batches))
             for batch in chunk.batches:
-                queue = self._queue(writer.info, batch.bucket)
+                queue = self._queue(writer.info, batch.partition, batch.bucket)
                 queue.waiting.append(batch)
                 self._busy.add(queue)
 
-    def _queue(self, info: TableInfo, bucket: int) -> BucketQueue:
-        queue = self._queues.get((info.table_id, bucket))
+    def _queue(self, info: TableInfo, partition: str | None, bucket: int) -> BucketQueue:
+        key = (info.table_id, partition, bucket)
+        queue = self._queues.get(key)
         if queue is None:
-            queue = self._queues[info.table_id, bucket] = BucketQueue(info, bucket)
+            queue = self._queues[key] = BucketQueue(info, bucket, partition)
         return queue
 
     def _release(self, chunk: Chunk, size_bytes: int) -> None:
@@ -129,8 +132,10 @@ class Sender:
     def _finish(self, batch: WireBatch, error: FlussError | None) -> None:
         """A batch is stored or given up; its chunk is when all its batches are."""
         chunk = batch.chunk
-        if error is not None and chunk.error is None:
-            chunk.error = _named(error, batch.row_count, f"bucket {batch.bucket} of ", chunk.writer.table_path)
+        if error is not None and batch.partition not in chunk.failures:
+            named = _named(error, batch.row_count, _place(batch), chunk.writer.table_path)
+            chunk.failures[batch.partition] = named
+            chunk.error = chunk.error or named
         self._release(chunk, batch.size_bytes)
         chunk.unfinished -= 1
         if chunk.unfinished == 0:
@@ -185,9 +190,13 @@ class Sender:
         if self._idempotent and queue.writer_id is None and self._ids.current is None:
             self._tasks.start("writer id", self._renew_id, path)
             return None
-        leader = self._metadata.leader(path, None, queue.bucket)
+        partition_id = None if queue.partition is None else self._metadata.partition_id(path, queue.partition)
+        if partition_id is not None and not queue.belongs_to(partition_id):
+            return None
+        known = queue.partition is None or partition_id is not None
+        leader = self._metadata.leader(path, partition_id, queue.bucket) if known else None
         if leader is None:
-            self._tasks.start(path, self._find_leaders, path)
+            self._look_for_leaders(queue)
             return None
         connection = self._metadata.ready(leader)
         if connection is None:
@@ -214,7 +223,7 @@ class Sender:
             batches[0][0].info.table_id,
             self._acks,
             self._timeout_ms,
-            ((batch.bucket, batch.header, batch.payload) for _, batch in batches),
+            ((queue.partition_id, batch.bucket, batch.header, batch.payload) for queue, batch in batches),
         )
         try:
             future = connection.send(api_keys.PRODUCE_LOG, parts, timeout_s)
@@ -236,10 +245,13 @@ class Sender:
                 connection.close()
             self._all_failed(batches, error, sent=True)
         else:
-            results = {item.bucket_id: item for item in answer.buckets_resp}
+            results = {
+                (item.partition_id if item.HasField("partition_id") else None, item.bucket_id): item
+                for item in answer.buckets_resp
+            }
             now = time.monotonic()
             for queue, batch in batches:
-                item = results.get(batch.bucket)
+                item = results.get((queue.partition_id, batch.bucket))
                 if item is None:
                     self._failed(queue, batch, FlussError("the server's answer leaves the bucket out"), now)
                 elif item.error_code and item.error_code != DUPLICATE:
@@ -262,12 +274,12 @@ class Sender:
         """Try again where that may help, give up otherwise."""
         code = error.error_code
         self._busy.add(queue)
-        if code in STALE_METADATA_CODES:
-            path = queue.info.table_path
-            self._tasks.start(path, self._find_leaders, path)
+        dropped = code == ErrorCode.PARTITION_NOT_EXISTS  # there may be a new one of that name
+        if dropped or code in STALE_METADATA_CODES:
+            self._look_for_leaders(queue)
         if code in LOST_SEQUENCE_CODES and batch.sequence >= 0:
             queue.out_of_order(batch, now)
-        elif error.is_retriable and batch.attempts <= self._retries:
+        elif (error.is_retriable or dropped) and batch.attempts <= self._retries:
             queue.again(batch, now, in_doubt=sent and code not in REFUSAL_CODES)
         else:
             queue.failed(batch)
@@ -278,12 +290,13 @@ class Sender:
             queue.failed(batch)
             self._finish(batch, error)
 
-    def _give_up_table(self, path: TablePath, error: FlussError) -> None:
+    def _give_up_table(self, path: TablePath, error: FlussError, partition: str | None = None) -> None:
+        """Fail what waits for a table, or for one partition of it."""
         for queue in list(self._busy):
-            if queue.info.table_path == path:
+            if queue.info.table_path == path and partition in (None, queue.partition):
                 self._give_up(queue, error)
                 if isinstance(error, NotFoundError) and not queue.in_flight:
-                    self._queues.pop((queue.info.table_id, queue.bucket), None)
+                    self._queues.pop((queue.info.table_id, queue.partition, queue.bucket), None)
 
     # ---- background work ----
 
@@ -296,16 +309,38 @@ class Sender:
         elif not error.is_retriable:
             self._give_up_table(path, error)
 
+    def _look_for_leaders(self, queue: BucketQueue) -> None:
+        path = queue.info.table_path
+        if queue.partition is None:
+            self._tasks.start(path, self._find_leaders, path)
+        else:
+            self._tasks.start((path, queue.partition), self._find_partition, queue.info, queue.partition)
+
     async def _find_leaders(self, path: TablePath) -> None:
         error = await self._tasks.attempt(path, self._look(path))
         if error is not None and not error.is_retriable:
             self._give_up_table(path, error)
 
+    async def _find_partition(self, info: TableInfo, partition: str) -> None:
+        path = info.table_path
+        error = await self._tasks.attempt((path, partition), self._look_for_partition(info, partition))
+        if error is not None and not error.is_retriable:
+            self._give_up_table(path, error, partition)
+
     async def _look(self, path: TablePath) -> None:
         await self._metadata.refresh(path)
         view = self._metadata.table(path)
-        if view is not None and view.without_leader():
+        if view is not None and not view.info.is_partitioned() and view.without_leader():
             raise FlussError(f"Table {path} has no leader yet.", ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION)
+
+    async def _look_for_partition(self, info: TableInfo, partition: str) -> None:
+        partition_id = await self._partitions.find(info, partition)
+        view = self._metadata.table(info.table_path)
+        if view is not None and view.without_leader(partition_id):
+            raise FlussError(
+                f"Partition {partition!r} of table {info.table_path} has no leader yet.",
+                ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
+            )
 
     async def _connect(self, leader: ServerNode, path: TablePath) -> None:
         error = await self._tasks.attempt(leader, self._metadata.tablet(leader, self._timeout_ms / 1000))
@@ -358,6 +393,10 @@ class Sender:
 
 def _closed() -> FlussError:
     return FlussError("the connection was closed before they were acknowledged")
+
+
+def _place(batch: WireBatch) -> str:
+    return f"bucket {batch.bucket} of " + (f"partition {batch.partition!r} of " if batch.partition is not None else "")
 
 
 def _named(error: FlussError, row_count: int, bucket: str, path: TablePath) -> FlussError:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from fluss.client.append import AppendWriterCore
+from fluss.client.batch_reader import log_format
+from fluss.client.filtering import ScanFilter
+from fluss.client.limit_scan import LimitScanCore
+from fluss.client.offsets import check_buckets
 from fluss.client.scanner import LogScannerCore
 from fluss.model.arrow_types import arrow_schema
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.infos import TableInfo
-from fluss.model.table_options import LOG_FORMAT
+from fluss.model.paths import TableBucket
+from fluss.model.predicates import Predicate
 
 if TYPE_CHECKING:
     from fluss.client.core import ClientCore
@@ -33,17 +39,56 @@ class TableCore:
             raise InvalidRequestError(
                 f"Table {self.info.table_path} has a primary key: its rows are upserted, not appended."
             )
-        if self.info.is_partitioned():
-            raise InvalidRequestError(
-                f"Table {self.info.table_path} is partitioned; writing to it is not supported yet."
-            )
-        self._check_arrow("appending to it")
         return AppendWriterCore(self._client, self.info)
 
-    def log_scanner(self, projection: list[int] | None = None) -> LogScannerCore:
+    def log_scanner(
+        self,
+        projection: Sequence[int] | None = None,
+        predicate: Predicate | None = None,
+        *,
+        fixed_schema: bool = True,
+    ) -> LogScannerCore:
         """A reader of the table's log; `projection` has column indexes in the order wanted."""
         self._client.check_usable()
-        self._check_arrow("reading it")
+        self._check_projection(projection)
+        scan_filter = None if predicate is None else self.scan_filter(predicate)
+        return LogScannerCore(self._client, self.info, projection, scan_filter, fixed_schema=fixed_schema)
+
+    def limit_scan(self, bucket: TableBucket, limit: int, projection: Sequence[int] | None = None) -> LimitScanCore:
+        """A reader of a bucket's last rows."""
+        self._client.check_usable()
+        self._check_projection(projection)
+        if self.info.has_primary_key():
+            raise InvalidRequestError(
+                f"Table {self.info.table_path} has a primary key; limit scans of such tables are not supported yet."
+            )
+        self.check_batches("a limit scan")
+        if bucket.table_id != self.info.table_id:
+            raise InvalidRequestError(
+                f"The bucket is of the table with id {bucket.table_id}, but {self.info.table_path} has id "
+                f"{self.info.table_id}."
+            )
+        check_buckets(self.info, [(bucket.partition_id, bucket.bucket)])
+        return LimitScanCore(self._client, self.info, bucket, limit, projection)
+
+    def scan_filter(self, predicate: Predicate) -> ScanFilter:
+        """A filter checked against the table's columns."""
+        return ScanFilter(predicate, self.info.schema)
+
+    def check_batches(self, what: str) -> None:
+        """Raise unless the log is of Arrow batches, without change types beside them."""
+        if self.info.has_primary_key():
+            raise InvalidRequestError(
+                f"Table {self.info.table_path} has a primary key: its changes are read with create_log_scanner(), or "
+                "as Arrow batches with create_changelog_batch_scanner()."
+            )
+        if log_format(self.info) != LogFormat.ARROW:
+            raise InvalidRequestError(
+                f"Table {self.info.table_path} has the log format {log_format(self.info)}: {what} needs ARROW. "
+                "Read its records with create_log_scanner()."
+            )
+
+    def _check_projection(self, projection: Sequence[int] | None) -> None:
         count = len(self.info.schema.columns)
         for index in projection or ():
             if not 0 <= index < count:
@@ -51,11 +96,3 @@ class TableCore:
                     f"Column index {index} is not in the range 0 to {count - 1} of table {self.info.table_path}.",
                     ErrorCode.INVALID_COLUMN_PROJECTION,
                 )
-        return LogScannerCore(self._client, self.info, projection)
-
-    def _check_arrow(self, what: str) -> None:
-        log_format = self.info.properties.get(LOG_FORMAT, LogFormat.ARROW).upper()
-        if log_format != LogFormat.ARROW:
-            raise InvalidRequestError(
-                f"Table {self.info.table_path} has the log format {log_format}; {what} is not supported yet."
-            )

@@ -47,8 +47,10 @@ class KeyedTasks:
         else:
             self._failures.pop(key, None)
             return None
-        self._failures[key] = self._failures.get(key, 0) + 1
-        await asyncio.sleep(pause_s(self._failures[key]))
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        await asyncio.sleep(pause_s(failures))
+        if not problem.is_retriable:
+            self._failures.pop(key, None)  # nobody tries this again by itself
         return problem
 
     def stop(self) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from fluss.client.address import Address
 from fluss.model.descriptor import TableDescriptor
-from fluss.model.infos import ServerNode, ServerType, TableInfo
+from fluss.model.infos import PartitionInfo, ServerNode, ServerType, TableInfo
+from fluss.model.partitions import SEPARATOR, PartitionSpec
 from fluss.model.paths import TablePath
 from fluss.protocol import messages_pb2 as pb
 
@@ -37,6 +38,8 @@ class TableView:
 
     info: TableInfo
     leaders: dict[tuple[int | None, int], int]
+    partitions: dict[str, int] = field(default_factory=dict)
+    """Ids by name, of the partitions that were asked for."""
 
     def without_leader(self, partition_id: int | None = None) -> list[int]:
         """Buckets that have no leader yet."""
@@ -52,10 +55,12 @@ def table_view(answer: pb.MetadataResponse, path: TablePath) -> TableView | None
         return None
     info = table_info(path, item)
     leaders = _leaders(None, item.bucket_metadata)
+    partitions: dict[str, int] = {}
     for partition in answer.partition_metadata:
         if partition.table_id == item.table_id:
+            partitions[partition.partition_name] = partition.partition_id
             leaders |= _leaders(partition.partition_id, partition.bucket_metadata)
-    return TableView(info, leaders)
+    return TableView(info, leaders, partitions)
 
 
 def table_info(path: TablePath, item: pb.PbTableMetadata | pb.GetTableInfoResponse) -> TableInfo:
@@ -70,6 +75,24 @@ def table_info(path: TablePath, item: pb.PbTableMetadata | pb.GetTableInfoRespon
         created_time=item.created_time,
         modified_time=item.modified_time,
     )
+
+
+def partition_info(item: pb.PbPartitionInfo) -> PartitionInfo:
+    """A partition; its values come in the order of the table's partition columns."""
+    values = {pair.key: pair.value for pair in item.partition_spec.partition_key_values}
+    return PartitionInfo(item.partition_id, SEPARATOR.join(values.values()), PartitionSpec(values))
+
+
+def set_spec(target: pb.PbPartitionSpec, spec: PartitionSpec) -> None:
+    """Write a partition's values into a message; a spec without values is one, too."""
+    target.SetInParent()
+    for key, value in spec.get_spec_map().items():
+        target.partition_key_values.add(key=key, value=value)
+
+
+def set_path(target: pb.PbTablePath, path: TablePath) -> None:
+    """Write a table's path into a message."""
+    target.database_name, target.table_name = path.database_name, path.table_name
 
 
 def address_of(node: ServerNode) -> Address:

@@ -133,6 +133,9 @@ class Config:
         "How rows of a table without bucket key are spread.",
         choices=("sticky", "round_robin"),
     )
+    writer_dynamic_create_partition_enabled = Option(
+        "writer.dynamic-create-partition.enabled", False, "Create a partition when the first row for it is written."
+    )
     writer_enable_idempotence = Option("writer.enable-idempotence", True, "Store a retried batch once.")
     writer_max_inflight_requests_per_bucket = Option(
         "writer.max-inflight-requests-per-bucket", 5, "Batches under way per bucket.", low=1, high=5

@@ -153,6 +153,9 @@ class CorruptDataError(FlussError):
         super().__init__(message, error_code)
 
 
+for _class in (FlussError, *FlussError.__subclasses__()):
+    _class.__module__ = "fluss"  # where users find them, and what tracebacks should say
+
 _NOT_FOUND = (4, 7, 9, 36, 41, 53)
 _ALREADY_EXISTS = (6, 8, 42, 54)
 _INVALID = (5, 13, 15, 16, 17, 18, 19, 20, 34, 35, 37, 38, 39, 43, 45, 49, 56, 57)

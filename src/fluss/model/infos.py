@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from fluss.model.descriptor import DatabaseDescriptor, TableDescriptor
 from fluss.model.partitions import PartitionSpec
@@ -163,3 +164,27 @@ class LakeSnapshot:
     def get_table_buckets(self) -> list[TableBucket]:
         """All buckets of the snapshot."""
         return list(self.table_buckets_offset)
+
+
+class SchemaInfo(NamedTuple):
+    """One of a table's schemas; adding a column makes a new one."""
+
+    schema_id: int
+    schema: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class TableStats:
+    """How many rows a table or partition has."""
+
+    row_count: int
+    bucket_row_counts: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting of a cluster and where it comes from."""
+
+    key: str
+    value: str | None
+    source: str

@@ -111,7 +111,7 @@ class ScanRecords:
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """An Arrow batch with its place in the log."""
+    """An Arrow batch with its place in the log. A filter may have left out rows between its first and last offset."""
 
     batch: pa.RecordBatch
     bucket: TableBucket
@@ -121,3 +121,6 @@ class RecordBatch:
     @property
     def num_records(self) -> int:
         return int(self.batch.num_rows)
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
+        return self.batch.__arrow_c_array__(requested_schema)  # type: ignore[no-any-return]

@@ -8,12 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.buckets import RoundRobin, Sticky, split_by_bucket, splitter
+from fluss.client.buckets import RoundRobin, Sticky, bucket_splitter, split_by_index
 from fluss.client.chunk import pieces
-from fluss.formats.bucketing import BucketHash, buckets_for
+from fluss.formats.bucketing import BucketHash, assigner_for, buckets_for
 from fluss.model.config import Config
 from fluss.model.descriptor import TableDescriptor
-from fluss.model.errors import InvalidRequestError
 from fluss.model.infos import TableInfo
 from tests.unit.client.scripted import PATH, descriptor
 
@@ -37,7 +36,7 @@ def ids(parts: list[tuple[int, pa.RecordBatch]]) -> dict[int, list[int]]:
 def test_keyed_rows_go_where_the_hash_says_and_keep_their_order(variant: BucketHash) -> None:
     info = info_of(descriptor(7, ["id"]))
     batch = rows(1_000)
-    parts = splitter(info, Config({"bucket-hash": variant.value}))(batch)
+    parts = bucket_splitter(info, Config({"bucket-hash": variant.value}))(batch)
     expected: dict[int, list[int]] = {}
     key_column = [column for column in info.schema.columns if column.name == "id"]
     for number, bucket in enumerate(buckets_for(batch, key_column, 7, variant).to_pylist()):
@@ -47,13 +46,13 @@ def test_keyed_rows_go_where_the_hash_says_and_keep_their_order(variant: BucketH
 
 def test_the_two_hashes_differ() -> None:
     info, batch = info_of(descriptor(16, ["id"])), rows(1_000)
-    java, pyfluss = (ids(splitter(info, Config({"bucket-hash": name}))(batch)) for name in ("java", "pyfluss"))
+    java, pyfluss = (ids(bucket_splitter(info, Config({"bucket-hash": name}))(batch)) for name in ("java", "pyfluss"))
     assert java != pyfluss
 
 
 def test_one_bucket_takes_the_batch_as_it_is() -> None:
     batch = rows(3)
-    ((bucket, part),) = splitter(info_of(descriptor(1, ["id"])), Config())(batch)
+    ((bucket, part),) = bucket_splitter(info_of(descriptor(1, ["id"])), Config())(batch)
     assert bucket == 0
     assert part is batch
 
@@ -74,19 +73,28 @@ def test_round_robin_spreads_evenly_and_goes_on_where_it_stopped() -> None:
         for bucket, part in robin(rows(1)):
             counts[bucket] += part.num_rows
     assert set(counts.values()) == {2}
-    parts = robin(rows(10))
-    assert sorted(chain.from_iterable(ids(parts).values())) == list(range(10))
-    assert sorted(part.num_rows for _, part in parts) == [2, 2, 3, 3]
+    ((next_bucket, _),) = robin(rows(1))
+    parts = ids(robin(rows(10)))
+    assert parts == {(next_bucket + 1 + number) % 4: list(range(number, 10, 4)) for number in range(4)}
 
 
 def test_splitting_an_empty_batch_and_one_that_skips_buckets() -> None:
-    assert split_by_bucket(rows(0), pa.array([], pa.int32())) == []
-    assert ids(split_by_bucket(rows(4), pa.array([5, 0, 5, 0], pa.int32()))) == {0: [1, 3], 5: [0, 2]}
+    assert split_by_index(rows(0), pa.array([], pa.int32())) == []
+    assert ids(split_by_index(rows(4), pa.array([5, 0, 5, 0], pa.int32()))) == {0: [1, 3], 5: [0, 2]}
 
 
-def test_a_lake_table_with_keys_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="PAIMON"):
-        splitter(info_of(descriptor(4, ["id"], **{"table.datalake.format": "PAIMON"})), Config())
+@pytest.mark.parametrize("lake_format", ["PAIMON", "ICEBERG", "LANCE"])
+def test_lake_tables_have_their_format_s_buckets(lake_format: str) -> None:
+    info = info_of(descriptor(7, ["id"], **{"table.datalake.format": lake_format}))
+    key_column = [column for column in info.schema.columns if column.name == "id"]
+    assigner = assigner_for(key_column, 7, lake_format, BucketHash.JAVA)
+    expected: dict[int, list[int]] = {}
+    for number, bucket in enumerate(assigner.assign(rows(1_000)).to_pylist()):
+        expected.setdefault(bucket, []).append(number)
+    assert ids(bucket_splitter(info, Config())(rows(1_000))) == expected
+    assert (expected == ids(bucket_splitter(info_of(descriptor(7, ["id"])), Config())(rows(1_000)))) == (
+        lake_format == "LANCE"
+    )
 
 
 @pytest.mark.parametrize(("count", "size_bytes"), [(0, 100), (1, 1), (10, 1), (1_000, 100), (1_000, 10**9)])

@@ -13,7 +13,7 @@ from fluss.client.core import ClientCore
 from fluss.client.retry import PAUSE_MS_MAX, PAUSE_MS_MIN, Backoff, pause_s
 from fluss.client.runtime import run
 from fluss.model.config import Config
-from fluss.model.errors import ConnectError, FlussError, InvalidRequestError, NotFoundError, TimeoutError
+from fluss.model.errors import ConnectError, InvalidRequestError, NotFoundError, TimeoutError
 from fluss.model.paths import TablePath
 from fluss.protocol import messages_pb2 as pb
 from tests.unit.client.scripted import PATH, Refuse, ScriptedServer, Silence
@@ -38,11 +38,6 @@ def test_the_bootstrap_list_is_tried_one_by_one(server: ScriptedServer) -> None:
 def test_nobody_there_says_what_was_tried_and_what_to_do() -> None:
     with pytest.raises(ConnectError, match=r"127\.0\.0\.1:1.*fluss serve"):
         connect("127.0.0.1:1")
-
-
-def test_sasl_is_not_there_yet() -> None:
-    with pytest.raises(FlussError, match="not supported yet"):
-        connect("127.0.0.1:1", **{"security.protocol": "sasl"})
 
 
 def test_a_real_server_s_stack_trace_for_a_missing_table_becomes_not_found(server: ScriptedServer) -> None:

@@ -1,0 +1,116 @@
+"""The last rows of one bucket, in one request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from fluss.client import runtime
+from fluss.client.answers import STALE_METADATA_CODES, server_error
+from fluss.client.batch_reader import BatchReader, Part
+from fluss.client.cursor import Cursor
+from fluss.client.fetched import FetchedBatch
+from fluss.client.retry import Backoff
+from fluss.formats.log_batch import walk
+from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, TimeoutError
+from fluss.model.infos import TableInfo
+from fluss.model.paths import TableBucket
+from fluss.protocol import api_keys
+from fluss.protocol import messages_pb2 as pb
+
+if TYPE_CHECKING:
+    from fluss.client.core import ClientCore
+
+
+class LimitScanCore:
+    """One scan of one bucket. Coroutines are for the I/O loop."""
+
+    def __init__(
+        self, client: ClientCore, info: TableInfo, bucket: TableBucket, limit: int, projection: Sequence[int] | None
+    ) -> None:
+        self._client = client
+        self._info = info
+        self._limit = limit
+        self._reader = BatchReader(client.admin, info, projection)
+        self._pid = runtime.process_id
+        self._spent = False
+        self.bucket = bucket
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        return self._reader.schema
+
+    async def next_batch(self) -> FetchedBatch | None:
+        """The rows at the first call, None afterwards, also when the first has failed."""
+        runtime.check_process(self._pid, "scanner")
+        self._client.check_usable()
+        if self._spent:
+            return None
+        self._spent = True
+        batches = await self._decoded(memoryview(await self._ask()))
+        if not batches:
+            return FetchedBatch(_empty(self.arrow_schema), self.bucket, 0, -1, 0, None)
+        table = pa.Table.from_batches([fetched.batch for fetched in batches]).combine_chunks()
+        (batch,) = table.to_batches() or [_empty(self.arrow_schema)]
+        first, last = batches[0], batches[-1]
+        whole = FetchedBatch(batch, self.bucket, first.base_offset, last.last_offset, last.timestamp_ms, None)
+        surplus = max(0, whole.row_count - self._limit)
+        return whole.slice(surplus, whole.row_count - surplus)
+
+    async def _decoded(self, records: memoryview) -> list[FetchedBatch]:
+        cursor = Cursor(self.bucket, 0)
+        parts = [Part(cursor, records, position, header, projected=False) for position, header in walk(records)]
+        await self._reader.learn(parts)
+        batches: list[FetchedBatch] = []
+        for _, result in await runtime.in_worker(self._reader.decode, parts):
+            if isinstance(result, FlussError):
+                raise result
+            if result is not None:
+                batches.append(result)
+        return batches
+
+    async def _ask(self) -> bytes:
+        """The answer's records; asked again while the bucket's leader moves."""
+        metadata, path = self._client.metadata, self._info.table_path
+        partition_id, bucket = self.bucket.partition_id, self.bucket.bucket
+        if partition_id is not None:
+            metadata.watch_partitions(path, [partition_id])
+            await metadata.refresh(path)
+        request = pb.LimitScanRequest(
+            table_id=self._info.table_id, partition_id=partition_id, bucket_id=bucket, limit=self._limit
+        )
+        backoff = Backoff(self._client.request_timeout_s * 1000)
+        while True:
+            problem: FlussError = TimeoutError(f"Bucket {bucket} of table {path} has no leader.")
+            leader = metadata.leader(path, partition_id, bucket)
+            if leader is not None:
+                timeout_s = max(backoff.remaining_s, 0.001)
+                try:
+                    connection = await metadata.tablet(leader, timeout_s)
+                    answer = await connection.request(api_keys.LIMIT_SCAN, request, timeout_s)
+                    if not answer.error_code:
+                        return answer.records
+                    problem = self._explained(server_error(answer.error_code, answer.error_message))
+                except FlussError as error:
+                    problem = error
+            if leader is not None and problem.error_code not in STALE_METADATA_CODES:
+                raise problem
+            if not await backoff.pause():
+                raise problem
+            await metadata.refresh(path)
+
+    def _explained(self, error: FlussError) -> FlussError:
+        if error.error_code != ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
+            return error
+        return InvalidRequestError(
+            f"The last {self._limit} rows of bucket {self.bucket.bucket} of table {self._info.table_path} are partly "
+            "in the cluster's remote storage, which a limit scan of Apache Fluss does not read; use a smaller limit or "
+            "a log scanner.",
+            error.error_code,
+        )
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)

@@ -1,0 +1,140 @@
+"""Files of a cluster's remote storage, read in ranges through pyarrow's file systems."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import json
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from fluss.model.errors import ErrorCode, FlussError, TimeoutError
+from fluss.protocol import api_keys
+from fluss.protocol import messages_pb2 as pb
+
+if TYPE_CHECKING:
+    from fluss.client.core import ClientCore
+
+T = TypeVar("T")
+
+# A token is asked for anew when this part of its life is over.
+TOKEN_RENEWAL_RATIO = 0.8
+TOKEN_LIFE_S_MAX = 3600.0
+
+_LOCAL_SCHEMES = ("", "file")
+_S3_SCHEMES = ("s3", "s3a", "s3n", "oss")
+
+
+class _Access(NamedTuple):
+    filesystem: pafs.FileSystem
+    valid_until: float
+
+
+class RemoteFiles:
+    """Opens and reads files in its own threads. Coroutines are for the I/O loop."""
+
+    def __init__(self, client: ClientCore) -> None:
+        self._client = client
+        self._threads = ThreadPoolExecutor(
+            client.config.remote_file_download_thread_num, thread_name_prefix="fluss-remote"
+        )
+        self._accesses: dict[tuple[str, str], _Access] = {}
+
+    async def check_reachable(self, directory: str) -> None:
+        """Raise when it is a directory of the cluster's machines that is not there on this one."""
+        parts = urlsplit(directory)
+        if parts.scheme in _LOCAL_SCHEMES and not await self._in_thread(directory, os.path.isdir, parts.path):
+            raise FlussError(
+                f"the cluster has moved these rows to {directory}, a directory that this machine lacks; mount it here, "
+                "or give the cluster a remote.data.dir that both can reach"
+            )
+
+    async def open(self, uri: str) -> pa.NativeFile:
+        """A file for reading at any position."""
+        parts = urlsplit(uri)
+        filesystem = await self._filesystem(parts.scheme, parts.netloc, uri)
+        path = parts.path if parts.scheme in _LOCAL_SCHEMES else parts.netloc + parts.path
+        return await self._in_thread(uri, filesystem.open_input_file, path)
+
+    async def read(self, file: pa.NativeFile, uri: str, position: int, size_bytes: int) -> bytes:
+        """A range of a file."""
+        data: bytes = await self._in_thread(uri, file.read_at, size_bytes, position)
+        if len(data) < size_bytes:
+            raise _unreadable(uri, f"it ends at byte {position + len(data)}, {position + size_bytes} were announced")
+        return data
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _in_thread(self, uri: str, function: Callable[..., T], *args: Any) -> T:
+        timeout_s = self._client.request_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+        except builtins.TimeoutError:
+            raise TimeoutError(f"The remote storage did not deliver {uri} within {timeout_s:g} s.") from None
+        except (OSError, pa.ArrowException) as error:
+            raise _unreadable(uri, str(error) or repr(error)) from error
+
+    async def _filesystem(self, scheme: str, authority: str, uri: str) -> pafs.FileSystem:
+        access = self._accesses.get((scheme, authority))
+        if access is None or access.valid_until < time.monotonic():
+            access = await self._access(scheme, uri)
+            self._accesses[scheme, authority] = access
+        return access.filesystem
+
+    async def _access(self, scheme: str, uri: str) -> _Access:
+        if scheme in _LOCAL_SCHEMES:
+            return _Access(pafs.LocalFileSystem(), float("inf"))
+        timeout_s = self._client.request_timeout_s
+        connection = await self._client.metadata.coordinator(timeout_s)
+        request = pb.GetFileSystemSecurityTokenRequest()
+        token = await connection.request(api_keys.GET_FILE_SYSTEM_SECURITY_TOKEN, request, timeout_s)
+        life_s = TOKEN_LIFE_S_MAX
+        if token.HasField("expiration_time"):
+            life_s = min(life_s, token.expiration_time / 1000 - time.time())
+        filesystem = await self._in_thread(uri, filesystem_of, uri, token, timeout_s)
+        return _Access(filesystem, time.monotonic() + TOKEN_RENEWAL_RATIO * life_s)
+
+
+def filesystem_of(uri: str, token: pb.GetFileSystemSecurityTokenResponse, timeout_s: float) -> pafs.FileSystem:
+    """The file system that a URI belongs to, with the credentials that the cluster hands out."""
+    scheme = urlsplit(uri).scheme
+    if scheme in _S3_SCHEMES:
+        return pafs.S3FileSystem(**s3_options(token), connect_timeout=timeout_s, request_timeout=timeout_s)
+    filesystem, _ = pafs.FileSystem.from_uri(uri)
+    return filesystem
+
+
+def s3_options(token: pb.GetFileSystemSecurityTokenResponse) -> dict[str, Any]:
+    """What `S3FileSystem` takes; nothing is set that the cluster did not say."""
+    info = {item.key: item.value for item in token.addition_info}
+    endpoint = info.get("fs.s3a.endpoint") or info.get("fs.oss.endpoint") or ""
+    options: dict[str, Any] = {
+        "scheme": endpoint.split("://")[0] if "://" in endpoint else None,
+        "endpoint_override": endpoint.split("://")[-1],
+        "region": info.get("fs.s3a.endpoint.region") or info.get("fs.oss.region"),
+        "force_virtual_addressing": "fs.oss.endpoint" in info or info.get("fs.s3a.path.style.access") == "false",
+    }
+    if token.token:
+        credentials = json.loads(token.token)
+        options["access_key"] = credentials["access_key_id"]
+        options["secret_key"] = credentials["access_key_secret"]
+        options["session_token"] = credentials.get("security_token")
+    return {name: value for name, value in options.items() if value}
+
+
+def _unreadable(uri: str, reason: str) -> FlussError:
+    """A retriable error: the file may have been removed meanwhile, and the server knows where its rows are now."""
+    return FlussError(
+        f"can't read {uri} of the cluster's remote storage ({reason}); this machine must be able to reach it",
+        ErrorCode.STORAGE_EXCEPTION,
+    )

@@ -1,0 +1,84 @@
+"""Logging in with SASL PLAIN: user and password in one message, right after the handshake."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fluss.client.retry import Backoff
+from fluss.model.config import Config
+from fluss.model.errors import AuthenticationError, ErrorCode, FlussError, InvalidRequestError
+from fluss.protocol import api_keys
+from fluss.protocol import messages_pb2 as pb
+
+if TYPE_CHECKING:
+    from fluss.client.connection import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a client logs in with. The password is not part of its text."""
+
+    username: str
+    password: str = field(repr=False)
+    mechanism: str = "PLAIN"
+
+    @classmethod
+    def of(cls, config: Config) -> Credentials | None:
+        """The credentials of a configuration; None when it does not ask for a login."""
+        if config.security_protocol.lower() != "sasl":
+            return None
+        for option in (Config.security_sasl_username, Config.security_sasl_password):
+            value = getattr(config, option.name)
+            if not value or "\0" in value:
+                raise InvalidRequestError(
+                    f"security.protocol=sasl needs {option.key}, and no zero character in it.",
+                    ErrorCode.INVALID_CONFIG_EXCEPTION,
+                )
+        return cls(config.security_sasl_username, config.security_sasl_password, config.security_sasl_mechanism)
+
+    def token(self) -> bytes:
+        """The one message of PLAIN; the empty part before the first zero byte means "act as this user"."""
+        return b"\0" + self.username.encode() + b"\0" + self.password.encode()
+
+
+async def log_in(connection: Connection, credentials: Credentials, timeout_s: float) -> None:
+    """Log in, again and again while the server says that it can't check just now."""
+    backoff = Backoff(timeout_s * 1000)
+    request = pb.AuthenticateRequest(protocol=credentials.mechanism, token=credentials.token())
+    while True:
+        try:
+            # A real server answers with an empty challenge: PLAIN has nothing to say to it, the login is done.
+            await connection.request(api_keys.AUTHENTICATE, request, max(backoff.remaining_s, 0.001))
+        except FlussError as error:
+            later = error.error_code == ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION
+            if not later or not await backoff.pause():
+                raise _refused(connection, credentials, error) from error
+        else:
+            return
+
+
+def _refused(connection: Connection, credentials: Credentials, error: FlussError) -> FlussError:
+    if error.error_code == ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION:
+        return AuthenticationError(
+            f"The server at {connection.address} can't check the login of user {credentials.username!r} just now: "
+            f"{error.message.rstrip('.')}. Try again later.",
+            error.error_code,
+        )
+    if error.error_code not in (ErrorCode.AUTHENTICATE_EXCEPTION, ErrorCode.UNSUPPORTED_VERSION):
+        return error
+    return AuthenticationError(
+        f"The server at {connection.address} refused the login of user {credentials.username!r}: "
+        f"{error.message.rstrip('.')}. Check security.sasl.username and security.sasl.password; "
+        "security.protocol=PLAINTEXT is for a server without logins.",
+        ErrorCode.AUTHENTICATE_EXCEPTION,
+    )
+
+
+def login_missing(address: object) -> AuthenticationError:
+    """The server wants a login and none was configured."""
+    return AuthenticationError(
+        f"The server at {address} wants a login: set security.protocol=sasl, security.sasl.username and "
+        "security.sasl.password.",
+        ErrorCode.AUTHENTICATE_EXCEPTION,
+    )

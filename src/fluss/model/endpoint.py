@@ -1,0 +1,45 @@
+"""How a client finds the embedded server of a directory: a file that the server writes when it is ready."""
+
+from __future__ import annotations
+
+import json
+from typing import Final, NamedTuple
+
+from fluss.model.errors import ConnectError
+
+ENDPOINT_NAME: Final = "server.endpoint"
+ENDPOINT_VERSION: Final = 1
+EMBEDDED_LOCK_NAME: Final = "server.embedded.lock"
+LOG_NAME: Final = "server.log"
+EMBEDDED_USER: Final = "embedded"
+# Exit status of an embedded server that found another one on its directory: nothing is wrong, that one is to be used.
+EXIT_TAKEN: Final = 3
+_PID_MAX: Final = 2**31 - 1
+_PORT_MAX: Final = 65_535
+
+
+class Endpoint(NamedTuple):
+    """An embedded server; the secret is new at each start, so a port that others took over is noticed."""
+
+    pid: int
+    port: int
+    secret: str
+
+    def to_bytes(self) -> bytes:
+        return json.dumps({"version": ENDPOINT_VERSION, **self._asdict()}).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Endpoint | None:
+        """None for what is no endpoint, such as an empty file after a power loss."""
+        try:
+            content = json.loads(data)
+            version = content.pop("version")
+            if version != ENDPOINT_VERSION:
+                raise ConnectError(
+                    f"The embedded server was started by another version of flussbett (endpoint version {version}, not "
+                    f"{ENDPOINT_VERSION}); use the same version, or end the processes that use the directory."
+                )
+            endpoint = cls(int(content["pid"]), int(content["port"]), str(content["secret"]))
+            return endpoint if 0 < endpoint.pid <= _PID_MAX and 0 < endpoint.port <= _PORT_MAX else None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
