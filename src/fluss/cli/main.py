@@ -16,6 +16,7 @@ class LazyCommand(NamedTuple):
 
 COMMANDS: Final = {
     "server": LazyCommand("fluss.server.command", "server", "Serve tables from a directory."),
+    "user": LazyCommand("fluss.cli.user", "user", "Keep the file of users that may log in to a server."),
 }
 
 

@@ -7,14 +7,13 @@ raise.
 
 from __future__ import annotations
 
-from typing import Final
-
+from fluss.formats import kernel
 from fluss.formats.arrow_message import parse_record_batch_message
-from fluss.formats.log_batch import HEADER_SIZE_BYTES, MAGIC, BatchHeader, parse_header, payload_of, verify_crc
+from fluss.formats.log_batch import HEADER_SIZE_BYTES, BatchHeader, parse_header, payload_of, verify_crc
+from fluss.model.descriptor import LogFormat
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, InvalidRequestError
+from fluss.server.table_formats import log_format, schema_columns
 from fluss.storage.catalog import Catalog
-
-_MAGIC_AT: Final = 12
 
 
 def check_batch(records: memoryview, table_id: int, catalog: Catalog, batch_bytes_max: int) -> BatchHeader:
@@ -23,11 +22,6 @@ def check_batch(records: memoryview, table_id: int, catalog: Catalog, batch_byte
         raise InvalidRequestError(
             f"A batch may have {batch_bytes_max} bytes, not {len(records)}; write smaller batches.",
             ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
-        )
-    if len(records) > _MAGIC_AT and records[_MAGIC_AT] != MAGIC:
-        raise _refused(
-            f"batches of magic {records[_MAGIC_AT]} are not served, only of magic {MAGIC}; "
-            "leave out the table's statistics columns"
         )
     if len(records) < HEADER_SIZE_BYTES:
         raise _refused(f"a batch has at least {HEADER_SIZE_BYTES} bytes, not {len(records)}")
@@ -52,23 +46,33 @@ def check_batch(records: memoryview, table_id: int, catalog: Catalog, batch_byte
 def _check_content(records: memoryview, header: BatchHeader, table_id: int, catalog: Catalog) -> None:
     if not header.append_only:
         raise _refused("a log table takes append-only batches, without change types")
-    _check_schema_id(header.schema_id, table_id, catalog)
+    schema_json = _schema_json(header.schema_id, table_id, catalog)
     _, payload = payload_of(records, 0, header)
     if header.record_count == 0:
         if len(payload):
             raise _refused("a batch without records has no payload")
         return
+    entry = catalog.table_by_id(table_id)
+    if entry is None or log_format(entry.table_json) is LogFormat.ARROW:
+        _check_arrow(payload, header, schema_json)
+    elif not kernel.are_records_sound(payload, header.record_count):
+        raise _refused(f"its {len(payload)} bytes are not {header.record_count} appended records of rows")
+
+
+def _check_arrow(payload: memoryview, header: BatchHeader, schema_json: bytes) -> None:
     try:
         message = parse_record_batch_message(payload)
+        row_count, nodes = message.metadata.row_count, message.metadata.nodes
+        if row_count != header.record_count:
+            raise _refused(f"the batch announces {header.record_count} records, its Arrow payload has {row_count}")
+        schema_columns(schema_json).layout.check(row_count, nodes, message.decoded_sizes)
     except CorruptDataError as error:
         raise _refused(error.message) from None
-    if message.row_count != header.record_count:
-        raise _refused(f"the batch announces {header.record_count} records, its Arrow payload has {message.row_count}")
 
 
-def _check_schema_id(schema_id: int, table_id: int, catalog: Catalog) -> None:
+def _schema_json(schema_id: int, table_id: int, catalog: Catalog) -> bytes:
     try:
-        catalog.schema_json(table_id, schema_id)
+        return catalog.schema_json(table_id, schema_id)
     except FlussError:
         # Not the catalog's SCHEMA_NOT_EXIST, which clients answer by sending the batch again, for ever.
         raise InvalidRequestError(

@@ -14,7 +14,7 @@ import click
 from fluss.model.errors import FlussError
 from fluss.server.config import DURABILITIES, ServerConfig, load_config
 
-_LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 @click.command()
@@ -23,6 +23,9 @@ _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 @click.option("--port", type=click.IntRange(0, 65_535), help="Port to listen on, 0 for a free one.  [default: 9123]")
 @click.option("--advertise", metavar="HOST:PORT", help="Address told to clients.  [default: the one they reached]")
 @click.option("--durability", type=click.Choice(DURABILITIES), help="When a write counts as safe.  [default: fsync]")
+@click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Serve Prometheus metrics on this port.")
+@click.option("--metrics-host", help="Address for metrics.  [default: 127.0.0.1]")
+@click.option("--sasl-users", type=click.Path(path_type=Path), help="Users that may log in; see 'fluss user add'.")
 @click.option("--config", type=click.Path(path_type=Path), help="A fluss.toml with these keys and [limits].")
 def server(
     data_dir: Path | None,
@@ -30,6 +33,9 @@ def server(
     port: int | None,
     advertise: str | None,
     durability: str | None,
+    metrics_port: int | None,
+    metrics_host: str | None,
+    sasl_users: Path | None,
     config: Path | None,
 ) -> None:
     """Serve tables from a directory until SIGTERM or Ctrl-C.
@@ -37,8 +43,17 @@ def server(
     With --durability fsync a write is acknowledged when it is on disk; with os when the operating system has it, so
     that a power loss can take the last seconds.
     """
-    logging.basicConfig(format=_LOG_FORMAT, level=logging.INFO, stream=sys.stderr)
-    flags = {"data_dir": data_dir, "host": host, "port": port, "advertise": advertise, "durability": durability}
+    logging.basicConfig(format=LOG_FORMAT, level=logging.INFO, stream=sys.stderr)
+    flags = {
+        "data_dir": data_dir,
+        "host": host,
+        "port": port,
+        "advertise": advertise,
+        "durability": durability,
+        "metrics_port": metrics_port,
+        "metrics_host": metrics_host,
+        "sasl_users": sasl_users,
+    }
     try:
         run(load_config(config, flags))
     except (FlussError, OSError) as error:
@@ -48,8 +63,8 @@ def server(
 
 def run(config: ServerConfig) -> None:
     """Serve until a signal asks to stop."""
-    _raise_file_limit()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    raise_file_limit()
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(config))
 
 
@@ -68,7 +83,8 @@ async def _serve(config: ServerConfig) -> None:
     await running.stop()
 
 
-def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+def loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -77,7 +93,7 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def _raise_file_limit() -> None:
+def raise_file_limit() -> None:
     """Connections and segments are file descriptors: take as many as the system lets this process have."""
     try:
         import resource

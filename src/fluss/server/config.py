@@ -10,8 +10,11 @@ from typing import Any, Final, NamedTuple
 
 from fluss.model.descriptor import BUCKET_COUNT_MAX
 from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.model.table_options import DATALAKE_FORMATS
 from fluss.server.limits import Limits
+from fluss.storage.catalog import BUCKETS_MAX, PARTITIONS_PER_TABLE_MAX
 from fluss.storage.log import SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES_MAX
+from fluss.storage.retention import INTERVAL_MS, SIZE_KEY, UNLIMITED
 
 DURABILITIES: Final = ("fsync", "os")
 PORT_DEFAULT: Final = 9123
@@ -38,17 +41,38 @@ class ServerConfig:
     durability: str = "fsync"
     default_bucket_number: int = 1
     segment_size_bytes: int = SEGMENT_SIZE_BYTES
+    max_partition_num: int = PARTITIONS_PER_TABLE_MAX  # of one table
+    max_bucket_num: int = BUCKETS_MAX  # of all tables together
+    datalake_format: str | None = None  # stamped on new tables
+    retention_size_bytes: int = UNLIMITED  # per bucket; 0: everything is kept that is not too old
+    retention_interval_ms: int = INTERVAL_MS
+    disk_free_bytes_min: int | None = None  # None: by the size of segments
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None  # None: no metrics; 0: any free one
+    sasl_users: Path | None = None  # a users file; None: nobody needs to log in
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= _PORT_MAX:
-            raise _bad(f"port must be from 0 to {_PORT_MAX}, not {self.port}")
+        for key, port in (("port", self.port), ("metrics-port", self.metrics_port or 0)):
+            if not 0 <= port <= _PORT_MAX:
+                raise _bad(f"{key} must be from 0 to {_PORT_MAX}, not {port}")
         if self.durability not in DURABILITIES:
             raise _bad(f"durability must be one of {', '.join(DURABILITIES)}, not {self.durability!r}")
         if not 1 <= self.default_bucket_number <= BUCKET_COUNT_MAX:
             raise _bad(f"default.bucket.number must be from 1 to {BUCKET_COUNT_MAX}, not {self.default_bucket_number}")
         if not 1 <= self.segment_size_bytes <= SEGMENT_SIZE_BYTES_MAX:
             raise _bad(f"log.segment.file-size must be from 1 to {SEGMENT_SIZE_BYTES_MAX} bytes")
+        for key, number in (("max.partition.num", self.max_partition_num), ("max.bucket.num", self.max_bucket_num)):
+            if number < 1:
+                raise _bad(f"{key} must be at least 1, not {number}")
+        if self.datalake_format is not None and self.datalake_format.upper() not in DATALAKE_FORMATS:
+            raise _bad(f"datalake.format must be one of {', '.join(DATALAKE_FORMATS)}, not {self.datalake_format!r}")
+        if self.retention_size_bytes < 0:
+            raise _bad(f"{SIZE_KEY} must be a number of bytes, or 0 to keep everything")
+        if self.disk_free_bytes_min is not None and self.disk_free_bytes_min < 0:
+            raise _bad("disk.free-bytes-min must be a number of bytes, or 0 to let the disk fill up")
+        if self.retention_interval_ms < 1:
+            raise _bad("log.retention.check-interval-ms must be at least 1")
 
 
 # Key in fluss.toml, type of its value, field of ServerConfig.
@@ -60,6 +84,15 @@ _KEYS: Final[dict[str, tuple[type, str]]] = {
     "durability": (str, "durability"),
     "default.bucket.number": (int, "default_bucket_number"),
     "log.segment.file-size": (int, "segment_size_bytes"),
+    "max.partition.num": (int, "max_partition_num"),
+    "max.bucket.num": (int, "max_bucket_num"),
+    "datalake.format": (str, "datalake_format"),
+    SIZE_KEY: (int, "retention_size_bytes"),
+    "log.retention.check-interval-ms": (int, "retention_interval_ms"),
+    "disk.free-bytes-min": (int, "disk_free_bytes_min"),
+    "metrics-host": (str, "metrics_host"),
+    "metrics-port": (int, "metrics_port"),
+    "sasl-users": (str, "sasl_users"),
 }
 
 
@@ -69,9 +102,20 @@ def load_config(path: Path | None, flags: Mapping[str, Any]) -> ServerConfig:
     values.update((name, value) for name, value in flags.items() if value is not None)
     if isinstance(values.get("advertise"), str):
         values["advertise"] = parse_address(values["advertise"])
-    if "data_dir" in values:
-        values["data_dir"] = Path(values["data_dir"])
+    for name in ("data_dir", "sasl_users"):
+        if name in values:
+            values[name] = Path(values[name])
     return ServerConfig(**values)
+
+
+def effective_settings(config: ServerConfig) -> Iterator[tuple[str, str]]:
+    """Keys and values for everyone to see: nothing that says where files lie on the server."""
+    for key, (_, name) in _KEYS.items():
+        value = getattr(config, name)
+        if value is not None and not isinstance(value, Path):
+            yield key, str(value)
+    for item in fields(Limits):
+        yield _LIMITS + item.name, str(getattr(config.limits, item.name))
 
 
 def parse_address(text: str) -> Address:

@@ -37,8 +37,11 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, server: ServerContext, connections: Connections) -> None:
         self._server = server
         self._limits = server.limits
+        self._metrics = server.metrics
         self._connections = connections
         self._reader = frames.FrameReader(self._limits.frame_bytes_max, frames.REQUEST_HEADER_SIZE_BYTES - 4)
+        self._context: ConnectionContext | None = None
+        self._awaits_login = False
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
         self._session: Session | None = None
@@ -57,6 +60,10 @@ class Connection(asyncio.BufferedProtocol):
         """Whether no request is under way."""
         return self._session is None or self._session.idle
 
+    @property
+    def fetches_waiting(self) -> int:
+        return self._context.fetches_waiting if self._context is not None else 0
+
     # --- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -71,18 +78,23 @@ class Connection(asyncio.BufferedProtocol):
         if self._refusal is None:
             name = transport.get_extra_info("sockname")
             address = self._server.config.advertise or Address(name[0], name[1])
-            self._session = Session(ConnectionContext(self._server, address), self._send)
+            self._context = ConnectionContext(self._server, address, peer[0])
+            self._session = Session(self._context, self._send)
+            self._await_login()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return memoryview(_DISCARD) if self._discarding else self._reader.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._metrics.received_bytes += nbytes
         if _QUICKACK is not None and self._socket is not None:
             # The kernel forgets it after each read. Clients that send a frame in two writes without TCP_NODELAY would
             # wait 40 ms for our acknowledgement of the first.
             _set_option(self._socket, socket.IPPROTO_TCP, _QUICKACK)
         if self._discarding:
             return
+        if self._awaits_login:
+            self._await_login()
         try:
             received = self._reader.buffer_updated(nbytes)
         except frames.BadLengthError as error:
@@ -141,6 +153,13 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- requests
 
+    def _await_login(self) -> None:
+        """Until its client has logged in, a connection takes small frames only."""
+        assert self._context is not None
+        self._awaits_login = self._server.logins is not None and self._context.user is None
+        before_login = self._limits.frame_bytes_before_login_max
+        self._reader.frame_size_bytes_max = before_login if self._awaits_login else self._limits.frame_bytes_max
+
     def _receive(self, received: list[frames.Frame]) -> None:
         if received:
             self._release_frame()
@@ -177,6 +196,7 @@ class Connection(asyncio.BufferedProtocol):
     def _send(self, frame: list[Part]) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(frame)
+            self._metrics.sent_bytes += sum(map(len, frame))
         self._update_reading()
 
     # --- flow control

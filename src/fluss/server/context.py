@@ -7,8 +7,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeAlias
 
 from fluss.server.answers import Answer
+from fluss.server.auth import Logins
+from fluss.server.auto_partition import AutoPartitioner
 from fluss.server.budgets import RequestBudget, ResponseBudget
 from fluss.server.config import Address, ServerConfig
+from fluss.server.metrics import Metrics
 from fluss.storage.store import Storage
 
 
@@ -19,20 +22,24 @@ class ServerContext:
         self.config = config
         self.limits = config.limits
         self.storage = storage
+        self.auto_partitioner = AutoPartitioner(storage.catalog)
         self.loop = loop
         self.request_budget = RequestBudget(config.limits.request_bytes_total_max)
         self.response_budget = ResponseBudget(config.limits.response_bytes_total_max)
-        self.projection_slots = asyncio.Semaphore(config.limits.projections_max)
+        self.metrics = Metrics()
+        self.logins: Logins | None = None  # None: nobody needs to log in
 
 
 class ConnectionContext:
     """What the requests of one connection share."""
 
-    def __init__(self, server: ServerContext, address: Address) -> None:
+    def __init__(self, server: ServerContext, address: Address, peer_host: str) -> None:
         self.server = server
         self.limits = server.limits
         self.storage = server.storage
         self.address = address  # where clients find this server
+        self.peer_host = peer_host
+        self.user: str | None = None  # once logged in
         self.fetches = 0  # answered so far
         self.fetches_waiting = 0
 
@@ -70,5 +77,5 @@ class Aside(Protocol):
 
 
 # A coroutine is awaited before the connection's next request begins.
-Handled: TypeAlias = Answer | Aside | Coroutine[Any, Any, Answer]
+Handled: TypeAlias = Answer | Aside | Coroutine[Any, Any, Answer | Aside]
 Handler: TypeAlias = Callable[[ConnectionContext, Any], Handled]

@@ -10,17 +10,39 @@ from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.protocol import api_keys
 from fluss.protocol.frames import Request
 from fluss.server.context import ConnectionContext, Handled, Handler
-from fluss.server.handlers import connection, databases, fetch, offsets, produce, tables
+from fluss.server.handlers import (
+    authenticate,
+    cluster,
+    connection,
+    databases,
+    fetch,
+    lake,
+    limit_scan,
+    offsets,
+    partitions,
+    produce,
+    stats,
+    tables,
+)
 from fluss.server.malformed import unreadable
 
 HANDLERS: Final[dict[int, Handler]] = {
+    **authenticate.HANDLERS,
+    **cluster.HANDLERS,
     **connection.HANDLERS,
     **databases.HANDLERS,
     **tables.HANDLERS,
+    **partitions.HANDLERS,
     **fetch.HANDLERS,
+    **limit_scan.HANDLERS,
+    **lake.HANDLERS,
     **offsets.HANDLERS,
+    **stats.HANDLERS,
     api_keys.INIT_WRITER.key: produce.init_writer,
 }
+
+# Not done while the disk is nearly full; appends are checked by the logs.
+_NEEDS_DISK: Final = frozenset({api_keys.CREATE_TABLE.key, api_keys.CREATE_PARTITION.key})
 
 
 def dispatch(context: ConnectionContext, request: Request) -> Handled:
@@ -36,6 +58,9 @@ def dispatch(context: ConnectionContext, request: Request) -> Handled:
             f"This server serves {api.name} in versions 0 to {api.version_max}, not in version {request.api_version}.",
             ErrorCode.UNSUPPORTED_VERSION,
         )
+    context.server.metrics.requests[api.key] += 1
+    if api.needs_login:
+        authenticate.check_login(context, api.name)
     if api is api_keys.PRODUCE_LOG:
         # Parsed by hand: its records stay where the socket put them.
         return produce.produce_log(context, request.body)
@@ -44,6 +69,8 @@ def dispatch(context: ConnectionContext, request: Request) -> Handled:
             f"A {api.name} request may have {context.limits.control_request_bytes_max} bytes, not {len(request.body)}.",
             ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
         )
+    if api.key in _NEEDS_DISK:
+        context.storage.disk_guard.admit()
     return HANDLERS[api.key](context, _parse(api, request.body))
 
 

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from fluss.model.errors import ErrorCode, FlussError, error_from_code
 from fluss.model.paths import TableBucket
 from fluss.protocol import messages_pb2 as pb
+from fluss.server.answers import Part
+from fluss.server.batch_picker import BATCHES_PER_FETCH_MAX, BatchPicker
 from fluss.server.context import ConnectionContext
+from fluss.server.filtering import BatchFilter
 from fluss.server.projection import Projection
-from fluss.storage.log import BucketLog
+from fluss.storage.log import BucketLog, LogPosition
 from fluss.storage.store import Storage
 
 LOG_START_OFFSET: Final = -2
+
+
+@dataclass(slots=True)
+class Allowance:
+    """What one fetch may still read, and look at, on its turn of the loop."""
+
+    size_bytes: int
+    batches: int = BATCHES_PER_FETCH_MAX
+    anything: bool = False  # was read so far
+
+    @property
+    def is_spent(self) -> bool:
+        """The first batch of a response may break its limit, no other one."""
+        return self.batches <= 0 or (self.anything and self.size_bytes <= 0)
 
 
 @dataclass(slots=True)
@@ -24,28 +42,85 @@ class BucketFetch:
     bucket: TableBucket
     fetch_offset: int
     bytes_max: int
-    projection: Projection | None = None
+    picker: BatchPicker | None = None
+    kept_end_offset: int = -1  # the batch that ends there is sent whatever the filter says
     error: Exception | None = None
     high_watermark: int = 0
     log_start_offset: int = 0
-    records: bytes = b""
+    parts: list[Part] = field(default_factory=list)
+    size_bytes: int = 0
+    filtered_end_offset: int | None = None
+    _position: LogPosition | None = None
 
     def start_offset(self, log: BucketLog) -> int:
         """The offset to read from."""
         return log.log_start_offset if self.fetch_offset == LOG_START_OFFSET else self.fetch_offset
 
-    def read(self, storage: Storage, bytes_max: int) -> None:
+    def read(self, storage: Storage, allowance: Allowance) -> None:
         """Read at least one batch if there is one."""
         log = storage.bucket(self.bucket)
-        self.records = log.read(self.start_offset(log), max(0, min(self.bytes_max, bytes_max)))
         self.high_watermark = log.high_watermark
         self.log_start_offset = log.log_start_offset
+        if allowance.is_spent:
+            return
+        if self.picker is not None:
+            self._read_picked(log, self.picker, allowance)
+            return
+        records = log.read(self.start_offset(log), self._read_bytes_max(allowance))
+        self.parts, self.size_bytes = [records] if records else [], len(records)
+        allowance.size_bytes -= len(records)
 
-    def available(self, storage: Storage) -> bool:
-        """Whether there is something to read, or reading is an error."""
+    def _read_picked(self, log: BucketLog, picker: BatchPicker, allowance: Allowance) -> None:
+        """Read on while everything is filtered out, within what one fetch may do."""
+        offset = self.start_offset(log)
+        while not self.parts and allowance.batches > 0:
+            try:
+                data = log.read(offset, self._read_bytes_max(allowance))
+                picked = picker.pick(data, self._read_bytes_max(allowance), allowance.batches, self.kept_end_offset)
+            except FlussError:
+                if self.filtered_end_offset is None:
+                    raise
+                # The client goes on from there, and is told then.
+                return
+            allowance.size_bytes -= len(data)
+            allowance.batches -= picked.cost
+            self.parts, self.size_bytes = picked.parts, picked.size_bytes
+            if not data:
+                return
+            self.filtered_end_offset = picked.filtered_end_offset
+            if picked.filtered_end_offset is None or allowance.size_bytes <= 0:
+                return
+            offset = picked.filtered_end_offset
+
+    def keep_last_batch(self, storage: Storage) -> None:
+        """Filter out no batch that ends at the present end.
+
+        pyfluss knows that it has read up to an offset only from a batch that reaches it, and would wait for ever.
+        """
+        with suppress(FlussError):  # reading will tell it
+            self.kept_end_offset = storage.bucket(self.bucket).high_watermark
+
+    def _read_bytes_max(self, allowance: Allowance) -> int:
+        return max(0, min(self.bytes_max, allowance.size_bytes))
+
+    def forget(self) -> None:
+        """Give nothing this time."""
+        self.parts, self.size_bytes, self.filtered_end_offset = [], 0, None
+
+    def available_bytes(self, storage: Storage, wanted_bytes: int) -> int:
+        """How much there is to read, at least when it is less than wanted."""
         log = storage.bucket(self.bucket)
         offset = self.start_offset(log)
-        return offset < log.high_watermark or offset > log.log_end_offset
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            # Reading will tell the error.
+            return wanted_bytes
+        if offset >= log.high_watermark:
+            return 0
+        if wanted_bytes <= 1:
+            return 1
+        if self._position is None:
+            self._position = log.locate(offset)
+        return log.bytes_behind(self._position)
 
 
 @dataclass(slots=True)
@@ -69,7 +144,7 @@ class FetchPlan:
                 )
                 for item in table.buckets_req
             ]
-            plan._project(table, buckets)
+            plan._select(table, buckets)
             plan.tables.append((table.table_id, buckets))
         return plan
 
@@ -77,11 +152,6 @@ class FetchPlan:
     def buckets(self) -> Iterator[BucketFetch]:
         """Every bucket."""
         return (fetch for _, buckets in self.tables for fetch in buckets)
-
-    @property
-    def needs_projection(self) -> bool:
-        """Whether what was read must be changed before it is sent."""
-        return any(fetch.projection is not None for fetch in self.buckets)
 
     def is_ready(self, min_bytes: int, *, patient: bool) -> bool:
         """Whether there is enough to answer, or an error to tell.
@@ -93,14 +163,7 @@ class FetchPlan:
             try:
                 if fetch.error is not None:
                     raise fetch.error
-                if not fetch.available(self.storage):
-                    continue
-                if min_bytes > 1:
-                    fetch.read(self.storage, min_bytes)
-                    total_bytes += len(fetch.records)
-                    fetch.records = b""
-                else:
-                    total_bytes += 1
+                total_bytes += fetch.available_bytes(self.storage, min_bytes)
             except FlussError as error:
                 if not (patient and error.is_retriable):
                     return True
@@ -111,32 +174,22 @@ class FetchPlan:
     def read(self, allowance_bytes: int, first: int) -> None:
         """Read every bucket within the size limits, beginning with number `first` so that each one gets its turn."""
         buckets = list(self.buckets)
-        left_bytes = min(self.bytes_max, allowance_bytes)
-        anything = False
+        allowance = Allowance(min(self.bytes_max, allowance_bytes))
         for number in range(len(buckets)):
             fetch = buckets[(first + number) % len(buckets)]
             if fetch.error is not None:
                 continue
+            left_bytes = allowance.size_bytes
             try:
-                fetch.read(self.storage, left_bytes)
+                fetch.read(self.storage, allowance)
             except Exception as error:
                 fetch.error = error
                 continue
-            if anything and len(fetch.records) > left_bytes:
-                # Only the first batch of a response may break the limit; this one comes next time.
-                fetch.records = b""
-            anything = anything or bool(fetch.records)
-            left_bytes = max(0, left_bytes - len(fetch.records))
-
-    def project(self) -> None:
-        """Pick the columns asked for; meant for a worker thread."""
-        for fetch in self.buckets:
-            if fetch.projection is None or not fetch.records:
-                continue
-            try:
-                fetch.records = fetch.projection.apply(fetch.records)
-            except Exception as error:
-                fetch.error = error
+            if allowance.anything and fetch.size_bytes > left_bytes:
+                # It comes next time.
+                fetch.forget()
+                allowance.size_bytes = left_bytes
+            allowance.anything = allowance.anything or bool(fetch.parts)
 
     def subscribe(self, callback: Callable[[], None]) -> list[Callable[[], None]]:
         """Call back when any bucket grows or goes away; returns how to stop that."""
@@ -148,25 +201,32 @@ class FetchPlan:
                 continue
         return cancels
 
-    def _project(self, table: pb.PbFetchLogTableRequest, buckets: list[BucketFetch]) -> None:
-        if not table.projection_pushdown_enabled:
+    def _select(self, table: pb.PbFetchLogTableRequest, buckets: list[BucketFetch]) -> None:
+        if not table.projection_pushdown_enabled and not table.HasField("filter_predicate"):
             return
-        catalog = self.storage.catalog
-        entry = catalog.table_by_id(table.table_id)
         try:
-            if entry is None:
-                raise error_from_code(
-                    ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION, f"There is no table with id {table.table_id}."
-                )
-            schema_json = catalog.schema_json(entry.table_id, entry.schema_id)
-            projection = Projection(entry, schema_json, tuple(table.projected_fields))
+            picker = self._picker(table)
         except FlussError as error:
             for fetch in buckets:
                 fetch.error = error
             return
-        if not projection.is_identity:
-            for fetch in buckets:
-                fetch.projection = projection
+        for fetch in buckets:
+            fetch.picker = picker
+            if picker.filters:
+                fetch.keep_last_batch(self.storage)
+
+    def _picker(self, table: pb.PbFetchLogTableRequest) -> BatchPicker:
+        catalog = self.storage.catalog
+        entry = catalog.table_by_id(table.table_id)
+        if entry is None:
+            raise error_from_code(
+                ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION, f"There is no table with id {table.table_id}."
+            )
+        batch_filter = BatchFilter(catalog, table) if table.HasField("filter_predicate") else None
+        projection = None
+        if table.projection_pushdown_enabled:
+            projection = Projection(catalog, entry, tuple(table.projected_fields))
+        return BatchPicker(batch_filter, projection)
 
 
 def _partition_id(item: pb.PbFetchLogBucketRequest) -> int | None:

@@ -46,7 +46,8 @@ def _add_bucket(parts: list[Part], fetch: BucketFetch) -> None:
         return
     message.high_watermark = fetch.high_watermark
     message.log_start_offset = fetch.log_start_offset
-    body = message.SerializeToString() + _RECORDS + encode_varint(len(fetch.records))
-    parts.append(_BUCKETS_RESP + encode_varint(len(body) + len(fetch.records)) + body)
-    if fetch.records:
-        parts.append(fetch.records)
+    if fetch.filtered_end_offset is not None:
+        message.filtered_end_offset = fetch.filtered_end_offset
+    body = message.SerializeToString() + _RECORDS + encode_varint(fetch.size_bytes)
+    parts.append(_BUCKETS_RESP + encode_varint(len(body) + fetch.size_bytes) + body)
+    parts.extend(fetch.parts)

@@ -41,10 +41,15 @@ class Limits:
     response_bytes_per_connection_max: int = 1 * _MIB
     response_bytes_total_max: int = 256 * _MIB
 
+    # Logins.
+    frame_bytes_before_login_max: int = 64 * _KIB
+    failed_logins_max: int = 10_000  # users and addresses whose wrong logins are remembered
+    logins_waiting_max: int = 16  # per user and address, once one was wrong; more are told to try later
+
     # Fetches.
     fetch_bytes_max: int = 16 * _MIB
     fetch_wait_ms_max: int = 60_000
-    projections_max: int = 2  # fetches whose columns are picked in a thread, at a time
+    limit_scan_bytes_max: int = 64 * _MIB  # batches of one answer
     fetches_waiting_per_connection_max: int = 256
 
     # Stopping: running requests get this long.

@@ -1,83 +1,93 @@
 """Picking columns out of batches for readers that do not want all of them.
 
-pyarrow is imported by the first `apply`, in its worker thread: it takes longer to load than all the rest of a server.
+Batches of older schemas may lack columns that were added since. Apache Fluss refuses to project those; here they come
+as nulls, because every client reads a projected batch with the columns it asked for, whatever schema the batch was
+written with. New columns are always the last ones, so indexes mean the same in all schemas of a table.
 """
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Final
 
-from fluss.formats.log_batch import BatchHeader, encode_batch, stamp, walk
-from fluss.model.descriptor import TableDescriptor
-from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.model.schema import Schema
-from fluss.storage.catalog import TableEntry
+from fluss.formats.arrow_layout import ArrowLayout
+from fluss.formats.arrow_slice import ColumnSlicer
+from fluss.formats.log_batch import BatchHeader, payload_of, resized_header
+from fluss.model.descriptor import LogFormat
+from fluss.model.errors import CorruptDataError, ErrorCode, InvalidRequestError
+from fluss.server.answers import Part
+from fluss.server.table_formats import log_format, schema_columns
+from fluss.storage.catalog import Catalog, TableEntry
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from fluss.formats.arrow_payload import Codec
+_INDEXES_SHOWN: Final = 20
 
 
 class Projection:
-    """Some columns of one table. It can be applied in any thread."""
+    """Some columns of one table."""
 
-    def __init__(self, entry: TableEntry, schema_json: bytes, indexes: tuple[int, ...]) -> None:
-        self._table_json = entry.table_json
-        self._schema_json = schema_json
+    def __init__(self, catalog: Catalog, entry: TableEntry, indexes: tuple[int, ...]) -> None:
+        self._catalog = catalog
+        self._table_id = entry.table_id
         self._indexes = indexes
-        columns = len(_schema(schema_json).columns)
-        self.is_identity = len(indexes) == columns
-        _check(indexes, columns)
+        self._target_json = catalog.schema_json(entry.table_id, entry.schema_id)
+        self._slicers: dict[int, ColumnSlicer | None] = {}
+        _check(indexes, len(schema_columns(self._target_json).types), log_format(entry.table_json))
 
-    def apply(self, data: bytes) -> bytes:
-        """The batches in `data` with these columns only; their lengths and checksums are new, the rest stays."""
-        return b"".join(self._project(data, position, header) for position, header in walk(data))
+    def apply(self, data: bytes, position: int, header: BatchHeader) -> tuple[list[Part], int]:
+        """The batch at `position` with these columns only, in parts, and its size.
 
-    def _project(self, data: bytes, position: int, header: BatchHeader) -> bytes | bytearray:
-        from fluss.formats.arrow_payload import decode_changes, encode
+        The checksum is the old one, as clients know: they do not look at it when they project. Statistics are dropped.
+        """
+        slicer = self._slicer(header.schema_id) if header.record_count else None
+        if slicer is None:
+            return [memoryview(data)[position : position + header.size_bytes]], header.size_bytes
+        changes, payload = payload_of(data, position, header)
+        try:
+            pieces, size_bytes = slicer.slice(payload)
+        except CorruptDataError as error:
+            # Not CORRUPT_RECORD: that is retriable, and the batch on disk stays as it is.
+            raise CorruptDataError(
+                f"The batch at offset {header.base_offset} can't be projected: {error.message}.",
+                ErrorCode.CORRUPT_MESSAGE,
+            ) from error
+        if changes is not None:
+            pieces.insert(0, changes)
+            size_bytes += len(changes)
+        head = resized_header(data, position, header, size_bytes)
+        return [head, *pieces], len(head) + size_bytes
 
-        if header.record_count == 0:
-            return data[position : position + header.size_bytes]
-        changes, batch = decode_changes(data, position, header, _arrow_schema(self._schema_json))
-        projected = encode_batch(
-            encode(batch.select(list(self._indexes)), _codec(self._table_json)),
-            schema_id=header.schema_id,
-            record_count=header.record_count,
-            writer_id=header.writer_id,
-            batch_sequence=header.batch_sequence,
-            change_types=changes,
+    def _slicer(self, schema_id: int) -> ColumnSlicer | None:
+        """None when the batches of a schema have just the columns asked for."""
+        try:
+            return self._slicers[schema_id]
+        except KeyError:
+            batch_json = self._catalog.schema_json(self._table_id, schema_id)
+            slicer = self._slicers[schema_id] = _slicer(batch_json, self._target_json, self._indexes)
+            return slicer
+
+
+def _check(indexes: tuple[int, ...], columns: int, table_format: LogFormat) -> None:
+    if table_format is not LogFormat.ARROW:
+        raise InvalidRequestError(
+            f"Only ARROW log tables can be projected, this one is {table_format}; read all columns.",
+            ErrorCode.INVALID_COLUMN_PROJECTION,
         )
-        stamp(projected, 0, header.base_offset, header.commit_timestamp_ms)
-        return projected
-
-
-def _check(indexes: tuple[int, ...], columns: int) -> None:
     ascending = all(left < right for left, right in pairwise(indexes))
     if not indexes or not ascending or indexes[0] < 0 or indexes[-1] >= columns:
         raise InvalidRequestError(
-            f"Projected columns must be ascending indexes from 0 to {columns - 1}, not {list(indexes[:20])}.",
+            f"Projected columns must be ascending indexes from 0 to {columns - 1}, "
+            f"not {list(indexes[:_INDEXES_SHOWN])}.",
             ErrorCode.INVALID_COLUMN_PROJECTION,
         )
 
 
-@lru_cache(maxsize=256)
-def _schema(schema_json: bytes) -> Schema:
-    return Schema.from_json(json.loads(schema_json))
-
-
-@lru_cache(maxsize=256)
-def _arrow_schema(schema_json: bytes) -> pa.Schema:
-    from fluss.model.arrow_types import arrow_schema
-
-    return arrow_schema(_schema(schema_json))
-
-
-@lru_cache(maxsize=256)
-def _codec(table_json: bytes) -> Codec:
-    from fluss.formats.arrow_payload import Codec
-
-    return Codec.of(TableDescriptor.from_json(table_json).properties)
+@lru_cache(maxsize=1024)
+def _slicer(batch_json: bytes, target_json: bytes, indexes: tuple[int, ...]) -> ColumnSlicer | None:
+    batch = schema_columns(batch_json)
+    if indexes == tuple(range(len(batch.types))):
+        return None
+    target = schema_columns(target_json)
+    there = [index for index in indexes if index < len(batch.types)]
+    missing = [target.types[index] for index in indexes if index >= len(batch.types)]
+    return ColumnSlicer(batch.layout, there, ArrowLayout(missing))

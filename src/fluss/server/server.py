@@ -7,13 +7,22 @@ import errno
 import logging
 import socket
 from collections import Counter
-from typing import Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from fluss.model.errors import ConnectError, ErrorCode, FlussError
+from fluss.server.auth import Authenticator, Logins
 from fluss.server.config import Address, ServerConfig
 from fluss.server.connection import LINGER_S, Connection
 from fluss.server.context import ServerContext
+from fluss.server.users import PasswordFile
+from fluss.storage.catalog import CatalogLimits
+from fluss.storage.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+    from fluss.server.metrics_page import MetricsPage
 
 _log = logging.getLogger(__name__)
 
@@ -22,10 +31,14 @@ _STOP_POLL_S: Final = 0.01
 
 
 class Server:
-    """`await start()`, then it serves until `await stop()`; both on one event loop."""
+    """`await start()`, then it serves until `await stop()`; both on one event loop.
 
-    def __init__(self, config: ServerConfig) -> None:
+    With an `authenticator` (by default the users file of the config, if it names one) every client has to log in.
+    """
+
+    def __init__(self, config: ServerConfig, authenticator: Authenticator | None = None) -> None:
         self._config = config
+        self._authenticator = authenticator
         self._context: ServerContext | None = None
         self._listener: asyncio.Server | None = None
         self._connections: set[Connection] = set()
@@ -33,6 +46,8 @@ class Server:
         self._peers: dict[Connection, str] = {}
         self._per_peer: Counter[str] = Counter()
         self._address: Address | None = None
+        self._background: list[asyncio.Task[None]] = []
+        self._metrics_page: MetricsPage | None = None
 
     @property
     def address(self) -> Address:
@@ -40,6 +55,11 @@ class Server:
         if self._address is None:
             raise RuntimeError("the server was not started")
         return self._address
+
+    @property
+    def connection_count(self) -> int:
+        """How many clients are connected."""
+        return len(self._connections)
 
     @property
     def context(self) -> ServerContext:
@@ -52,19 +72,37 @@ class Server:
         """Open the data directory and listen; requests are answered when this returns."""
         loop = asyncio.get_running_loop()
         durability = cast(Literal["fsync", "os"], self._config.durability)
-        options = StorageOptions(self._config.data_dir, durability, self._config.segment_size_bytes)
+        authenticator = self._authenticator
+        if authenticator is None and self._config.sasl_users is not None:
+            authenticator = PasswordFile(self._config.sasl_users)
+        options = StorageOptions(
+            self._config.data_dir,
+            durability,
+            self._config.segment_size_bytes,
+            disk_free_bytes_min=self._config.disk_free_bytes_min,
+            catalog_limits=CatalogLimits(self._config.max_bucket_num, self._config.max_partition_num),
+        )
         storage = await Storage.open(options)
         try:
             self._context = context = ServerContext(self._config, storage, loop)
+            if authenticator is not None:
+                context.logins = Logins(authenticator, self._config.limits)
+            if self._config.metrics_port is not None:
+                await self._start_metrics(self._config.metrics_host, self._config.metrics_port)
             listening = _bind(self._config.host, self._config.port)
             self._address = Address(*listening.getsockname()[:2])
             self._listener = await loop.create_server(
                 lambda: Connection(context, self), sock=listening, backlog=BACKLOG
             )
-            _log.info("serving %s on %s, durability %s", self._config.data_dir, self._address, durability)
         except BaseException:
+            if self._metrics_page is not None:
+                self._metrics_page.stop()
             await storage.close()
             raise
+        context.auto_partitioner.start()
+        retention = Retention(storage, size_bytes=self._config.retention_size_bytes)
+        self._background.append(loop.create_task(retention.run(self._config.retention_interval_ms)))
+        _log.info("serving %s on %s, durability %s", self._config.data_dir, self._address, durability)
 
     async def stop(self) -> None:
         """Take no more requests, give those under way a bounded time, make everything durable."""
@@ -83,7 +121,28 @@ class Server:
             await asyncio.sleep(_STOP_POLL_S)
         for connection in [*self._connections, *self._refused]:
             connection.abort()
+        await self._context.auto_partitioner.stop()
+        if self._metrics_page is not None:
+            self._metrics_page.stop()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
         await self._context.storage.close()
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Where the metrics are, if anywhere."""
+        return self._metrics_page.port if self._metrics_page is not None else None
+
+    async def _start_metrics(self, host: str, port: int) -> None:
+        from fluss.server.metrics_page import MetricsPage, snapshot
+
+        def take_snapshot() -> list[Metric]:
+            waiting = sum(connection.fetches_waiting for connection in self._connections)
+            return snapshot(self.context.metrics, self.context.storage, len(self._connections), waiting)
+
+        self._metrics_page = MetricsPage(take_snapshot)
+        await self._metrics_page.start(host, port)
 
     # --- called by connections
 
@@ -111,6 +170,7 @@ class Server:
 
     def _refuse(self, connection: Connection, reason: str) -> FlussError:
         _log.warning("%s: connection refused, %s", connection.peer, reason)
+        self.context.metrics.refused_connections += 1
         if len(self._refused) >= self._config.limits.refusals_waiting_max:
             connection.abort()
         else:

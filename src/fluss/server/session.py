@@ -17,7 +17,7 @@ from fluss.server.dispatch import dispatch
 class Call:
     """One request until it is answered."""
 
-    __slots__ = ("_aside", "_session", "_timer", "answered", "request", "request_id", "size_bytes")
+    __slots__ = ("_aside", "_session", "_timer", "answered", "api_key", "request", "request_id", "size_bytes")
 
     def __init__(self, session: Session, request: frames.Request, size_bytes: int) -> None:
         self._session = session
@@ -25,6 +25,7 @@ class Call:
         self._timer: asyncio.TimerHandle | None = None
         self.request: frames.Request | None = request
         self.request_id = request.request_id
+        self.api_key = request.api_key
         self.size_bytes = size_bytes
         self.answered = False
 
@@ -35,12 +36,14 @@ class Call:
         try:
             frame = success_frame(self.request_id, answer)
         except Exception as error:
-            frame = error_frame(self.request_id, error)
+            self.fail(error)
+            return
         self._send(frame)
 
     def fail(self, error: BaseException) -> None:
         """Send an error, unless an answer was sent already."""
         if not self.answered:
+            self._session.metrics.failed(self.api_key, error)
             self._send(error_frame(self.request_id, error))
 
     def when_writable(self, make_response: GateCallback) -> None:
@@ -95,10 +98,11 @@ class Session:
 
     def __init__(self, context: ConnectionContext, send: Callable[[list[Part]], None]) -> None:
         self._context = context
+        self.metrics = context.server.metrics
         self._send = send
         self._queue: deque[Call] = deque()
         self._open: set[Call] = set()  # received and not answered
-        self._running: asyncio.Task[Answer] | None = None
+        self._running: asyncio.Task[Answer | Aside] | None = None
         self._gate: deque[GateCallback] = deque()
         self._gate_busy = False
         self._write_paused = False
@@ -198,25 +202,32 @@ class Session:
             handled = dispatch(self._context, request)
             if isinstance(handled, Coroutine):
                 self._run(call, handled)
-            elif isinstance(handled, Answer):
-                call.reply(handled)
             else:
-                call.put_aside(handled, self._context.limits.request_wait_ms_max)
+                self._settle(call, handled)
         except Exception as error:
             call.fail(error)
 
-    def _run(self, call: Call, coroutine: Coroutine[Any, Any, Answer]) -> None:
+    def _settle(self, call: Call, handled: Answer | Aside) -> None:
+        if isinstance(handled, Answer):
+            call.reply(handled)
+        elif not self._closed and not call.answered:
+            call.put_aside(handled, self._context.limits.request_wait_ms_max)
+
+    def _run(self, call: Call, coroutine: Coroutine[Any, Any, Answer | Aside]) -> None:
+        # It may hold its request for a while.
+        self._context.server.request_budget.add(call.size_bytes)
         call.arm(self._context.limits.request_wait_ms_max)
         self._running = asyncio.get_running_loop().create_task(coroutine)
         self._running.add_done_callback(lambda task: self._ran(call, task))
 
-    def _ran(self, call: Call, task: asyncio.Task[Answer]) -> None:
+    def _ran(self, call: Call, task: asyncio.Task[Answer | Aside]) -> None:
         self._running = None
+        self._context.server.request_budget.release(call.size_bytes)
         if task.cancelled():
             call.fail(FlussError("The server stopped before this request was done."))
         elif (error := task.exception()) is not None:
             call.fail(error)
         else:
-            call.reply(task.result())
+            self._settle(call, task.result())
         if not self._closed:
             self._drain()

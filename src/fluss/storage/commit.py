@@ -10,11 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
+
+from fluss.storage.stats import StorageStats
 
 _log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 THREADS: Final = 4
 
@@ -56,8 +61,11 @@ class Syncable(Hashable, Protocol):
 
 
 class GroupCommit:
-    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = THREADS) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, threads: int = THREADS, stats: StorageStats | None = None
+    ) -> None:
         self._loop = loop
+        self._stats = stats or StorageStats()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fluss-sync")
         self._requested: dict[Syncable, None] = {}
         self._in_flight: dict[Syncable, asyncio.Future[None]] = {}
@@ -78,9 +86,9 @@ class GroupCommit:
         while log in self._in_flight:
             await asyncio.wait([self._in_flight[log]])
 
-    async def run(self, work: Callable[[], None]) -> None:
+    async def run(self, work: Callable[[], _T]) -> _T:
         """Run other blocking disk work in the same threads."""
-        await self._loop.run_in_executor(self._pool, work)
+        return await self._loop.run_in_executor(self._pool, work)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)
@@ -99,16 +107,19 @@ class GroupCommit:
 
     def _sync(self, log: Syncable, job: SyncJob) -> None:
         error: Exception | None = None
+        began_s = time.perf_counter()
         try:
             job.run()
         except Exception as raised:
             error = raised
+        seconds = time.perf_counter() - began_s
         try:
-            self._loop.call_soon_threadsafe(self._finish, log, job, error)
+            self._loop.call_soon_threadsafe(self._finish, log, job, error, seconds)
         except RuntimeError:
             _log.warning("a sync ended after its event loop was closed")
 
-    def _finish(self, log: Syncable, job: SyncJob, error: Exception | None) -> None:
+    def _finish(self, log: Syncable, job: SyncJob, error: Exception | None, seconds: float) -> None:
+        self._stats.synced(seconds, failed=error is not None)
         self._in_flight.pop(log).set_result(None)
         log.finish_sync(job, error)
         if log in self._requested:

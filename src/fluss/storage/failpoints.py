@@ -35,9 +35,11 @@ class Site(StrEnum):
     SEGMENT_SEAL = "segment.seal"
     SEGMENT_RECOVER = "segment.recover"
     SEGMENT_CUT = "segment.cut"
+    SEGMENT_REMOVE = "segment.remove"
     INDEX_REPLACE = "index.replace"
     WRITERS_REPLACE = "writers.replace"
     TABLE_REMOVE = "table.remove"
+    PARTITION_REMOVE = "partition.remove"
 
 
 class Step(StrEnum):
@@ -82,9 +84,11 @@ STEPS: Final[dict[Site, tuple[Step, ...]]] = {
     Site.SEGMENT_SEAL: _SYNC,
     Site.SEGMENT_RECOVER: _SYNC + _SYNC_DIRECTORY,
     Site.SEGMENT_CUT: _TRUNCATE + _SYNC,
+    Site.SEGMENT_REMOVE: _SYNC + _SYNC_DIRECTORY + _REMOVE,
     Site.INDEX_REPLACE: _WRITE + _RENAME,
     Site.WRITERS_REPLACE: _WRITE + _RENAME,
     Site.TABLE_REMOVE: _REMOVE,
+    Site.PARTITION_REMOVE: _REMOVE,
 }
 
 NAMES: Final[tuple[str, ...]] = tuple(f"{site}.{step}" for site, steps in STEPS.items() for step in steps)

@@ -25,6 +25,7 @@ BufferLike: TypeAlias = bytes | bytearray | memoryview
 TEMPORARY_SUFFIX: Final = ".tmp"
 _FILE_MODE: Final = 0o640
 _DIRECTORY_MODE: Final = 0o750
+_SHOWN_FROM: Final = "tables"
 
 
 def _full_sync(fd: int) -> None:
@@ -46,6 +47,18 @@ def _data_sync(fd: int) -> None:
 def _pass(site: Site, step: Step) -> None:
     if failpoints.armed is not None:
         failpoints.armed.hit(site, step)
+
+
+def shown(path: Path) -> str:
+    """A path as clients may see it: below the data directory. The log of the server has the whole."""
+    parts = path.parts
+    below = max((at for at, part in enumerate(parts) if part == _SHOWN_FROM), default=len(parts) - 1)
+    return "/".join(parts[below:])
+
+
+def reason(error: OSError) -> str:
+    """What is wrong, without the path that the error may name."""
+    return error.strerror or type(error).__name__
 
 
 def open_existing(path: Path, *, writable: bool) -> int:
@@ -166,6 +179,21 @@ def overwrite(path: Path, data: BufferLike, site: Site) -> None:
         write_at(fd, data, 0, site)
     finally:
         os.close(fd)
+
+
+def sync_path(path: Path, site: Site) -> None:
+    """Return when a file that was written before, and its name, are on disk."""
+    fd = open_existing(path, writable=False)
+    try:
+        sync(fd, site)
+    finally:
+        close(fd)
+    sync_directory(path.parent, site)
+
+
+def remove(path: Path, site: Site) -> None:
+    """Remove a file, if it is there; the directory is not synced."""
+    _remove(path, os.unlink, site)
 
 
 def remove_tree(path: Path, site: Site) -> None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,9 +23,11 @@ from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
 from fluss.storage import files
 from fluss.storage.commit import Durable, GroupCommit
 from fluss.storage.failpoints import Site
-from fluss.storage.recovery import lineage, recover, write_disposable
-from fluss.storage.segment import WRITERS_SUFFIX, Segment, segment_path
+from fluss.storage.recovery import Recovered, lineage, recover, write_disposable
+from fluss.storage.scan import CorruptBatchError
+from fluss.storage.segment import WRITERS_SUFFIX, Segment, remove_segment_files, segment_path
 from fluss.storage.segments import SegmentList, unreadable
+from fluss.storage.stats import StorageStats
 from fluss.storage.writers import EXPIRY_MS, StoredBatch
 
 _log = logging.getLogger(__name__)
@@ -39,6 +42,9 @@ _ROLL_SLACK: Final = 1.25
 @dataclass(frozen=True, slots=True)
 class LogOptions:
     fsync: bool = True
+    # Called with the size of each batch before it is written; raises when there is no room.
+    admit: Callable[[int], None] = lambda _: None
+    stats: StorageStats = field(default_factory=StorageStats)
     segment_size_bytes: int = SEGMENT_SIZE_BYTES
     checkpoint_interval_bytes: int = CHECKPOINT_INTERVAL_BYTES
     writer_expiry_ms: int = EXPIRY_MS
@@ -49,6 +55,13 @@ class Appended(NamedTuple):
     last_offset: int
     durable: Durable
     duplicate: bool
+
+
+class LogPosition(NamedTuple):
+    """Where a batch begins; that never changes."""
+
+    segment_base_offset: int
+    position: int
 
 
 class LogSync(NamedTuple):
@@ -71,10 +84,20 @@ class LogSync(NamedTuple):
 
 class BucketLog:
     def __init__(
-        self, directory: Path, root: Path, commit: GroupCommit, loop: asyncio.AbstractEventLoop, options: LogOptions
+        self,
+        directory: Path,
+        root: Path,
+        commit: GroupCommit,
+        loop: asyncio.AbstractEventLoop,
+        options: LogOptions,
+        recovered: Recovered | None = None,
     ) -> None:
-        """Open and recover the bucket in `directory`; a bucket that was never written has no files."""
+        """Open the bucket in `directory`, as `recovered` in a thread before, or recover it here and now.
+
+        A bucket that was never written has no files.
+        """
         self._directory = directory
+        self._name = files.shown(directory)
         self._root = root
         self._commit = commit
         self._loop = loop
@@ -85,11 +108,14 @@ class BucketLog:
         self._waiter_ids = count()
         self._failure: tuple[str, int] | None = None
         self._closed: tuple[str, int] | None = None
+        self._corruption_logged = ""
         self._pending: Durable | None = None
         self._in_flight: LogSync | None = None
         self._deferred: dict[Path, tuple[bytes, Site]] = {}
 
-        segments, self._writers, problem = recover(directory, root, options.writer_expiry_ms)
+        if recovered is None:
+            recovered = recover(directory, root, options.writer_expiry_ms)
+        segments, self._writers, problem = recovered
         if problem is not None:
             self._failure = (f"{problem.message} (the bucket is read-only)", ErrorCode.LOG_STORAGE_EXCEPTION)
         self._segments = SegmentList(segments)
@@ -155,6 +181,7 @@ class BucketLog:
                 return Appended(stored.base_offset, stored.last_offset, self._durable_at(stored.last_offset), True)
         if self._failure is not None:
             raise FlussError(*self._failure)
+        self._options.admit(len(batch))
         segment = self._segment_for(len(batch))
         base_offset, last_offset = self._end, self._end + header.last_offset_delta
         timestamp_ms = max(self._timestamp_ms, now_ms)
@@ -163,6 +190,7 @@ class BucketLog:
             segment.append(batch, base_offset, last_offset + 1, timestamp_ms)
         except OSError as error:
             raise self._take_back(segment, error) from error
+        self._options.stats.appended(header.record_count, len(batch))
         self._end = last_offset + 1
         self._timestamp_ms = timestamp_ms
         if header.writer_id != NO_WRITER_ID:
@@ -219,9 +247,9 @@ class BucketLog:
         try:
             return self._roll(active)
         except OSError as error:
-            raise FlussError(
-                f"{self._directory}: a new segment can't be made: {error}", ErrorCode.LOG_STORAGE_EXCEPTION
-            ) from error
+            _log.error("%s: a new segment can't be made: %s", self._directory, error)
+            text = f"{self._name}: a new segment can't be made: {files.reason(error)}"
+            raise FlussError(text, ErrorCode.LOG_STORAGE_EXCEPTION) from error
 
     def _roll(self, active: Segment | None) -> Segment:
         if active is None:
@@ -265,12 +293,15 @@ class BucketLog:
             segment.cut(segment.size_bytes, segment.end_offset)
         except OSError as second:
             return self._fail(second)
-        return FlussError(f"{segment.path}: write failed: {error}", ErrorCode.LOG_STORAGE_EXCEPTION)
+        _log.error("%s: write failed: %s", segment.path, error)
+        text = f"{files.shown(segment.path)}: write failed: {files.reason(error)}"
+        return FlussError(text, ErrorCode.LOG_STORAGE_EXCEPTION)
 
     def _fail(self, error: Exception) -> FlussError:
         """Read-only from here on; nobody who waits is told that his batch is safe."""
-        text = f"{self._directory}: a sync or repair failed, the bucket is read-only until the server restarts: {error}"
-        _log.error("%s", text)
+        _log.error("%s: a sync or repair failed, the bucket is read-only: %s", self._directory, error)
+        reason = files.reason(error) if isinstance(error, OSError) else str(error)
+        text = f"{self._name}: a sync or repair failed, the bucket is read-only until the server restarts: {reason}"
         self._failure = (text, ErrorCode.LOG_STORAGE_EXCEPTION)
         self._end_waits(self._failure)
         active = self._segments.active
@@ -370,8 +401,32 @@ class BucketLog:
             return segment.read(fetch_offset, max_bytes, readable_bytes)
         except OSError as error:
             raise unreadable(segment, error) from error
+        except CorruptBatchError as error:
+            # Readers may come back for ever: it is logged once.
+            if error.message != self._corruption_logged:
+                self._corruption_logged = error.message
+                _log.error("%s: %s", self._directory, error)
+            raise
         finally:
             self._close_cold()
+
+    def locate(self, offset: int) -> LogPosition:
+        """Where the batch with an offset below the high watermark begins."""
+        segment = self._segments.at_offset(offset)
+        try:
+            return LogPosition(segment.base_offset, segment.locate(offset)[0])
+        except OSError as error:
+            raise unreadable(segment, error) from error
+        finally:
+            self._close_cold()
+
+    def bytes_behind(self, position: LogPosition) -> int:
+        """How much a read from there could give by now."""
+        active = self._segments.active
+        if active is None or position.segment_base_offset != active.base_offset:
+            # More can't come: a read does not go on into the next segment.
+            return SEGMENT_SIZE_BYTES_MAX
+        return (self._durable_position if self._options.fsync else active.size_bytes) - position.position
 
     def offset_for_timestamp(self, timestamp_ms: int, now_ms: int) -> int:
         """The first offset of the first batch committed at or after a time; the high watermark if there is none yet."""
@@ -386,6 +441,43 @@ class BucketLog:
         finally:
             self._close_cold()
         return self.high_watermark if offset is None else min(offset, self.high_watermark)
+
+    # --- removing what is old
+
+    def seal_if_older(self, timestamp_ms: int) -> bool:
+        """Begin a new segment when all batches of the active one were committed before a time, so that it can go."""
+        active = self._segments.active
+        if active is None or not active.size_bytes or self._timestamp_ms >= timestamp_ms:
+            return False
+        if self._failure is not None or self._closed is not None or self._durable_end < self._end:
+            return False
+        try:
+            self._roll(active)
+        except OSError as error:
+            _log.warning("%s: a new segment can't be made: %s", self._directory, error)
+            return False
+        return True
+
+    async def remove_before(self, offset: int) -> None:
+        """Remove sealed segments that end at or before an offset; the caller sees to it that the log stays open.
+
+        What the removed batches say of their writers is kept in a checkpoint first. The start moves before the files
+        go: readers are told, and a crash in between leaves more than was asked for, never a gap.
+        """
+        active = self._segments.active
+        if active is None or self._failure is not None or self._closed is not None:
+            return
+        self._defer_checkpoint(active)
+        if self._pending is None:
+            self._pending = Durable(loop=self._loop)
+            self._commit.request(self)
+        await self._pending
+        await self._commit.settle(self)
+        if self._failure is not None or self._closed is not None:
+            return
+        self._options.stats.removed_segments += self._segments.remove_before(offset)
+        writers_path = segment_path(self._directory, active.base_offset, WRITERS_SUFFIX)
+        await self._commit.run(partial(remove_segment_files, self._directory, self.log_start_offset, writers_path))
 
     def _close_cold(self) -> None:
         # A sync in flight may hold the descriptor of any segment that was active when it began.
@@ -415,12 +507,13 @@ class BucketLog:
             self._defer_checkpoint(active)
             for path, (data, site) in self._deferred.items():
                 write_disposable(path, data, site)
-        self._closed = (f"{self._directory}: the bucket was closed, look it up again", ErrorCode.LOG_STORAGE_EXCEPTION)
+        self._closed = (f"{self._name}: the bucket was closed, look it up again", ErrorCode.LOG_STORAGE_EXCEPTION)
         self._segments.close()
 
     def end(self) -> None:
-        """The table is gone: tell everyone who waits. The files are closed by `discard`."""
-        self._closed = (f"{self._directory}: the table was dropped", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
+        """The table or partition is gone: tell everyone who waits. The files are closed by `discard`."""
+        text = f"{self._name}: the table or partition was dropped"
+        self._closed = (text, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
         self._end_waits(self._closed)
         self._wake()
 

@@ -29,6 +29,11 @@ class Recovered(NamedTuple):
     # Set when the writers' state can't be known because the log is corrupt: reads go on, appends must not.
     problem: CorruptBatchError | None
 
+    def release(self) -> None:
+        """Close the files: nobody wants them."""
+        for segment in self.segments:
+            segment.release()
+
 
 def lineage(directory: Path, root: Path) -> list[Path]:
     """`directory`, its parents, and `root`: every directory whose entry leads to the bucket's files."""
@@ -67,7 +72,8 @@ def _walk_tail(last: Segment, file_size_bytes: int, writers: WriterTable) -> Non
             last.accept(position, header.size_bytes, header.base_offset, header.next_offset, header.commit_timestamp_ms)
             writers.fold(header)
     except CorruptBatchError as error:
-        _log.warning("%s; cutting %d bytes of torn tail", error, file_size_bytes - last.size_bytes)
+        torn_bytes = file_size_bytes - last.size_bytes
+        _log.warning("%s: %s; cutting %d bytes of torn tail", last.directory, error, torn_bytes)
         last.cut(last.size_bytes, last.end_offset)
 
 
@@ -91,7 +97,7 @@ def _writers_at_end(segments: list[Segment], expiry_ms: int) -> tuple[WriterTabl
             if offset != segment.end_offset:
                 raise CorruptBatchError(segment.path, segment.size_bytes, f"the file ends before offset {offset}")
         except CorruptBatchError as error:
-            _log.error("%s; the writers' state is unknown, the bucket is read-only", error)
+            _log.error("%s: %s; the writers' state is unknown, the bucket is read-only", segment.directory, error)
             return writers, error
     return writers, None
 

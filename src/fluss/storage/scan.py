@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from fluss.formats.log_batch import HEADER_SIZE_BYTES, BatchHeader, parse_header, verify_crc, walk
+from fluss.formats.log_batch import HEADER_SIZE_BYTES_MAX, BatchHeader, parse_header, verify_crc, walk
 from fluss.model.errors import CorruptDataError, ErrorCode
 from fluss.storage import files
 
@@ -23,7 +23,7 @@ class CorruptBatchError(CorruptDataError):
     """A batch on disk is bad. CORRUPT_MESSAGE makes readers raise; the storage codes would make them retry for ever."""
 
     def __init__(self, path: Path, position: int, reason: str) -> None:
-        super().__init__(f"{path}: corrupt batch at byte {position}: {reason}", ErrorCode.CORRUPT_MESSAGE)
+        super().__init__(f"{files.shown(path)}: corrupt batch at byte {position}: {reason}", ErrorCode.CORRUPT_MESSAGE)
         self.path = path
         self.position = position
 
@@ -47,7 +47,7 @@ def scan(
     window, window_start = b"", position
     while position < end:
         at = position - window_start
-        if at + HEADER_SIZE_BYTES > len(window):
+        if at + HEADER_SIZE_BYTES_MAX > len(window):
             window, window_start, at = files.read_at(fd, min(window_bytes, end - position), position), position, 0
         try:
             header = parse_header(window, at)

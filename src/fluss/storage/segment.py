@@ -29,8 +29,11 @@ LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 WRITERS_SUFFIX: Final = ".writers"
 NO_TIMESTAMP_MS: Final = -1
+# Read at a time where checksums are still to be compared: that is done on the loop, batch by batch.
+UNCHECKED_BYTES_MAX: Final = 1 << 20
 
 _LOG_NAME: Final = re.compile(r"(\d{20})\.log\Z")
+_DISPOSABLE_NAME: Final = re.compile(r"(\d{20})\.(?:index|writers)(?:\.tmp)?\Z")
 _CLOSED: Final = -1
 
 
@@ -45,6 +48,26 @@ def list_base_offsets(directory: Path) -> list[int]:
     except FileNotFoundError:
         return []
     return sorted(int(match[1]) for match in map(_LOG_NAME.match, names) if match)
+
+
+def remove_segment_files(directory: Path, start_offset: int, writers_path: Path) -> None:
+    """Remove the files of all segments before the one that begins at `start_offset`; called in a thread.
+
+    The writers' state is made durable first: what it says of removed batches can't be rebuilt any more. Then the oldest
+    segment goes first, and each is gone for good before the next: whatever a crash leaves has no gaps.
+    """
+    try:
+        files.sync_path(writers_path, Site.SEGMENT_REMOVE)
+    except OSError as error:
+        _log.warning("%s: some writers will have to begin anew after a crash: %s", writers_path, error)
+    names = os.listdir(directory)
+    for match in map(_DISPOSABLE_NAME.match, names):
+        if match and int(match[1]) < start_offset:
+            files.remove(directory / match[0], Site.SEGMENT_REMOVE)
+    for base_offset in list_base_offsets(directory):
+        if base_offset < start_offset:
+            files.remove(segment_path(directory, base_offset, LOG_SUFFIX), Site.SEGMENT_REMOVE)
+            files.sync_directory(directory, Site.SEGMENT_REMOVE)
 
 
 class Segment:
@@ -174,6 +197,8 @@ class Segment:
         """Whole good batches from the one with `offset` on, within the segment's first `readable_bytes`."""
         position, first = self.locate(offset)
         end = readable_bytes
+        if not self.verified.contains(position, min(end, position + max_bytes)):
+            max_bytes = min(max_bytes, UNCHECKED_BYTES_MAX)
         if end - position > max_bytes:
             # Cut at an indexed boundary: leaves at most one index interval unused, and saves walking every header.
             end = max(self.index.boundary(position + max_bytes), position + first.size_bytes)
@@ -234,7 +259,7 @@ class Segment:
                 self.timestamp_ms_max = header.commit_timestamp_ms
                 end_offset = header.next_offset
         except CorruptBatchError as error:
-            _log.error("%s", error)
+            _log.error("%s: %s", self.directory, error)
             return
         if end_offset == self.end_offset:
             try:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import logging
 from bisect import bisect_right
 from typing import Final
 
 from fluss.model.errors import ErrorCode, FlussError
+from fluss.storage import files
 from fluss.storage.segment import Segment
+
+_log = logging.getLogger(__name__)
 
 SEALED_OPEN_MAX: Final = 4
 _TRANSIENT_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -36,6 +40,16 @@ class SegmentList:
             self._opened.append(self._segments[-1])
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
+
+    def remove_before(self, offset: int) -> int:
+        """Forget the sealed segments that end at or before an offset; how many those were."""
+        count = max(0, bisect_right(self._bases, offset) - 1)
+        for segment in self._segments[:count]:
+            segment.release()
+            if segment in self._opened:
+                self._opened.remove(segment)
+        del self._segments[:count], self._bases[:count]
+        return count
 
     def at_offset(self, offset: int) -> Segment:
         """The segment with an offset that the log has, open."""
@@ -90,4 +104,5 @@ def unreadable(segment: Segment, error: OSError) -> FlussError:
     # Too many open files passes; a bad disk does not, and readers must be told instead of trying for ever.
     transient = error.errno in _TRANSIENT_ERRNOS
     code = ErrorCode.LOG_STORAGE_EXCEPTION if transient else ErrorCode.CORRUPT_MESSAGE
-    return FlussError(f"{segment.path}: can't be read: {error}", code)
+    _log.error("%s can't be read: %s", segment.path, error)
+    return FlussError(f"{files.shown(segment.path)}: can't be read: {files.reason(error)}", code)

@@ -2,8 +2,8 @@
 
 Logs are opened when first asked for and closed again when too many are open, the longest unused first; one that
 somebody waits on, that has unsynced batches, or that failed stays. A caller must not keep a log across an await
-without a waiter on it: ask `bucket()` again. Files of a dropped table are removed after the drop is committed; what a
-crash leaves of them is removed at the next start, and only what the catalog knows it once issued.
+without a waiter on it: ask `bucket()` again. Files of a dropped table or partition are removed after the drop is
+committed; what a crash leaves of them is removed at the next start, and only what the catalog knows it once issued.
 """
 
 from __future__ import annotations
@@ -11,28 +11,38 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage import files
-from fluss.storage.catalog import Catalog
+from fluss.storage.catalog import Catalog, CatalogLimits, PartitionEntry, TableEntry
 from fluss.storage.commit import THREADS, GroupCommit
-from fluss.storage.directory import DataDirectory, DataDirectoryError
+from fluss.storage.directory import PARTITION_PREFIX, DataDirectory, DataDirectoryError
+from fluss.storage.disk_guard import DiskGuard, free_bytes_limit
 from fluss.storage.failpoints import Site
 from fluss.storage.log import SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES_MAX, BucketLog, LogOptions
+from fluss.storage.recovery import Recovered, recover
+from fluss.storage.stats import StorageStats
 from fluss.storage.writers import EXPIRY_MS
 
 _log = logging.getLogger(__name__)
 
 OPEN_LOGS_MAX: Final = 256
+OPEN_THREADS: Final = 2
+# Logs opened ahead for one request; small enough that none is closed again before the request gets to it.
+OPENINGS_MAX: Final = OPEN_LOGS_MAX // 2
 # How many of the longest unused logs are looked at beyond those to be closed; bounds the work of one turn.
 _EVICTION_CANDIDATES: Final = 8
+
+_T = TypeVar("_T")
+_Removal: TypeAlias = tuple[Path, Site]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +51,10 @@ class StorageOptions:
     durability: Literal["fsync", "os"] = "fsync"
     segment_size_bytes: int = SEGMENT_SIZE_BYTES
     open_logs_max: int = OPEN_LOGS_MAX
+    disk_free_bytes_min: int | None = None  # None: by the size of segments; 0: the disk may fill up
     sync_threads: int = THREADS
     writer_expiry_ms: int = EXPIRY_MS
+    catalog_limits: CatalogLimits = field(default_factory=CatalogLimits)
 
     def __post_init__(self) -> None:
         if self.durability not in ("fsync", "os"):
@@ -57,16 +69,25 @@ class Storage:
         self.catalog = catalog
         self._directory = directory
         self._loop = asyncio.get_running_loop()
-        self._commit = GroupCommit(self._loop, options.sync_threads)
+        self.stats = StorageStats()
+        self._commit = GroupCommit(self._loop, options.sync_threads, self.stats)
         self._logs: OrderedDict[TableBucket, BucketLog] = OrderedDict()
+        self._opening: dict[TableBucket, asyncio.Task[None]] = {}
+        self._open_pool = ThreadPoolExecutor(OPEN_THREADS, thread_name_prefix="fluss-open")
         self._eviction_scheduled = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._removals: dict[int, asyncio.Task[None]] = {}  # the last one of each table
+        self.disk_guard = DiskGuard(
+            directory.root, free_bytes_limit(options.disk_free_bytes_min, options.segment_size_bytes)
+        )
         self._log_options = LogOptions(
             fsync=options.durability == "fsync",
+            admit=self.disk_guard.admit,
+            stats=self.stats,
             segment_size_bytes=options.segment_size_bytes,
             writer_expiry_ms=options.writer_expiry_ms,
         )
         catalog.on_drop(self._table_dropped)
+        catalog.on_drop_partition(self._partition_dropped)
 
     @classmethod
     async def open(cls, options: StorageOptions) -> Storage:
@@ -74,15 +95,14 @@ class Storage:
         directory = DataDirectory.open(Path(options.data_dir))
         try:
             _check_catalog_present(directory)
-            catalog = await Catalog.open(directory.catalog_path)
+            catalog = await Catalog.open(directory.catalog_path, options.catalog_limits)
         except BaseException:
             directory.close()
             raise
         storage = cls(options, directory, catalog)
         try:
-            orphans = _orphans(directory, catalog)
-            for path in orphans:
-                await storage._remove(path)
+            for orphan in list(_orphans(directory, catalog)):
+                await storage._remove(*orphan)
         except BaseException:
             await storage.close()
             raise
@@ -94,14 +114,51 @@ class Storage:
         if log is not None:
             self._logs.move_to_end(bucket)
             return log
-        entry = self.catalog.table_by_id(bucket.table_id)
-        if entry is None or bucket.partition_id is not None or not 0 <= bucket.bucket_id < entry.num_buckets:
+        if not self._exists(bucket):
             raise FlussError(f"{bucket} does not exist.", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
+        if bucket in self._opening:
+            raise FlussError(f"{bucket} is being opened; try again.", ErrorCode.LOG_STORAGE_EXCEPTION)
+        return self._add(bucket, None)
+
+    def opening(self, buckets: Iterable[TableBucket]) -> Coroutine[Any, Any, None] | None:
+        """What opens those that are closed, without keeping the loop; None when all are open.
+
+        Recovery after a crash can take seconds. One that can't be opened is left to `bucket`, which tells why.
+        """
+        closed = [bucket for bucket in buckets if bucket not in self._logs and self._exists(bucket)]
+        return self._open_all(closed[:OPENINGS_MAX]) if closed else None
+
+    async def _open_all(self, buckets: list[TableBucket]) -> None:
+        for bucket in buckets:
+            if bucket not in self._opening and bucket not in self._logs:
+                self._opening[bucket] = self._loop.create_task(self._open(bucket))
+        tasks = [self._opening[bucket] for bucket in buckets if bucket in self._opening]
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _open(self, bucket: TableBucket) -> None:
+        path = self._directory.bucket_path(bucket)
+        work = partial(recover, path, self._directory.root, self._log_options.writer_expiry_ms)
+        try:
+            recovered = await self._loop.run_in_executor(self._open_pool, work)
+        except Exception as error:
+            _log.error("%s can't be opened: %s", path, error)
+            return
+        finally:
+            del self._opening[bucket]
+        if self._exists(bucket):
+            self._add(bucket, recovered)
+        else:
+            recovered.release()
+
+    def _add(self, bucket: TableBucket, recovered: Recovered | None) -> BucketLog:
         path = self._directory.bucket_path(bucket)
         try:
-            log = BucketLog(path, self._directory.root, self._commit, self._loop, self._log_options)
+            log = BucketLog(path, self._directory.root, self._commit, self._loop, self._log_options, recovered)
         except OSError as error:
-            raise FlussError(f"{path}: the bucket can't be opened: {error}", ErrorCode.LOG_STORAGE_EXCEPTION) from error
+            _log.error("%s can't be opened: %s", path, error)
+            text = f"{files.shown(path)}: the bucket can't be opened: {files.reason(error)}"
+            raise FlussError(text, ErrorCode.LOG_STORAGE_EXCEPTION) from error
         self._logs[bucket] = log
         if len(self._logs) > self.options.open_logs_max and not self._eviction_scheduled:
             # Not here: the caller may hold other logs until its turn of the loop ends.
@@ -109,16 +166,47 @@ class Storage:
             self._loop.call_soon(self._evict)
         return log
 
+    @property
+    def open_logs(self) -> int:
+        return len(self._logs)
+
+    def buckets(self, entry: TableEntry) -> Iterator[TableBucket]:
+        """All buckets of a table, whether opened or not."""
+        partitions = self.catalog.partitions(entry) if entry.partition_keys else [None]
+        for partition in partitions:
+            for bucket_id in range(entry.num_buckets):
+                yield TableBucket(entry.table_id, bucket_id, partition and partition.partition_id)
+
+    def bucket_path(self, bucket: TableBucket) -> Path:
+        """Where the files of a bucket are, or would be."""
+        return self._directory.bucket_path(bucket)
+
+    async def run_blocking(self, work: Callable[[], _T]) -> _T:
+        """Run work that reads or writes files in a thread."""
+        return await self._commit.run(work)
+
+    def _exists(self, bucket: TableBucket) -> bool:
+        table = self.catalog.table_by_id(bucket.table_id)
+        if table is None or not 0 <= bucket.bucket_id < table.num_buckets:
+            return False
+        if bucket.partition_id is None:
+            return not table.partition_keys
+        partition = self.catalog.partition_by_id(bucket.partition_id)
+        return partition is not None and partition.table_id == bucket.table_id
+
     async def close(self) -> None:
         """Make everything durable, leave checkpoints, free the directory."""
         try:
-            while self._tasks:
-                await asyncio.wait(self._tasks)
+            while self._opening:
+                await asyncio.wait(self._opening.values())
+            while self._removals:
+                await asyncio.wait(self._removals.values())
             for log in self._logs.values():
                 log.request_sync()
             for log in list(self._logs.values()):
                 await log.close()
             self._logs.clear()
+            self._open_pool.shutdown()
             self._commit.close()
             await self.catalog.close()
         finally:
@@ -139,26 +227,44 @@ class Storage:
                 log.request_sync()
 
     def _table_dropped(self, table_id: int) -> None:
-        logs = [self._logs.pop(bucket) for bucket in list(self._logs) if bucket.table_id == table_id]
+        removal = (self._directory.table_path(table_id), Site.TABLE_REMOVE)
+        self._end_and_remove(table_id, lambda bucket: bucket.table_id == table_id, removal)
+
+    def _partition_dropped(self, entry: PartitionEntry) -> None:
+        removal = (self._directory.partition_path(entry.table_id, entry.partition_id), Site.PARTITION_REMOVE)
+        self._end_and_remove(entry.table_id, lambda bucket: bucket.partition_id == entry.partition_id, removal)
+
+    def _end_and_remove(self, table_id: int, is_gone: Callable[[TableBucket], bool], removal: _Removal) -> None:
+        # Wait for those under way, too: they would not find their files.
+        earlier = {task for bucket, task in self._opening.items() if is_gone(bucket)}
+        if table_id in self._removals:
+            # Of a partition of the same table: its last sync may still write into the directory.
+            earlier.add(self._removals[table_id])
+        logs = [self._logs.pop(bucket) for bucket in list(self._logs) if is_gone(bucket)]
         for log in logs:
             log.end()
-        self._start(self._remove_table(table_id, logs))
+        task = self._loop.create_task(self._discard_and_remove(earlier, logs, removal))
+        self._removals[table_id] = task
+        task.add_done_callback(partial(self._removal_done, table_id))
 
-    async def _remove_table(self, table_id: int, logs: list[BucketLog]) -> None:
+    def _removal_done(self, table_id: int, task: asyncio.Task[None]) -> None:
+        if self._removals.get(table_id) is task:
+            del self._removals[table_id]
+
+    async def _discard_and_remove(
+        self, earlier: set[asyncio.Task[None]], logs: list[BucketLog], removal: _Removal
+    ) -> None:
+        if earlier:
+            await asyncio.wait(earlier)
         for log in logs:
             await log.discard()
-        await self._remove(self._directory.table_path(table_id))
+        await self._remove(*removal)
 
-    async def _remove(self, path: Path) -> None:
+    async def _remove(self, path: Path, site: Site) -> None:
         try:
-            await self._commit.run(partial(files.remove_tree, path, Site.TABLE_REMOVE))
+            await self._commit.run(partial(files.remove_tree, path, site))
         except OSError as error:
-            _log.warning("%s is left over from a dropped table and can't be removed now: %s", path, error)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            _log.warning("%s is left over from a drop and can't be removed now: %s", path, error)
 
 
 def _check_catalog_present(directory: DataDirectory) -> None:
@@ -169,20 +275,32 @@ def _check_catalog_present(directory: DataDirectory) -> None:
         )
 
 
-def _orphans(directory: DataDirectory, catalog: Catalog) -> list[Path]:
-    """What tables dropped before the last stop have left behind."""
-    if not directory.tables_path.exists():
-        return []
-    orphans = []
-    for path in directory.tables_path.iterdir():
-        if not path.name.isdigit():
-            continue
-        table_id = int(path.name)
-        if table_id >= catalog.table_id_next:
-            raise DataDirectoryError(
-                f"{path} belongs to a table that {directory.catalog_path} has never heard of, so the catalog is older "
-                "than the data. Restore the matching catalog, or move the directory away."
-            )
-        if catalog.table_by_id(table_id) is None:
-            orphans.append(path)
-    return orphans
+def _orphans(directory: DataDirectory, catalog: Catalog) -> Iterator[_Removal]:
+    """What tables and partitions dropped before the last stop have left behind."""
+    for table_id, path in _numbered(directory.tables_path, ""):
+        _check_issued(path, table_id, catalog.table_id_next, directory)
+        table = catalog.table_by_id(table_id)
+        if table is None:
+            yield path, Site.TABLE_REMOVE
+        elif table.partition_keys:
+            for partition_id, partition_path in _numbered(path, PARTITION_PREFIX):
+                _check_issued(partition_path, partition_id, catalog.partition_id_next, directory)
+                if catalog.partition_by_id(partition_id) is None:
+                    yield partition_path, Site.PARTITION_REMOVE
+
+
+def _numbered(parent: Path, prefix: str) -> Iterator[tuple[int, Path]]:
+    """Directories whose names are a prefix and a number."""
+    if parent.exists():
+        for path in parent.iterdir():
+            number = path.name.removeprefix(prefix)
+            if path.name.startswith(prefix) and number.isascii() and number.isdigit():
+                yield int(number), path
+
+
+def _check_issued(path: Path, identity: int, id_next: int, directory: DataDirectory) -> None:
+    if identity >= id_next:
+        raise DataDirectoryError(
+            f"{path} belongs to a table that {directory.catalog_path} has never heard of, so the catalog is older "
+            "than the data. Restore the matching catalog, or move the directory away."
+        )

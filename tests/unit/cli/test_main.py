@@ -29,7 +29,16 @@ def test_every_command_can_be_loaded(name: str) -> None:
 
 def test_server_options() -> None:
     output = CliRunner().invoke(main, ["server", "--help"]).output
-    for option in ("--data-dir", "--host", "--port", "--advertise", "--durability", "--config"):
+    for option in (
+        "--data-dir",
+        "--host",
+        "--port",
+        "--advertise",
+        "--durability",
+        "--sasl-users",
+        "--metrics-port",
+        "--config",
+    ):
         assert option in output
 
 

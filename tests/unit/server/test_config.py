@@ -35,7 +35,34 @@ def test_file_then_flags(tmp_path: Path) -> None:
     """
     config = load(tmp_path, text, port=2, advertise="h:3", data_dir=None)
     assert config == ServerConfig(
-        Path("/srv/x"), "0.0.0.0", 2, Address("h", 3), "fsync", 3, 4096, Limits(frame_bytes_max=1000, connections_max=7)
+        Path("/srv/x"),
+        "0.0.0.0",
+        2,
+        Address("h", 3),
+        "fsync",
+        3,
+        4096,
+        limits=Limits(frame_bytes_max=1000, connections_max=7),
+    )
+
+
+def test_operations(tmp_path: Path) -> None:
+    text = """
+        sasl-users = "users.txt"
+        metrics-port = 9124
+        metrics-host = "0.0.0.0"
+        log.retention.size-bytes = 5
+        log.retention.check-interval-ms = 6
+        disk.free-bytes-min = 7
+    """
+    config = load(tmp_path, text, metrics_port=1)
+    assert config == ServerConfig(
+        sasl_users=Path("users.txt"),
+        metrics_port=1,
+        metrics_host="0.0.0.0",
+        retention_size_bytes=5,
+        retention_interval_ms=6,
+        disk_free_bytes_min=7,
     )
 
 
@@ -57,6 +84,11 @@ def test_every_limit_can_be_set(tmp_path: Path) -> None:
         ("default.bucket.number = 0", "default.bucket.number"),
         ("log.segment.file-size = 0", "log.segment.file-size"),
         ("advertise = 'h'", "HOST:PORT"),
+        ("log.retention.size-bytes = -1", "log.retention.size-bytes"),
+        ("log.retention.check-interval-ms = 0", "log.retention.check-interval-ms"),
+        ("disk.free-bytes-min = -1", "disk.free-bytes-min"),
+        ("metrics-port = 70000", "metrics-port must be from 0 to 65535"),
+        ("sasl-users = 1", "sasl-users must be a string"),
         ("[limits]\nnonsense = 1", "unknown limit 'nonsense'"),
         ("[limits]\nconnections_max = 0", "limits.connections_max must be a positive integer"),
         ("[limits]\nconnections_max = 'x'", "limits.connections_max must be a positive integer"),
@@ -91,3 +123,11 @@ def test_addresses(text: str, address: Address) -> None:
 def test_bad_addresses(text: str) -> None:
     with pytest.raises(InvalidRequestError):
         parse_address(text)
+
+
+def test_settings_of_tables(tmp_path: Path) -> None:
+    config = load(tmp_path, 'max.partition.num = 5\n"max.bucket.num" = 6\ndatalake.format = "iceberg"\n')
+    assert (config.max_partition_num, config.max_bucket_num, config.datalake_format) == (5, 6, "iceberg")
+    for line in ("max.partition.num = 0", "max.bucket.num = 0", 'datalake.format = "parquet"'):
+        with pytest.raises(InvalidRequestError, match=line.split(" ")[0]):
+            load(tmp_path, line)

@@ -9,6 +9,7 @@ import pytest
 
 from fluss.formats.arrow_payload import decode
 from fluss.formats.log_batch import payload_of
+from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from tests.unit.server.support import (
@@ -184,6 +185,45 @@ def test_min_bytes_are_waited_for(server: RunningServer, wire: Wire) -> None:
     assert time.monotonic() - begin < LONG_WAIT_MS / 1_000 / 2
 
 
+def test_min_bytes_count_over_all_buckets_and_reads_nothing(server: RunningServer, wire: Wire) -> None:
+    table_id = create_table(wire, buckets=2)
+    produce(wire, table_id, batch(3), bucket=1)
+    size_bytes = len(batch(3))
+    request = fetch_request(
+        table_id, (0, 0), (1, 0), max_wait_ms=LONG_WAIT_MS, min_bytes=8 * size_bytes, bucket_bytes=100 * size_bytes
+    )
+    reads = 0
+    log = server.look(lambda: server.server.context.storage.bucket(TableBucket(table_id, 0)))
+    read = log.read
+
+    def counted(*arguments: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        return read(*arguments)
+
+    log.read = counted  # type: ignore[method-assign]
+    with server.connect() as writer:
+        waiting = wire.send(api_keys.FETCH_LOG, request)
+        for _ in range(7):
+            assert reads == 0
+            produce(writer, table_id, batch(3))
+        response = wire.receive_answer(waiting, api_keys.FETCH_LOG)
+    assert len(headers(checked_bucket(response, 0).records)) == 7
+    assert len(headers(checked_bucket(response, 1).records)) == 1
+    assert reads == 1
+
+
+def test_min_bytes_do_not_wait_for_a_segment_that_is_full(tmp_path: Path) -> None:
+    with RunningServer(tmp_path, segment_size_bytes=10_000) as server, server.connect() as wire:
+        table_id = create_table(wire)
+        for _ in range(40):
+            produce(wire, table_id, batch(10))
+        begin = time.monotonic()
+        answer = fetch(wire, table_id, 0, max_wait_ms=LONG_WAIT_MS, min_bytes=100_000)
+        assert headers(answer.records)
+        assert time.monotonic() - begin < LONG_WAIT_MS / 1_000 / 2
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"max_wait_ms": LONG_WAIT_MS}, {"max_wait_ms": 0, "min_bytes": 1}, {"min_bytes": 1}]
 )
@@ -235,53 +275,6 @@ def _waiters(server: RunningServer, table_id: int) -> int:
 
     storage = server.server.context.storage
     return server.look(lambda: len(storage.bucket(TableBucket(table_id, 0))._waiters))
-
-
-# --- projection
-
-
-@pytest.mark.parametrize("codec", ["NONE", "LZ4_FRAME", "ZSTD"])
-@pytest.mark.parametrize("indexes", [[0], [1], [0, 2], [1, 2]])
-def test_projected_columns(wire: Wire, codec: str, indexes: list[int]) -> None:
-    table_id = create_table(wire, properties={"table.log.arrow.compression.type": codec})
-    produce(wire, table_id, batch(4, writer_id=5, sequence=0))
-    produce(wire, table_id, batch(2, start=4))
-    full = headers(fetch(wire, table_id).records)
-    records = fetch(wire, table_id, projection=indexes).records
-    projected = headers(records)
-    schema = rows().select(indexes).schema
-    position = 0
-    for before, after, expected in zip(full, projected, [rows(4), rows(2, 4)], strict=True):
-        kept = ("base_offset", "commit_timestamp_ms", "schema_id", "attributes", "writer_id", "batch_sequence")
-        assert [getattr(before, name) for name in kept] == [getattr(after, name) for name in kept]
-        assert decode(payload_of(records, position, after)[1], schema).equals(expected.select(indexes))
-        position += after.size_bytes
-
-
-def test_projection_of_all_columns_changes_nothing(wire: Wire) -> None:
-    table_id = create_table(wire)
-    produce(wire, table_id, batch(4))
-    assert fetch(wire, table_id, projection=[0, 1, 2]).records == fetch(wire, table_id).records
-
-
-@pytest.mark.parametrize("indexes", [[], [1, 0], [0, 0], [3], [-1], [0, 99]])
-def test_bad_projections(wire: Wire, indexes: list[int]) -> None:
-    table_id = create_table(wire)
-    produce(wire, table_id, batch())
-    with pytest.raises(WireError, match="ascending") as raised:
-        fetch(wire, table_id, projection=indexes, max_wait_ms=LONG_WAIT_MS, min_bytes=1)
-    assert raised.value.code == 34
-
-
-def test_a_projected_fetch_waits_and_is_woken_too(server: RunningServer, wire: Wire) -> None:
-    table_id = create_table(wire)
-    request = fetch_request(table_id, (0, 0), max_wait_ms=LONG_WAIT_MS, min_bytes=1, projection=[1])
-    with server.connect() as writer:
-        waiting = wire.send(api_keys.FETCH_LOG, request)
-        wire.call(api_keys.METADATA, pb.MetadataRequest())
-        produce(writer, table_id, batch(2))
-        response = wire.receive_answer(waiting, api_keys.FETCH_LOG)
-    assert headers(checked_bucket(response).records)[0].record_count == 2
 
 
 def test_data_survives_a_restart(tmp_path: Path) -> None:

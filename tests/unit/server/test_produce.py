@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from fluss.formats.arrow_payload import Codec, Compression, encode
 from fluss.formats.log_batch import encode_batch
 from fluss.model.errors import RETRIABLE_CODES
 from fluss.protocol import api_keys
@@ -24,6 +27,7 @@ from tests.unit.server.support import (
     path,
     produce,
     produce_request,
+    rows,
 )
 
 
@@ -140,8 +144,9 @@ def _announcing(rows: int) -> bytearray:
     [
         (b"", "at least 48 bytes"),
         (b"\0" * 47, "at least 48 bytes"),
-        (_with_magic(1), "magic 1"),
-        (_with_magic(2), "magic 2"),
+        (_with_magic(1), "statistics of -1 bytes"),
+        (_with_magic(2), "can't be accepted"),
+        (_with_magic(3), "magic 3 is not known"),
         (batch() + b"\0", "exactly one whole batch"),
         (batch() + batch(), "exactly one whole batch"),
         (batch()[:-1], "exactly one whole batch"),
@@ -218,3 +223,112 @@ def test_a_table_dropped_under_a_waiting_write(server: RunningServer, wire: Wire
         other.call(api_keys.DROP_TABLE, pb.DropTableRequest(table_path=path(), ignore_if_not_exists=False))
         (entry,) = wire.receive_answer(waiting, api_keys.PRODUCE_LOG).buckets_resp
         assert entry.error_code == 21
+
+
+# --- batches and their schema
+
+
+def _encoded(columns: dict[str, list[Any]], schema: pa.Schema | None = None) -> bytearray:
+    content = pa.RecordBatch.from_pydict(columns, schema=schema)
+    return encode_batch(content.serialize(), schema_id=1, record_count=content.num_rows)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        _encoded({"id": [1, 2]}, pa.schema([("id", pa.int32())])),
+        _encoded({"id": [1], "name": ["x"], "score": [1.5], "more": [1]}),
+        _encoded(
+            {"id": [1, 2], "name": ["x", "y"], "score": [1.5, 2.5]},
+            pa.schema([("id", pa.int32()), ("name", pa.string()), ("score", pa.float32())]),
+        ),
+        _encoded(
+            {"id": [1], "name": [[1]], "score": [1.5]},
+            pa.schema([("id", pa.int32()), ("name", pa.list_(pa.int32())), ("score", pa.float64())]),
+        ),
+        _encoded(
+            {"id": [1] * 9, "name": [True] * 9, "score": [1.5] * 9},
+            pa.schema([("id", pa.int32()), ("name", pa.bool_()), ("score", pa.float64())]),
+        ),
+    ],
+    ids=["too few columns", "too many", "narrower", "a list", "no offsets"],
+)
+def test_batches_that_do_not_fit_their_schema(wire: Wire, records: bytearray) -> None:
+    table_id = create_table(wire)
+    with pytest.raises(WireError, match="Arrow message") as raised:
+        produce(wire, table_id, records)
+    assert raised.value.code == 2
+    assert fetch(wire, table_id).high_watermark == 0
+
+
+# --- magic 1 and 2
+
+
+def _with_epoch(records: bytes | bytearray) -> bytes:
+    (length,) = struct.unpack_from("<i", records, 8)
+    head = records[:8] + struct.pack("<i", length + 4) + b"\x02" + records[13:21] + struct.pack("<i", 5)
+    return bytes(head + records[21:])
+
+
+def _with_statistics(count: int, **writer: int) -> bytearray:
+    payload = encode(rows(count), Codec(Compression.NONE))
+    return encode_batch(payload, schema_id=1, record_count=count, statistics=b"a block of statistics", **writer)
+
+
+def test_all_layouts_are_stored_served_and_recovered(tmp_path: Path) -> None:
+    with RunningServer(tmp_path) as server, server.connect() as wire:
+        table_id = create_table(wire)
+        assert produce(wire, table_id, batch(3, writer_id=4, sequence=0)) == 0
+        assert produce(wire, table_id, _with_statistics(3, writer_id=4, batch_sequence=1)) == 3
+        assert produce(wire, table_id, _with_epoch(_with_statistics(3, writer_id=4, batch_sequence=2))) == 6
+        assert produce(wire, table_id, _with_epoch(_with_statistics(3, writer_id=4, batch_sequence=2))) == 6
+        before = fetch(wire, table_id).records
+        assert [header.magic for header in headers(before)] == [0, 1, 2]
+    for disposable in (*tmp_path.glob("tables/*/*/*.index"), *tmp_path.glob("tables/*/*/*.writers")):
+        disposable.unlink()
+    with RunningServer(tmp_path) as server, server.connect() as wire:
+        assert fetch(wire, table_id).records == before
+        assert headers(fetch(wire, table_id, 7).records)[0].base_offset == 6
+        assert produce(wire, table_id, _with_epoch(_with_statistics(3, writer_id=4, batch_sequence=2))) == 6
+        assert produce(wire, table_id, batch(1)) == 9
+
+
+@pytest.mark.parametrize("at", [25, 40, 48, 52, 60, 75, -1])
+def test_damage_in_a_batch_with_statistics_is_found(wire: Wire, at: int) -> None:
+    table_id = create_table(wire)
+    for records in (_with_statistics(3), bytearray(_with_epoch(_with_statistics(3)))):
+        records[at] ^= 0x04
+        with pytest.raises(WireError) as raised:
+            produce(wire, table_id, records)
+        assert raised.value.code in (2, 14)
+    assert fetch(wire, table_id).high_watermark == 0
+
+
+# --- row formats
+
+
+def _row_records(*row_sizes: int) -> bytearray:
+    records = b"".join(struct.pack("<iB", 1 + size, 0) + b"r" * size for size in row_sizes)
+    return encode_batch(records, schema_id=1, record_count=len(row_sizes))
+
+
+def test_indexed_tables(wire: Wire) -> None:
+    table_id = create_table(wire, properties={"table.log.format": "INDEXED"})
+    assert produce(wire, table_id, _row_records(5, 1, 30)) == 0
+    assert produce(wire, table_id, _row_records(7)) == 3
+    answer = fetch(wire, table_id)
+    assert [header.record_count for header in headers(answer.records)] == [3, 1]
+    request = pb.LimitScanRequest(table_id=table_id, bucket_id=0, limit=1)
+    assert len(headers(wire.call(api_keys.LIMIT_SCAN, request).records)) == 1
+    for refused in (batch(3), _row_records(5)[:-1], encode_batch(b"\0" * 20, schema_id=1, record_count=2)):
+        with pytest.raises(WireError) as raised:
+            produce(wire, table_id, refused)
+        assert raised.value.code == 2
+    assert fetch(wire, table_id).high_watermark == 4
+
+
+def test_rows_do_not_go_into_arrow_tables(wire: Wire) -> None:
+    table_id = create_table(wire)
+    with pytest.raises(WireError, match="Arrow message") as raised:
+        produce(wire, table_id, _row_records(5, 1, 30))
+    assert raised.value.code == 2

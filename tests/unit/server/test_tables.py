@@ -10,7 +10,7 @@ import pytest
 
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.server.support import RunningServer, Wire, WireError, create_table, descriptor, path
+from tests.unit.server.support import COLUMNS, RunningServer, Wire, WireError, create_table, descriptor, path
 
 
 def create(wire: Wire, table_json: bytes, name: str = "t", database: str = "fluss", ignore: bool = False) -> None:
@@ -72,6 +72,37 @@ def test_nested_columns_pass(wire: Wire) -> None:
     assert json.loads(schema.schema_json)["columns"][1]["data_type"] == array
 
 
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"table.log.format": "indexed"},
+        {"table.statistics.columns": "*"},
+        {"table.statistics.columns": "id, name"},
+        {"table.log.ttl": "36h", "table.log.tiered.local-segments": "4"},
+        {"table.datalake.format": "iceberg", "table.datalake.enabled": "false"},
+        {"table.datalake.format": "Paimon", "table.datalake.enabled": "true", "table.datalake.freshness": "5 min"},
+        {"table.datalake.auto-compaction": "true", "table.datalake.auto-expire-snapshot": "false"},
+    ],
+    ids=str,
+)
+def test_accepted_properties(wire: Wire, properties: dict[str, str]) -> None:
+    create(wire, descriptor(properties=properties))
+    assert json.loads(info(wire).table_json)["properties"] == {"table.replication.factor": "1", **properties}
+
+
+def test_the_lake_format_is_stamped_on_new_tables(tmp_path: Path) -> None:
+    with RunningServer(tmp_path, datalake_format="ICEBERG") as server, server.connect() as wire:
+        create(wire, descriptor(properties={"table.datalake.enabled": "true"}))
+        create(wire, descriptor(properties={"table.datalake.format": "paimon"}), "own")
+        with pytest.raises(WireError, match="paimon, but the server's") as raised:
+            own = {"table.datalake.format": "paimon", "table.datalake.enabled": "true"}
+            create(wire, descriptor(properties=own), "other")
+        assert raised.value.code == 39
+    with RunningServer(tmp_path) as server, server.connect() as wire:
+        assert json.loads(info(wire).table_json)["properties"]["table.datalake.format"] == "iceberg"
+        assert json.loads(info(wire, "own").table_json)["properties"]["table.datalake.format"] == "paimon"
+
+
 def test_schema_by_id_and_latest(wire: Wire) -> None:
     create_table(wire)
     latest = wire.call(api_keys.GET_TABLE_SCHEMA, pb.GetTableSchemaRequest(table_path=path()))
@@ -106,12 +137,20 @@ def test_a_dropped_name_comes_back_with_a_new_id(wire: Wire) -> None:
         ({"properties": {"table.nonsense": "1"}}, 39, "table.nonsense"),
         ({"properties": {"mine": "1"}}, 39, "custom_properties"),
         ({"properties": {"table.log.format": "BOGUS"}}, 39, "ARROW"),
-        ({"properties": {"table.log.format": "INDEXED"}}, 15, "use ARROW"),
+        ({"properties": {"table.log.format": "COMPACTED"}}, 15, "use ARROW or INDEXED"),
         ({"properties": {"table.replication.factor": "3"}}, 17, "set it to 1"),
-        ({"properties": {"table.datalake.enabled": "true"}}, 40, "no lake"),
+        ({"properties": {"table.datalake.enabled": "true"}}, 15, "datalake.format in the server's fluss.toml"),
+        ({"properties": {"table.datalake.format": "parquet"}}, 39, "PAIMON"),
         ({"properties": {"table.merge-engine": "first_row"}}, 39, "primary key"),
+        ({"properties": {"table.delete.behavior": "ignore"}}, 39, "primary key"),
+        ({"properties": {"table.log.ttl": "7"}}, 39, "with a unit"),
+        ({"properties": {"table.log.ttl": "-1 d"}}, 39, "duration"),
+        ({"properties": {"table.datalake.freshness": "often"}}, 39, "duration"),
+        ({"properties": {"table.statistics.columns": "nope"}}, 39, "nope"),
+        ({"properties": {"table.statistics.columns": " , "}}, 39, "names no column"),
+        ({"properties": {"table.statistics.columns": "id,raw"}}, 39, "raw"),
         ({"properties": {"table.auto-partition.enabled": "true"}}, 39, "partition keys"),
-        ({"partition_key": ["name"]}, 15, "partition"),
+        ({"partition_key": ["nope"]}, 15, "partition"),
         ({"bucket_key": ["nope"], "bucket_count": 1}, 15, "nope"),
         ({"bucket_key": [], "bucket_count": 0}, 15, "bucket_count"),
         ({"bucket_key": [], "bucket_count": 1_000_000}, 49, "bucket_count"),
@@ -121,7 +160,7 @@ def test_a_dropped_name_comes_back_with_a_new_id(wire: Wire) -> None:
 )
 def test_refused_descriptors(wire: Wire, overrides: dict[str, Any], code: int, text: str) -> None:
     with pytest.raises(WireError, match=text) as raised:
-        create(wire, descriptor(**overrides))
+        create(wire, descriptor([*COLUMNS, ("raw", "BYTES")], **overrides))
     assert raised.value.code == code
     assert tables(wire) == []
 

@@ -75,7 +75,8 @@ def test_fetch_responses_are_what_protobuf_reads(
             if records is None:
                 fetch.error = FlussError("no", 19)
             else:
-                fetch.records = records
+                fetch.parts, fetch.size_bytes = [records[:7], memoryview(records)[7:]], len(records)
+                fetch.filtered_end_offset = bucket_id if bucket_id % 2 else None
             fetches.append(fetch)
         plan.tables.append((table_id, fetches))
     encoded = encode_fetch_response(plan)
@@ -91,3 +92,4 @@ def test_fetch_responses_are_what_protobuf_reads(
             assert entry.HasField("records") == (records is not None)
             assert entry.HasField("high_watermark") == (records is not None)
             assert entry.records == (records or b"")
+            assert entry.HasField("filtered_end_offset") == (records is not None and bucket_id % 2 == 1)

@@ -16,12 +16,17 @@ from multiprocessing.connection import Connection
 from fluss.formats.log_batch import encode_batch, parse_header
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints
+from fluss.storage.catalog import AlteredTable
 from fluss.storage.log import Appended, BucketLog
+from fluss.storage.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
 
 SEGMENT_SIZE_BYTES = 400
 BUCKETS = 2
 MAIN = TablePath("crash", "main")
+PARTED = TablePath("crash", "parted")
+EXPIRING = TablePath("crash", "expiring")
+EXPIRING_JSON = '{"custom_properties": {"log.retention.size-bytes": "400"}}'
 
 
 _output_fd = 1
@@ -61,6 +66,20 @@ class Writer:
         tell("seen", bucket, self.log(bucket).high_watermark)
 
 
+async def expire(storage: Storage, run: str) -> None:
+    """Write more than is kept, and remove the rest."""
+    entry = await storage.catalog.create_table(EXPIRING, EXPIRING_JSON, "{}", 1, ignore_if_exists=True)
+    bucket = TableBucket(entry.table_id, 0)
+    for number in range(12):
+        text = f"{run}/expiring/{number}"
+        batch = encode_batch(text.ljust(40).encode(), schema_id=1, record_count=3)
+        item = storage.bucket(bucket).append(batch, parse_header(batch), time.time_ns() // 1_000_000)
+        await item.durable
+        tell("kept", item.base_offset, text)
+    await Retention(storage).run_once()
+    tell("start", storage.bucket(bucket).log_start_offset)
+
+
 async def main(data_dir: str, run: str) -> None:
     storage = await Storage.open(StorageOptions(data_dir, segment_size_bytes=SEGMENT_SIZE_BYTES))
     catalog = storage.catalog
@@ -81,9 +100,31 @@ async def main(data_dir: str, run: str) -> None:
     await log.append(batch, parse_header(batch), 0).durable
     await catalog.drop_table(temporary.path)
     tell("dropped", temporary.table_id, temporary.path.table)
+    await change_partitions(storage, run)
+    await expire(storage, run)
     await writer.write(0, 3)
     await storage.close()
     tell("done")
+
+
+async def change_partitions(storage: Storage, run: str) -> None:
+    """Make and drop partitions, and give their table a second schema."""
+    catalog = storage.catalog
+    entry = await catalog.create_table(
+        PARTED, "{}", "{}", 1, ignore_if_exists=True, partition_keys=["day"], partitions=["first"]
+    )
+    tell("partition", "first")
+    altered = await catalog.alter_table(PARTED, lambda entry, _: AlteredTable("{}", f'"{entry.schema_id + 1}"'))
+    assert altered is not None
+    tell("schema", altered.schema_id)
+    name = f"day-{run}"
+    await catalog.create_partitions(entry.table_id, [name])
+    tell("partition", name)
+    batch = encode_batch(b"short-lived", schema_id=1, record_count=1)
+    log = storage.bucket(TableBucket(entry.table_id, 0, catalog.partition(entry, name).partition_id))
+    await log.append(batch, parse_header(batch), 0).durable
+    await catalog.drop_partitions(entry.table_id, [name])
+    tell("departed", name)
 
 
 def run(data_dir: str, name: str, fail_point: str | None, output: Connection) -> None:

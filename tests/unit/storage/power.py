@@ -69,6 +69,10 @@ class RecordingOs:
         os.replace(source, target)
         self.record("rename", self._name(source), self._name(target))
 
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+        self.record("unlink", self._name(path))
+
     def fdatasync(self, fd: int) -> None:
         path = self._paths[fd]
         began = self.record("sync begins", path)
@@ -130,6 +134,9 @@ class Disk:
 
     def _on_rename(self, index: int, source: str, target: str) -> None:
         self._change_names(index, {target: self._names[source], source: None})
+
+    def _on_unlink(self, index: int, path: str) -> None:
+        self._change_names(index, {path: None})
 
     def _on_write(self, index: int, path: str, position: int, data: bytes) -> None:
         self._names[path].pending.append((index, ("write", position, data)))

@@ -26,6 +26,7 @@ from . import crash_driver
 from .support import NOW_MS, read_all
 
 KILLED = -signal.SIGKILL
+KEPT_ROWS = 4  # of the table that keeps 400 bytes
 
 # Points that only a start after a crash passes.
 _NEEDS_CRASH = ("segment.cut.", "segment.recover.")
@@ -33,11 +34,12 @@ _LEAVES_A_TORN_TAIL = "segment.append.torn_write:30"
 
 # Later hits, where the first hit of a point is in a special place (the first segment, the first transaction).
 _LATER = [
-    *(f"catalog.commit.{step}:{count}" for step in ("before_commit", "after_commit") for count in (2, 3, 4, 5)),
+    *(f"catalog.commit.{step}:{count}" for step in ("before_commit", "after_commit") for count in range(2, 12)),
     *(f"segment.append.{step}:25" for step in ("before_write", "torn_write", "after_write")),
     *(f"segment.commit.{step}:12" for step in ("before_sync", "after_sync")),
     *(f"segment.create.{step}:4" for step in ("before_create", "after_create", "before_sync_directory")),
     "table.remove.after_remove:3",
+    "partition.remove.after_remove:3",
 ]
 
 
@@ -69,6 +71,8 @@ async def check_promises(root: Path, told: list[list[str]]) -> None:
         if storage.catalog.table_exists(crash_driver.MAIN):
             for bucket in range(crash_driver.BUCKETS):
                 await _check_bucket(storage, bucket, told, writer_id)
+        if storage.catalog.table_exists(crash_driver.EXPIRING):
+            _check_expiring(storage, told)
     finally:
         await storage.close()
 
@@ -82,9 +86,30 @@ def _check_catalog(storage: Storage, root: Path, told: list[list[str]]) -> None:
             exists = storage.catalog.table_exists(TablePath("crash", words[2]))
             # A drop that was not acknowledged may have happened.
             assert exists != (words[1] in dropped) or (not exists and words[2].startswith("temporary"))
+    _check_partitions(storage, root, told)
     known = {str(entry.table_id) for entry in storage.catalog.tables("crash")} if _has_crash(storage) else set()
     if (root / "tables").exists():
         assert {path.name for path in (root / "tables").iterdir()} <= known
+
+
+def _check_partitions(storage: Storage, root: Path, told: list[list[str]]) -> None:
+    promised = {words[1] for words in told if words[0] == "partition"}
+    if not promised:
+        return
+    table = storage.catalog.table(crash_driver.PARTED)
+    partitions = storage.catalog.partitions(table)
+    names = {entry.name for entry in partitions}
+    # A drop that was not acknowledged may have happened, and so may a creation.
+    assert "first" in names
+    assert not names & {words[1] for words in told if words[0] == "departed"}
+    for words in told:
+        if words[0] == "schema":
+            assert table.schema_id >= int(words[1])
+    for schema_id in range(2, table.schema_id + 1):
+        assert storage.catalog.schema_json(table.table_id, schema_id) == f'"{schema_id}"'.encode()
+    directory = root / "tables" / str(table.table_id)
+    if directory.exists():
+        assert {path.name for path in directory.iterdir()} <= {f"p{entry.partition_id}" for entry in partitions}
 
 
 def _has_crash(storage: Storage) -> bool:
@@ -111,6 +136,22 @@ async def _check_bucket(storage: Storage, bucket: int, told: list[list[str]], wr
     appended = log.append(batch, parse_header(batch), NOW_MS)
     await appended.durable
     assert appended.base_offset == max((header.next_offset for header, _ in read_all(log)[:-1]), default=0)
+
+
+def _check_expiring(storage: Storage, told: list[list[str]]) -> None:
+    """Removing from the start leaves no gap and takes none of the newest rows."""
+    log = storage.bucket(TableBucket(storage.catalog.table(crash_driver.EXPIRING).table_id, 0))
+    rows = {header.base_offset: text.strip() for header, text in read_all(log)}
+    kept = [(int(words[1]), words[2]) for words in told if words[0] == "kept"]
+    for offset, text in kept:
+        assert rows.get(offset, text) == text
+    for offset, text in kept[-KEPT_ROWS:]:
+        assert rows[offset] == text
+    for words in told:
+        if words[0] == "start":
+            assert log.log_start_offset >= int(words[1]), "what was removed is back"
+    # Offsets are never used again.
+    assert log.log_end_offset >= max((offset + 3 for offset, _ in kept), default=0)
 
 
 def _run_with_environment(root: Path, fail_point: str) -> subprocess.CompletedProcess[str]:

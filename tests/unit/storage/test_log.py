@@ -10,6 +10,7 @@ import pytest
 from fluss.formats.log_batch import parse_header
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
 from fluss.storage.log import LogOptions
+from fluss.storage.segment import UNCHECKED_BYTES_MAX
 
 from .support import NOW_MS, append, log_files, make_batch, opened, parse, read_all, texts
 
@@ -90,6 +91,20 @@ async def test_read_returns_whole_batches_within_the_limit_but_at_least_one(tmp_
         for offset in range(0, 300, 7):
             batches = parse(log.read(offset, max_bytes))
             assert len(batches) == 1 or sum(header.size_bytes for header, _ in batches) <= max_bytes
+
+
+async def test_cold_bytes_are_checked_a_bounded_part_at_a_time(tmp_path: Path) -> None:
+    count, text_bytes = 40, 100_000
+    async with opened(tmp_path / "log") as log:
+        for number in range(count):
+            append(log, f"{number}".ljust(text_bytes), records=1)
+        await log.flush()
+        assert len(parse(log.read(0, 16 << 20))) == count
+    async with opened(tmp_path / "log") as log:
+        first = log.read(0, 16 << 20)
+        assert 0 < len(first) <= UNCHECKED_BYTES_MAX
+        assert [int(text) for _, text in read_all(log)] == list(range(count))
+        assert len(parse(log.read(0, 16 << 20))) == count
 
 
 async def test_offsets_out_of_range(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from fluss.storage import files
 from fluss.storage.log import LogOptions
 
 from .power import Disk, Event, RecordingOs, UnsyncedOs
-from .support import append, opened, read_all
+from .support import NOW_MS, append, opened, read_all
 
 OPTIONS = LogOptions(segment_size_bytes=700, checkpoint_interval_bytes=250)
 SEEDS = 250
@@ -107,6 +107,53 @@ async def test_what_is_read_after_a_kill_survives_power_loss_too(
         image.mkdir()
         disk.leave(image, random.Random(seed))
         await _check(image, seen)
+
+
+@pytest.mark.parametrize("everything", [False, True])
+async def test_power_loss_while_old_segments_are_removed(
+    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch, everything: bool
+) -> None:
+    """Whatever is left has no gaps, all that was not to go is there, and writers go on where they were."""
+    root = tmp_path / "live"
+    root.mkdir()
+    recorder = RecordingOs(root)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "os", recorder)
+        async with opened(root, OPTIONS) as log:
+            for sequence in range(60):
+                text = f"row {sequence}".ljust(60)
+                await (item := append(log, text, writer_id=1, sequence=sequence)).durable
+                recorder.record("ack", item.base_offset, text)
+                if sequence % 20 == 19:
+                    target = log.log_end_offset if everything else log.log_end_offset - 15
+                    if everything:
+                        assert log.seal_if_older(NOW_MS + 1)
+                    recorder.record("removing", target)
+                    await log.remove_before(target)
+                    assert target - 20 < log.log_start_offset <= target
+    monkeypatch.setattr(files, "os", UnsyncedOs())
+    events = recorder.events
+    # A power loss in the middle of a removal is the point.
+    first = next(index for index, event in enumerate(events) if event[0] == "removing")
+    for seed in range(SEEDS):
+        rng = random.Random(seed)
+        moment = rng.randrange(first + 1, len(events))
+        disk = Disk()
+        disk.replay(events[:moment])
+        image = images / str(seed)
+        image.mkdir()
+        disk.leave(image, rng)
+        target = max(event[1] for event in events[:moment] if event[0] == "removing")
+        acknowledged = [event for event in events[:moment] if event[0] == "ack"]
+        async with opened(image, OPTIONS) as log:
+            rows = {header.base_offset: text for header, text in read_all(log)}
+            assert log.log_start_offset <= target, seed
+            for _, base_offset, text in acknowledged:
+                assert rows.get(base_offset) == text or base_offset < target, seed
+            # The batch after the last acknowledged one may be there too.
+            stored = append(log, "after", writer_id=1, sequence=len(acknowledged))
+            assert stored.base_offset >= len(acknowledged) * 3, seed
+        shutil.rmtree(image)
 
 
 async def _check(image: Path, acknowledged: list[Event]) -> None:

@@ -147,7 +147,7 @@ async def test_corruption_in_a_sealed_segment_is_an_error_with_file_and_position
                     log.read(3 * number, 1 << 20)
                 assert caught.value.error_code == ErrorCode.CORRUPT_MESSAGE
                 assert (caught.value.path, caught.value.position) == (sealed, start)
-                assert f"{sealed}: corrupt batch at byte {start}" in str(caught.value)
+                assert f"tables/0/0/{sealed.name}: corrupt batch at byte {start}" in str(caught.value)
                 if number:
                     # What lies before it is served, in one piece.
                     assert [text for _, text in parse(log.read(0, 1 << 20))] == ROWS[:number]

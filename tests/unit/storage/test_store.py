@@ -54,6 +54,22 @@ async def test_unknown_buckets(tmp_path: Path) -> None:
             assert caught.value.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
 
 
+async def test_unknown_buckets_of_partitions(tmp_path: Path) -> None:
+    async with storage(tmp_path / "data") as s:
+        table = await s.catalog.create_table(T, "{}", "{}", 2, partition_keys=["p"], partitions=["a"])
+        other = await s.catalog.create_table(TablePath("fluss", "other"), "{}", "{}", 2, partition_keys=["p"])
+        assert s.bucket(TableBucket(table.table_id, 1, 0)).log_end_offset == 0
+        for bucket in (
+            TableBucket(table.table_id, 0),
+            TableBucket(table.table_id, 2, 0),
+            TableBucket(table.table_id, 0, 1),
+            TableBucket(other.table_id, 0, 0),
+        ):
+            with pytest.raises(FlussError) as caught:
+                s.bucket(bucket)
+            assert caught.value.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
+
+
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 async def test_idle_logs_are_closed_and_opened_again(tmp_path: Path, durability: str) -> None:
     async with storage(tmp_path / "data", open_logs_max=3, durability=durability) as s:
@@ -131,6 +147,37 @@ async def test_a_dropped_table_tells_its_waiters_and_leaves_no_files(tmp_path: P
     assert not (tmp_path / "data" / "tables" / "0").exists()
 
 
+async def test_a_dropped_partition_tells_its_waiters_and_leaves_no_files(tmp_path: Path) -> None:
+    async with storage(tmp_path / "data") as s:
+        table = await s.catalog.create_table(T, "{}", "{}", 1, partition_keys=["p"], partitions=["a", "b"])
+        logs = [s.bucket(TableBucket(table.table_id, 0, partition)) for partition in range(2)]
+        woken: list[int] = []
+        for number, log in enumerate(logs):
+            await append(log, f"in {number}").durable
+            log.on_advance(lambda number=number: woken.append(number))  # type: ignore[misc]
+        await s.catalog.drop_partitions(table.table_id, ["a"])
+        await asyncio.sleep(0)
+        assert woken == [0]
+        for call in (lambda: append(logs[0], "late"), lambda: s.bucket(TableBucket(table.table_id, 0, 0))):
+            with pytest.raises(FlussError) as caught:
+                call()
+            assert caught.value.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
+        assert texts(logs[1]) == ["in 1"]
+    assert [path.name for path in (tmp_path / "data" / "tables" / "0").iterdir()] == ["p1"]
+
+
+async def test_a_table_dropped_while_its_partitions_go_leaves_no_files(tmp_path: Path) -> None:
+    async with storage(tmp_path / "data") as s:
+        names = [f"p{number}" for number in range(20)]
+        table = await s.catalog.create_table(T, "{}", "{}", 1, partition_keys=["p"], partitions=names)
+        for partition in range(20):
+            append(s.bucket(TableBucket(table.table_id, 0, partition)), "not durable yet")
+        dropping = [asyncio.create_task(s.catalog.drop_partitions(table.table_id, [name])) for name in names[:10]]
+        await asyncio.gather(*dropping, s.catalog.drop_table(T))
+        assert s._removals
+    assert list((tmp_path / "data" / "tables").iterdir()) == []
+
+
 async def test_a_batch_under_way_while_its_table_is_dropped_is_answered(tmp_path: Path) -> None:
     async with storage(tmp_path / "data") as s:
         table = await s.catalog.create_table(T, "{}", "{}", 1)
@@ -159,6 +206,24 @@ async def test_what_a_crash_left_of_a_dropped_table_goes_at_the_next_start(tmp_p
     async with storage(tmp_path / "data") as s:
         assert texts(s.bucket(TableBucket(0, 0))) == ["kept"]
         assert sorted(path.name for path in (tmp_path / "data" / "tables").iterdir()) == ["0", "notes"]
+
+
+async def test_what_a_crash_left_of_a_dropped_partition_goes_at_the_next_start(tmp_path: Path) -> None:
+    table_path = tmp_path / "data" / "tables" / "0"
+    async with storage(tmp_path / "data") as s:
+        table = await s.catalog.create_table(T, "{}", "{}", 1, partition_keys=["p"], partitions=["kept", "dropped"])
+        for number, name in enumerate(("kept", "dropped")):
+            await append(s.bucket(TableBucket(table.table_id, 0, number)), name).durable
+        shutil.copytree(table_path / "p1", tmp_path / "left")
+        await s.catalog.drop_partitions(table.table_id, ["dropped"])
+    shutil.copytree(tmp_path / "left", table_path / "p1")
+    (table_path / "notes").mkdir()
+    async with storage(tmp_path / "data") as s:
+        assert texts(s.bucket(TableBucket(0, 0, 0))) == ["kept"]
+        assert sorted(path.name for path in table_path.iterdir()) == ["notes", "p0"]
+    (table_path / "p2").mkdir()
+    with pytest.raises(DataDirectoryError, match="the catalog is older than the data"):
+        await Storage.open(StorageOptions(tmp_path / "data"))
 
 
 async def test_data_without_its_catalog_is_never_taken_for_dropped(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -13,6 +12,7 @@ from fluss.server.context import ConnectionContext, Handled, Handler, Replier
 from fluss.server.fetch_plan import FetchPlan
 from fluss.server.fetch_response import encode_fetch_response
 from fluss.server.names import check_count
+from fluss.server.opened import when_open
 
 WAIT_MS_DEFAULT: Final = 100  # when a request says how much to wait for and not how long
 
@@ -21,11 +21,13 @@ def _fetch_log(context: ConnectionContext, request: pb.FetchLogRequest) -> Handl
     buckets = sum(len(table.buckets_req) for table in request.tables_req)
     check_count(buckets + len(request.tables_req), context.limits.request_items_max, "buckets")
     plan = FetchPlan.of(context, request)
+    return when_open(context.storage, (fetch.bucket for fetch in plan.buckets), lambda: _begin(context, request, plan))
+
+
+def _begin(context: ConnectionContext, request: pb.FetchLogRequest, plan: FetchPlan) -> Encoded | FetchWait:
     wait_ms = _wait_ms(context, request)
     if wait_ms == 0 or plan.is_ready(request.min_bytes, patient=True):
-        wait_ms = 0
-        if not plan.needs_projection:
-            return _read(context, plan)
+        return _read(context, plan)
     return FetchWait(context, plan, request.min_bytes, wait_ms)
 
 
@@ -37,17 +39,13 @@ def _wait_ms(context: ConnectionContext, request: pb.FetchLogRequest) -> int:
 
 
 def _read(context: ConnectionContext, plan: FetchPlan) -> Encoded:
-    _read_plan(context, plan)
+    context.fetches += 1
+    plan.read(context.server.response_budget.allowance_bytes(), first=context.fetches)
     return encode_fetch_response(plan)
 
 
-def _read_plan(context: ConnectionContext, plan: FetchPlan) -> None:
-    context.fetches += 1
-    plan.read(context.server.response_budget.allowance_bytes(), first=context.fetches)
-
-
 class FetchWait:
-    """A fetch that waits for data, for its columns to be picked, or for the client to take what it got before."""
+    """A fetch that waits for data, or for the client to take what it got before."""
 
     def __init__(self, context: ConnectionContext, plan: FetchPlan, min_bytes: int, wait_ms: int) -> None:
         self.wait_ms = wait_ms
@@ -62,10 +60,7 @@ class FetchWait:
         self._replier = replier
         self._waiting = True
         self._context.fetches_waiting += 1
-        if self.wait_ms == 0:
-            self.expire()
-        else:
-            self._cancels = self._plan.subscribe(self._wake)
+        self._cancels = self._plan.subscribe(self._wake)
 
     def expire(self) -> None:
         """Answer with what there is."""
@@ -93,28 +88,9 @@ class FetchWait:
             cancel()
         self._cancels = []
 
-    def _answer(self) -> asyncio.Future[None] | None:
-        if self._plan.needs_projection:
-            return asyncio.ensure_future(self._answer_projected())
+    def _answer(self) -> None:
         if self._replier is not None:
             self._replier.reply(_read(self._context, self._plan))
-        return None
-
-    async def _answer_projected(self) -> None:
-        server = self._context.server
-        try:
-            async with server.projection_slots:
-                if self._replier is None:
-                    return
-                _read_plan(self._context, self._plan)
-                await server.loop.run_in_executor(None, self._plan.project)
-                answer = encode_fetch_response(self._plan)
-        except Exception as error:
-            if self._replier is not None:
-                self._replier.fail(error)
-            return
-        if self._replier is not None:
-            self._replier.reply(answer)
 
 
 HANDLERS: Final[dict[int, Handler]] = {api_keys.FETCH_LOG.key: _fetch_log}

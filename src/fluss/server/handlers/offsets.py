@@ -10,9 +10,10 @@ from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.answers import code_and_text
-from fluss.server.context import ConnectionContext, Handler
+from fluss.server.context import ConnectionContext, Handled, Handler
 from fluss.server.malformed import unreadable
 from fluss.server.names import check_count
+from fluss.server.opened import when_open
 
 EARLIEST: Final = 0
 LATEST: Final = 1
@@ -20,10 +21,20 @@ TIMESTAMP: Final = 2
 LEADER_END: Final = 3  # the same as LATEST where there are no followers
 
 
-def _list_offsets(context: ConnectionContext, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+def _list_offsets(context: ConnectionContext, request: pb.ListOffsetsRequest) -> Handled:
     check_count(len(request.bucket_id), context.limits.request_items_max, "buckets")
     if not EARLIEST <= request.offset_type <= LEADER_END:
         raise unreadable("ListOffsets", f"offset_type {request.offset_type} is not known")
+    buckets = [_bucket(request, bucket_id) for bucket_id in request.bucket_id]
+    return when_open(context.storage, buckets, lambda: _offsets(context, request))
+
+
+def _bucket(request: pb.ListOffsetsRequest, bucket_id: int) -> TableBucket:
+    partition_id = request.partition_id if request.HasField("partition_id") else None
+    return TableBucket(request.table_id, bucket_id, partition_id)
+
+
+def _offsets(context: ConnectionContext, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
     response = pb.ListOffsetsResponse()
     for bucket_id in request.bucket_id:
         entry = response.buckets_resp.add(bucket_id=bucket_id)
@@ -35,8 +46,7 @@ def _list_offsets(context: ConnectionContext, request: pb.ListOffsetsRequest) ->
 
 
 def _offset(context: ConnectionContext, request: pb.ListOffsetsRequest, bucket_id: int) -> int:
-    partition_id = request.partition_id if request.HasField("partition_id") else None
-    log = context.storage.bucket(TableBucket(request.table_id, bucket_id, partition_id))
+    log = context.storage.bucket(_bucket(request, bucket_id))
     if request.offset_type == EARLIEST:
         return log.log_start_offset
     if request.offset_type in (LATEST, LEADER_END):

@@ -14,7 +14,8 @@ from fluss.server.answers import code_and_text
 from fluss.server.batch_check import check_batch
 from fluss.server.context import ConnectionContext, Handled, Replier
 from fluss.server.names import check_count, table_path
-from fluss.server.produce_request import BucketBatch, parse_produce_log
+from fluss.server.opened import when_open
+from fluss.server.produce_request import BucketBatch, ProduceLogRequest, parse_produce_log
 from fluss.storage.commit import Durable
 from fluss.storage.log import Appended
 
@@ -40,14 +41,21 @@ def produce_log(context: ConnectionContext, body: memoryview) -> Handled:
             f"acks must be 0, 1 or -1 (all), not {request.acks}.", ErrorCode.INVALID_REQUIRED_ACKS
         )
     check_count(len(request.buckets), context.limits.request_items_max, "buckets")
+    buckets = [TableBucket(request.table_id, batch.bucket_id, batch.partition_id) for batch in request.buckets]
+    return when_open(context.storage, buckets, lambda: _append_all(context, request, buckets))
+
+
+def _append_all(
+    context: ConnectionContext, request: ProduceLogRequest, buckets: list[TableBucket]
+) -> pb.ProduceLogResponse | ProduceWait:
     response = pb.ProduceLogResponse()
     waits: list[_BucketWait] = []
-    for batch in request.buckets:
+    for bucket, batch in zip(buckets, request.buckets, strict=True):
         entry = response.buckets_resp.add(bucket_id=batch.bucket_id)
         if batch.partition_id is not None:
             entry.partition_id = batch.partition_id
         try:
-            appended = _append(context, request.table_id, batch)
+            appended = _append(context, bucket, batch)
         except Exception as error:
             entry.error_code, entry.error_message = code_and_text(error)
             continue
@@ -57,9 +65,9 @@ def produce_log(context: ConnectionContext, body: memoryview) -> Handled:
     return ProduceWait(response, waits, request.timeout_ms) if waits else response
 
 
-def _append(context: ConnectionContext, table_id: int, batch: BucketBatch) -> Appended:
-    log = context.storage.bucket(TableBucket(table_id, batch.bucket_id, batch.partition_id))
-    header = check_batch(batch.records, table_id, context.storage.catalog, context.limits.batch_bytes_max)
+def _append(context: ConnectionContext, bucket: TableBucket, batch: BucketBatch) -> Appended:
+    log = context.storage.bucket(bucket)
+    header = check_batch(batch.records, bucket.table_id, context.storage.catalog, context.limits.batch_bytes_max)
     return log.append(batch.records, header, time.time_ns() // 1_000_000)
 
 

@@ -1,0 +1,73 @@
+"""The command `fluss user`: the users file of a server with SASL."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from fluss.model.errors import FlussError
+
+_FILE = click.argument("file", type=click.Path(path_type=Path))
+
+
+@click.group()
+def user() -> None:
+    """Keep the file of users that may log in to a server (fluss server --sasl-users FILE).
+
+    A running server notices changes by itself.
+    """
+
+
+@user.command()
+@_FILE
+@click.argument("name")
+def add(file: Path, name: str) -> None:
+    """Add a user, or change a password. It is asked for, or read from standard input."""
+    from fluss.server.users import add_user
+
+    with _errors():
+        is_new = add_user(file, name, _password())
+        click.echo(f"user {name} added" if is_new else f"password of user {name} changed")
+
+
+@user.command()
+@_FILE
+@click.argument("name")
+def remove(file: Path, name: str) -> None:
+    """Remove a user. Connections that are logged in stay."""
+    from fluss.server.users import remove_user
+
+    with _errors():
+        remove_user(file, name)
+        click.echo(f"user {name} removed")
+
+
+@user.command(name="list")
+@_FILE
+def list_users(file: Path) -> None:
+    """Print the names of all users."""
+    from fluss.server.users import read_users
+
+    with _errors():
+        for name in sorted(read_users(file)):
+            click.echo(name)
+
+
+def _password() -> str:
+    if sys.stdin.isatty():
+        password: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+        return password
+    return sys.stdin.readline().rstrip("\r\n")
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except (FlussError, OSError) as error:
+        click.echo(f"fluss user: {error}", err=True)
+        sys.exit(1)
