@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: setup java demo test check test-compat test-full bench proto lock dist clean
+.PHONY: setup java demo test check test-compat compat-table test-full bench proto lock dist clean
 
 setup: .venv/.ready
 
@@ -34,6 +34,11 @@ test: setup java
 test-compat: setup java
 	$(BIN)/python -m tests.peers.environments pyfluss java
 	$(PYTEST) -m "compat and not full"
+
+# Writes docs/compatibility.md from what passed; a run with failures leaves it alone.
+compat-table: setup java
+	$(BIN)/python -m tests.peers.environments pyfluss java
+	$(PYTEST) -m "not full" tests/behaviour tests/compat --compat-table docs/compatibility.md
 
 test-full: setup java
 	$(BIN)/python -m tests.peers.environments pyfluss java

@@ -1,3 +1,3 @@
-"""Fixtures for all tests live in tests/peers/fixtures.py; this file only loads them."""
+"""Fixtures for all tests live in the modules named here."""
 
-pytest_plugins = ["tests.peers.fixtures"]
+pytest_plugins = ["tests.peers.fixtures", "tests.backends", "tests.compat.report"]

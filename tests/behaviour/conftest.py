@@ -19,7 +19,7 @@ import pytest
 import fluss
 import fluss.aio
 import fluss.sync
-from fluss.testing import ApacheFluss, FlussServer
+from tests.backends import Backend
 
 DEADLINE_S = 60.0
 FACADES = {"fluss": fluss, "aio": fluss.aio, "sync": fluss.sync}
@@ -30,12 +30,11 @@ class Client:
     """A facade connected to a backend."""
 
     api: ModuleType
-    backend: str
+    backend: Backend
     loop: asyncio.AbstractEventLoop
     conn: Any
     admin: Any
     database: str
-    wait_for_leaders: Callable[[fluss.TablePath], None]
 
     def do(self, value: Any) -> Any:
         """The result of a call, awaited where this facade returns an awaitable."""
@@ -52,7 +51,8 @@ class Client:
         path = fluss.TablePath(self.database, name)
         schema = columns if isinstance(columns, pa.Schema) else pa.schema(columns)
         self.do(self.admin.create_table(path, fluss.TableDescriptor(fluss.Schema(schema), **options)))
-        self.wait_for_leaders(path)
+        if not options.get("partition_keys"):  # there only partitions have leaders
+            self.backend.await_table(path.database_name, path.table_name)
         return self.do(self.conn.get_table(path))
 
     def append(self, table: Any, rows: list[Any]) -> None:
@@ -78,34 +78,12 @@ class Client:
             scanner.close()
 
 
-@pytest.fixture(scope="session")
-def our_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlussServer]:
-    with FlussServer(tmp_path_factory.mktemp("behaviour") / "data") as server:
-        yield server
-
-
-@pytest.fixture(scope="session", params=["ours", pytest.param("apache", marks=pytest.mark.compat)])
-def backend(request: pytest.FixtureRequest) -> FlussServer | ApacheFluss:
-    server: FlussServer | ApacheFluss = request.getfixturevalue(
-        "our_server" if request.param == "ours" else "apache_fluss"
-    )
-    return server
-
-
 @pytest.fixture(params=list(FACADES))
-def client(
-    request: pytest.FixtureRequest, backend: FlussServer | ApacheFluss, new_name: Callable[[str], str]
-) -> Iterator[Client]:
+def client(request: pytest.FixtureRequest, backend: Backend, new_name: Callable[[str], str]) -> Iterator[Client]:
     api = FACADES[request.param]
     loop = asyncio.new_event_loop()
-    ours = isinstance(backend, FlussServer)
     database = new_name(f"behaviour_{request.param}")
-
-    def wait_for_leaders(path: fluss.TablePath) -> None:
-        if isinstance(backend, ApacheFluss):
-            backend.await_table(path.database_name, path.table_name)
-
-    made = Client(api, "ours" if ours else "apache", loop, None, None, database, wait_for_leaders)
+    made = Client(api, backend, loop, None, None, database)
     made.conn = made.do(api.FlussConnection.create(fluss.Config({"bootstrap.servers": backend.bootstrap_servers})))
     made.admin = made.do(made.conn.get_admin())
     made.do(made.admin.create_database(database))

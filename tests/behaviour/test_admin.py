@@ -54,7 +54,7 @@ def test_tables(client: Client) -> None:
     )
     assert not client.do(client.admin.table_exists(path))
     client.do(client.admin.create_table(path, descriptor))
-    client.wait_for_leaders(path)
+    client.backend.await_table(path.database_name, path.table_name)
     assert client.do(client.admin.table_exists(path))
     assert client.do(client.admin.list_tables(client.database)) == ["t"]
     info = client.do(client.admin.get_table_info(path))

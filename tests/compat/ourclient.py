@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 import fluss.sync as fluss
-from tests.peers.columns import arrow_schema
+from tests.peers.columns import arrow_schema, arrow_type
 from tests.peers.peer import DEFAULT_TIMEOUT_S, Record, Row
 
 POLL_MS = 200
@@ -20,70 +20,148 @@ class OurPeer:
     """`fluss.sync` with the calls of tests.peers.Peer."""
 
     def __init__(self, bootstrap_servers: str, config: Mapping[str, str] | None = None) -> None:
-        self._conn = fluss.FlussConnection.create(
+        self.conn = fluss.FlussConnection.create(
             fluss.Config({"bootstrap.servers": bootstrap_servers, **(config or {})})
         )
-        self._admin = self._conn.get_admin()
+        self.admin = self.conn.get_admin()
 
     def create_database(self, database: str, *, ignore_if_exists: bool = True) -> None:
-        self._admin.create_database(database, ignore_if_exists=ignore_if_exists)
+        self.admin.create_database(database, ignore_if_exists=ignore_if_exists)
 
     def create_table(self, database: str, table: str, columns: Mapping[str, str], **options: Any) -> None:
         descriptor = fluss.TableDescriptor(fluss.Schema(arrow_schema(columns)), **options)
-        self._admin.create_table(fluss.TablePath(database, table), descriptor)
+        self.admin.create_table(fluss.TablePath(database, table), descriptor)
+
+    def alter_table(
+        self,
+        database: str,
+        table: str,
+        *,
+        add_columns: Mapping[str, str] | None = None,
+        set_properties: Mapping[str, str] | None = None,
+        reset_properties: Sequence[str] | None = None,
+    ) -> None:
+        added = [(name, arrow_type(kind)) for name, kind in (add_columns or {}).items()]
+        path = fluss.TablePath(database, table)
+        self.admin.alter_table(
+            path, add_columns=added or None, set_properties=set_properties, reset_properties=reset_properties
+        )
+
+    def reopen_table(self, database: str, table: str) -> None:
+        """Nothing to forget: every call opens the table."""
 
     def drop_table(self, database: str, table: str) -> None:
-        self._admin.drop_table(fluss.TablePath(database, table))
+        self.admin.drop_table(fluss.TablePath(database, table))
 
     def list_tables(self, database: str) -> list[str]:
-        return self._admin.list_tables(database)
+        return self.admin.list_tables(database)
+
+    def table_stats(self, database: str, table: str) -> int:
+        return self.admin.get_table_stats(fluss.TablePath(database, table)).row_count
+
+    def create_partition(self, database: str, table: str, spec: Mapping[str, str]) -> None:
+        self.admin.create_partition(fluss.TablePath(database, table), dict(spec))
+
+    def drop_partition(self, database: str, table: str, spec: Mapping[str, str]) -> None:
+        self.admin.drop_partition(fluss.TablePath(database, table), dict(spec))
+
+    def list_partitions(self, database: str, table: str, spec: Mapping[str, str] | None = None) -> dict[str, int]:
+        infos = self.admin.list_partition_infos(fluss.TablePath(database, table), spec and dict(spec))
+        return {info.partition_name: info.partition_id for info in infos}
 
     def append_rows(self, database: str, table: str, rows: Sequence[Row]) -> None:
-        writer = self._table(database, table).new_append().create_writer()
+        writer = self.table(database, table).new_append().create_writer()
         for row in rows:
             writer.append(row)
         writer.flush()
 
     def append_arrow(self, database: str, table: str, data: pa.Table) -> None:
-        writer = self._table(database, table).new_append().create_writer()
+        writer = self.table(database, table).new_append().create_writer()
         writer.write_arrow(data)
         writer.flush()
 
     def scan_arrow(self, database: str, table: str, columns: Sequence[str] | None = None) -> pa.Table:
-        found = self._table(database, table)
+        found = self.table(database, table)
         scan = found.new_scan() if columns is None else found.new_scan().project_by_name(list(columns))
         with scan.create_record_batch_log_scanner() as scanner:
-            scanner.subscribe_buckets(dict.fromkeys(range(found.get_table_info().num_buckets), fluss.EARLIEST_OFFSET))
+            self._subscribe(scanner, found, fluss.EARLIEST_OFFSET)
             return scanner.to_arrow()
 
     def scan_rows(self, database: str, table: str, *, columns: Sequence[str] | None = None) -> list[Row]:
         rows: list[Row] = self.scan_arrow(database, table, columns).to_pylist()
         return rows
 
-    def start_tail(self, database: str, table: str, start: str = "earliest") -> OurTail:
-        return OurTail(self._table(database, table), start)
+    def scan_records(self, database: str, table: str) -> list[Record]:
+        """All records of an unpartitioned table, also of one that has no Arrow batches."""
+        tail = self.start_tail(database, table)
+        records = tail.take(sum(self.list_offsets(database, table).values()))
+        tail.stop()
+        return records
 
-    def list_offsets(self, database: str, table: str, spec: str | int = "latest") -> dict[int, int]:
+    def scan_batches(self, database: str, table: str, *, fixed_schema: bool, count: int) -> list[dict[str, Any]]:
+        found = self.table(database, table)
+        with found.new_scan().with_fixed_schema(fixed_schema).create_record_batch_log_scanner() as scanner:
+            self._subscribe(scanner, found, fluss.EARLIEST_OFFSET)
+            batches: list[Any] = []
+            while sum(batch.batch.num_rows for batch in batches) < count:
+                batches += scanner.poll_record_batch(POLL_MS)
+        return [{"columns": batch.batch.schema.names, "rows": batch.batch.to_pylist()} for batch in batches]
+
+    def limit_scan(
+        self,
+        database: str,
+        table: str,
+        limit: int,
+        *,
+        bucket: int = 0,
+        partition_id: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> list[Row]:
+        found = self.table(database, table)
+        scan = found.new_scan().limit(limit)
+        place = fluss.TableBucket(found.get_table_info().table_id, bucket, partition_id)
+        scanner = (scan if columns is None else scan.project_by_name(list(columns))).create_bucket_batch_scanner(place)
+        rows: list[Row] = scanner.to_arrow().to_pylist()
+        return rows
+
+    def start_tail(self, database: str, table: str, start: str = "earliest") -> OurTail:
+        found = self.table(database, table)
+        scanner = found.new_scan().create_log_scanner()
+        self._subscribe(scanner, found, fluss.EARLIEST_OFFSET if start == "earliest" else fluss.LATEST_OFFSET)
+        return OurTail(scanner)
+
+    def list_offsets(
+        self, database: str, table: str, spec: str | int = "latest", *, partition: str | None = None
+    ) -> dict[int, int]:
         path = fluss.TablePath(database, table)
-        buckets = list(range(self._admin.get_table_info(path).num_buckets))
-        if isinstance(spec, int):
-            return self._admin.list_offsets(path, buckets, fluss.OffsetSpec.timestamp(spec))
-        return self._admin.list_offsets(path, buckets, offset_type=spec)
+        buckets = list(range(self.admin.get_table_info(path).num_buckets))
+        wanted = fluss.OffsetSpec.timestamp(spec) if isinstance(spec, int) else getattr(fluss.OffsetSpec, spec)()
+        if partition is None:
+            return self.admin.list_offsets(path, buckets, wanted)
+        return self.admin.list_partition_offsets(path, partition, buckets, wanted)
 
     def close(self) -> None:
-        self._conn.close()
+        self.conn.close()
 
-    def _table(self, database: str, table: str) -> fluss.FlussTable:
-        return self._conn.get_table(fluss.TablePath(database, table))
+    def table(self, database: str, table: str) -> fluss.FlussTable:
+        return self.conn.get_table(fluss.TablePath(database, table))
+
+    def _subscribe(self, scanner: Any, table: fluss.FlussTable, offset: int) -> None:
+        info = table.get_table_info()
+        buckets = range(info.num_buckets)
+        if not info.is_partitioned():
+            scanner.subscribe_buckets(dict.fromkeys(buckets, offset))
+            return
+        infos = self.admin.list_partition_infos(info.table_path)
+        places = [(found.partition_id, bucket) for found in infos for bucket in buckets]
+        scanner.subscribe_partition_buckets(dict.fromkeys(places, offset))
 
 
 class OurTail:
     """A record scanner that runs in a thread until it is stopped."""
 
-    def __init__(self, table: fluss.FlussTable, start: str) -> None:
-        self._scanner = table.new_scan().create_log_scanner()
-        offset = fluss.EARLIEST_OFFSET if start == "earliest" else fluss.LATEST_OFFSET
-        self._scanner.subscribe_buckets(dict.fromkeys(range(table.get_table_info().num_buckets), offset))
+    def __init__(self, scanner: Any) -> None:
+        self._scanner = scanner
         self._records: queue.Queue[Record | Exception] = queue.Queue()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)

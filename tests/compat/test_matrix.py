@@ -6,91 +6,124 @@ Every client creates, appends, scans and tails on every server, and reads what t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
 
-from fluss.testing import ApacheFluss, FlussServer
-from tests.compat.ourclient import OurPeer
+from fluss.testing import FlussServer
+from tests.compat.conftest import ON_OUR_SERVER, Cluster, connect_all
+from tests.compat.differences import JAVA, OUR_CLIENT, PYFLUSS, expected
 from tests.peers.columns import arrow_schema
 from tests.peers.fixtures import PeerFactory
-from tests.peers.javaclient import JavaPeer
 from tests.peers.peer import Row
 from tests.peers.pyfluss import PyflussPeer
-from tests.peers.samples import COLUMNS, EMPTY, FULL, SMALL
+from tests.peers.samples import (
+    COLUMNS,
+    EMPTY,
+    FULL,
+    NESTED,
+    NESTED_EMPTY,
+    NESTED_FULL,
+    NESTED_HOLLOW,
+    SMALL,
+)
 
 
-@dataclass
-class Cluster:
-    """A server and the clients on it."""
-
-    server: FlussServer | ApacheFluss
-    clients: dict[str, Any]
-
-    def create_table(self, by: str, database: str, table: str, columns: dict[str, str], **options: Any) -> None:
-        self.clients[by].create_table(database, table, columns, **options)
-        if isinstance(self.server, ApacheFluss):
-            self.server.await_table(database, table)
-
-
-@pytest.fixture(scope="module")
-def our_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlussServer]:
-    with FlussServer(tmp_path_factory.mktemp("compat") / "data") as server:
-        yield server
-
-
-def _clients(address: str, pyfluss: PeerFactory[PyflussPeer], java: PeerFactory[JavaPeer] | None) -> dict[str, Any]:
-    clients: dict[str, Any] = {"ours": OurPeer(address), "pyfluss": pyfluss(address)}
-    if java is not None:
-        clients["java"] = java(address)
-    return clients
-
-
-OUR_SERVER = ["our server", pytest.param("our server, java too", marks=pytest.mark.compat)]
-
-
-@pytest.fixture(scope="module", params=[*OUR_SERVER, pytest.param("apache fluss", marks=pytest.mark.compat)])
-def cluster(request: pytest.FixtureRequest, pyfluss_peers: PeerFactory[PyflussPeer]) -> Iterator[Cluster]:
-    fixture = "apache_fluss" if request.param == "apache fluss" else "our_server"
-    server: FlussServer | ApacheFluss = request.getfixturevalue(fixture)
-    java = None if request.param == "our server" else request.getfixturevalue("java_peers")
-    made = Cluster(server, _clients(server.bootstrap_servers, pyfluss_peers, java))
-    yield made
-    for client in made.clients.values():
-        client.close()
-
-
-@pytest.fixture
-def database(cluster: Cluster, new_name: Callable[[str], str]) -> str:
-    name = new_name("compat")
-    cluster.clients["pyfluss"].create_database(name, ignore_if_exists=False)
-    return name
-
-
+@pytest.mark.feature("Scalar types")
 def test_everyone_reads_every_scalar_type_that_anyone_wrote(cluster: Cluster, database: str) -> None:
     for creator in cluster.clients:
-        table = f"made_by_{creator}"
-        cluster.create_table(creator, database, table, COLUMNS)
-        expected: list[Row] = []
-        for writer, client in cluster.clients.items():
-            client.append_rows(database, table, [FULL, EMPTY])
-            expected += [FULL, EMPTY]
-            if writer != "java":
-                client.append_arrow(database, table, pa.Table.from_pylist([EMPTY, FULL], schema=arrow_schema(COLUMNS)))
-                expected += [EMPTY, FULL]
-        for reader, client in cluster.clients.items():
-            assert client.scan_rows(database, table) == expected, (creator, reader)
-            assert client.list_offsets(database, table) == {0: len(expected)}
-            assert client.list_offsets(database, table, "earliest") == {0: 0}
+        _everyone_writes_and_reads(cluster, database, creator, COLUMNS, [FULL, EMPTY])
 
 
+@pytest.mark.feature("Nested types: ARRAY, MAP, ROW")
+def test_everyone_reads_every_nested_type_that_anyone_wrote(cluster: Cluster, database: str) -> None:
+    for creator in cluster.clients:
+        _everyone_writes_and_reads(cluster, database, creator, NESTED, [NESTED_FULL, NESTED_EMPTY, NESTED_HOLLOW])
+
+
+def _everyone_writes_and_reads(
+    cluster: Cluster, database: str, creator: str, columns: dict[str, str], rows: list[Row]
+) -> None:
+    table = f"made_by_{creator.replace(' ', '_')}"
+    cluster.create_table(creator, database, table, columns)
+    written: list[Row] = []
+    for writer, client in cluster.clients.items():
+        client.append_rows(database, table, rows)
+        written += rows
+        if writer != JAVA:
+            client.append_arrow(database, table, pa.Table.from_pylist(rows[::-1], schema=arrow_schema(columns)))
+            written += rows[::-1]
+    for reader, client in cluster.clients.items():
+        assert client.scan_rows(database, table) == written, (creator, reader)
+        assert client.list_offsets(database, table) == {0: len(written)}
+        assert client.list_offsets(database, table, "earliest") == {0: 0}
+        for name in columns:
+            projected = [{name: row[name]} for row in written]
+            assert client.scan_rows(database, table, columns=[name]) == projected, (creator, reader, name)
+
+
+@pytest.mark.feature("INDEXED log format")
+def test_indexed_logs_are_read_by_all_who_can(
+    cluster: Cluster, database: str, record_property: Callable[[str, object], None]
+) -> None:
+    for table, columns, rows in (("flat", COLUMNS, [FULL, EMPTY]), ("nested", NESTED, [NESTED_FULL, NESTED_EMPTY])):
+        cluster.create_table(OUR_CLIENT, database, table, columns, log_format="indexed")
+        can = [name for name in cluster.clients if expected(name, cluster.name)["indexed_log_is_read_and_written"]]
+        record_property("clients", can)
+        for name in can:
+            cluster.clients[name].append_rows(database, table, rows)
+        for name in can:
+            found = [record.row for record in cluster.clients[name].scan_records(database, table)]
+            assert found == rows * len(can), name
+            assert cluster.clients[name].list_offsets(database, table) == {0: len(rows * len(can))}
+
+
+@pytest.mark.feature("Limit scan")
+def test_the_last_rows_are_the_same_for_everyone(cluster: Cluster, database: str) -> None:
+    cluster.create_table(PYFLUSS, database, "limited", SMALL)
+    rows = [{"id": number, "name": f"row {number}"} for number in range(50)]
+    for first in range(0, 50, 10):
+        cluster.clients[OUR_CLIENT].append_rows(database, "limited", rows[first : first + 10])
+    for reader, client in cluster.clients.items():
+        for limit in (1, 15, 50, 1_000):
+            assert client.limit_scan(database, "limited", limit) == rows[-limit:], (reader, limit)
+        assert client.limit_scan(database, "limited", 3, columns=["name"]) == [{"name": r["name"]} for r in rows[-3:]]
+
+
+@pytest.mark.feature("Partitions: rows and offsets")
+def test_everyone_reads_every_partition_that_anyone_made(cluster: Cluster, database: str) -> None:
+    columns = {"id": "INT", "region": "STRING", "day": "STRING"}
+    cluster.create_table(OUR_CLIENT, database, "parted", columns, partition_keys=["region", "day"], bucket_count=2)
+    written: list[Row] = []
+    for writer, client in cluster.clients.items():
+        region = writer.replace(" ", "_")
+        cluster.create_partition(writer, database, "parted", {"region": region, "day": "mon"})
+        rows = [{"id": number, "region": region, "day": "mon"} for number in range(10)]
+        client.append_rows(database, "parted", rows)
+        written += rows
+    names = {f"{writer.replace(' ', '_')}$mon" for writer in cluster.clients}
+    for reader, client in cluster.clients.items():
+        found = client.list_partitions(database, "parted")
+        assert found.keys() == names, reader
+        assert client.list_partitions(database, "parted", {"day": "mon"}) == found
+        assert client.list_partitions(database, "parted", {"day": "tue"}) == {}
+        seen = client.scan_rows(database, "parted")
+        assert sorted(map(str, seen)) == sorted(map(str, written)), reader
+        for name in names:
+            assert sum(client.list_offsets(database, "parted", partition=name).values()) == 10
+            assert set(client.list_offsets(database, "parted", "earliest", partition=name).values()) == {0}
+    for dropper, client in cluster.clients.items():
+        client.drop_partition(database, "parted", {"region": dropper.replace(" ", "_"), "day": "mon"})
+    for client in cluster.clients.values():
+        assert client.list_partitions(database, "parted") == {}
+
+
+@pytest.mark.feature("Compression: none, LZ4, ZSTD")
 @pytest.mark.parametrize("codec", ["NONE", "LZ4_FRAME", "ZSTD"])
 def test_every_codec_is_read_by_everyone(cluster: Cluster, database: str, codec: str) -> None:
     properties = {"table.log.arrow.compression.type": codec}
-    cluster.create_table("ours", database, codec.lower(), SMALL, properties=properties)
+    cluster.create_table(OUR_CLIENT, database, codec.lower(), SMALL, properties=properties)
     rows = [{"id": i, "name": f"the same words again and again {i % 7}"} for i in range(2_000)]
     for client in cluster.clients.values():
         client.append_rows(database, codec.lower(), rows)
@@ -101,15 +134,16 @@ def test_every_codec_is_read_by_everyone(cluster: Cluster, database: str, codec:
         ]
 
 
+@pytest.mark.feature("Compression: none, LZ4, ZSTD")
 @pytest.mark.parametrize("codec", ["LZ4_FRAME", "ZSTD"])
 def test_batches_too_small_to_compress_are_read_by_everyone(cluster: Cluster, database: str, codec: str) -> None:
     """Their buffers are stored as they are under the table's codec; a server that projects must keep them so."""
     table = f"tiny_{codec.lower()}"
     properties = {"table.log.arrow.compression.type": codec}
-    cluster.create_table("ours", database, table, COLUMNS, properties=properties)
+    cluster.create_table(OUR_CLIENT, database, table, COLUMNS, properties=properties)
     rows = [FULL, EMPTY, FULL]
     for row in rows:
-        cluster.clients["ours"].append_rows(database, table, [row])
+        cluster.clients[OUR_CLIENT].append_rows(database, table, [row])
     for reader, client in cluster.clients.items():
         assert client.scan_rows(database, table) == rows, reader
         for columns in (["text"], ["flag", "text", "huge"], ["number", "instant_ms"], ["blob"]):
@@ -117,8 +151,9 @@ def test_batches_too_small_to_compress_are_read_by_everyone(cluster: Cluster, da
             assert client.scan_rows(database, table, columns=columns) == expected, (reader, columns)
 
 
+@pytest.mark.feature("Record scanner: offsets, timestamps, change types")
 def test_everyone_tails_everyone(cluster: Cluster, database: str) -> None:
-    cluster.create_table("pyfluss", database, "tailed", SMALL)
+    cluster.create_table(PYFLUSS, database, "tailed", SMALL)
     tails = {name: client.start_tail(database, "tailed") for name, client in cluster.clients.items()}
     for offset, (writer, client) in enumerate(cluster.clients.items()):
         client.append_rows(database, "tailed", [{"id": offset, "name": writer}])
@@ -132,12 +167,13 @@ def test_everyone_tails_everyone(cluster: Cluster, database: str) -> None:
         tail.stop()
 
 
+@pytest.mark.feature("Appends: bucket keys and sticky buckets")
 def test_rows_of_one_key_share_a_bucket_whoever_writes_them(cluster: Cluster, database: str) -> None:
     """Keys below 128: beyond that pyfluss 1.0.0 hashes otherwise than Java."""
-    cluster.create_table("ours", database, "keyed", SMALL, bucket_count=4, bucket_keys=["id"])
+    cluster.create_table(OUR_CLIENT, database, "keyed", SMALL, bucket_count=4, bucket_keys=["id"])
     for name, client in cluster.clients.items():
         client.append_rows(database, "keyed", [{"id": i, "name": name} for i in range(100)])
-    tail = cluster.clients["ours"].start_tail(database, "keyed")
+    tail = cluster.clients[OUR_CLIENT].start_tail(database, "keyed")
     buckets: dict[int, set[int]] = {}
     for record in tail.take(100 * len(cluster.clients)):
         buckets.setdefault(record.row["id"], set()).add(record.bucket)
@@ -147,9 +183,10 @@ def test_rows_of_one_key_share_a_bucket_whoever_writes_them(cluster: Cluster, da
     assert set().union(*buckets.values()) == {0, 1, 2, 3}
 
 
+@pytest.mark.feature("Offsets")
 def test_offsets_by_time_agree(cluster: Cluster, database: str) -> None:
-    cluster.create_table("ours", database, "timed", SMALL)
-    client = cluster.clients["ours"]
+    cluster.create_table(OUR_CLIENT, database, "timed", SMALL)
+    client = cluster.clients[OUR_CLIENT]
     client.append_rows(database, "timed", [{"id": 1, "name": "early"}])
     deadline = time.time_ns() // 1_000_000 + 20
     while time.time_ns() // 1_000_000 <= deadline:
@@ -160,31 +197,38 @@ def test_offsets_by_time_agree(cluster: Cluster, database: str) -> None:
         assert reader.list_offsets(database, "timed", deadline - 10_000) == {0: 0}, name
 
 
+@pytest.mark.feature("Tables")
 def test_what_one_drops_nobody_sees(cluster: Cluster, database: str) -> None:
     for dropper, client in cluster.clients.items():
-        cluster.create_table("ours", database, "dropped", SMALL)
+        cluster.create_table(OUR_CLIENT, database, "dropped", SMALL)
         client.drop_table(database, "dropped")
         for name, other in cluster.clients.items():
             assert other.list_tables(database) == [], (dropper, name)
 
 
-@pytest.mark.parametrize("cluster", OUR_SERVER, indirect=True)
+@pytest.mark.feature("A killed server")
+@pytest.mark.parametrize("cluster", ON_OUR_SERVER, indirect=True)
 def test_rows_survive_a_restart_for_everyone(
-    our_server: FlussServer, cluster: Cluster, database: str, request: pytest.FixtureRequest
+    matrix_server: FlussServer,
+    cluster: Cluster,
+    database: str,
+    request: pytest.FixtureRequest,
+    pyfluss_peers: PeerFactory[PyflussPeer],
 ) -> None:
-    cluster.create_table("pyfluss", database, "restarted", SMALL)
+    cluster.create_table(PYFLUSS, database, "restarted", SMALL)
     rows = [{"id": i, "name": "before"} for i in range(100)]
     for client in cluster.clients.values():
         client.append_rows(database, "restarted", rows)
-    expected = rows * len(cluster.clients)
-    our_server.restart()
+    written = rows * len(cluster.clients)
+    matrix_server.restart()
+    assert expected(OUR_CLIENT, cluster.name)["rows_survive_a_kill"]
     # A connection made before the restart goes on. (pyfluss 1.0.0 may lose a table's metadata there, so for the others
     # new connections have to do.)
-    assert cluster.clients["ours"].scan_rows(database, "restarted") == expected
-    java = request.getfixturevalue("java_peers") if "java" in cluster.clients else None
-    again = _clients(our_server.bootstrap_servers, request.getfixturevalue("pyfluss_peers"), java)
+    assert cluster.clients[OUR_CLIENT].scan_rows(database, "restarted") == written
+    java = request.getfixturevalue("java_peers") if JAVA in cluster.clients else None
+    again = connect_all(matrix_server.bootstrap_servers, pyfluss_peers, java)
     for name, client in again.items():
-        assert client.scan_rows(database, "restarted") == expected, name
+        assert client.scan_rows(database, "restarted") == written, name
         client.append_rows(database, "restarted", rows[:1])
-        expected = [*expected, rows[0]]
+        written = [*written, rows[0]]
         client.close()

@@ -8,11 +8,14 @@ from pathlib import Path
 from fluss.testing import FlussServer
 
 SEGMENT_SIZE_BYTES = 16 << 10
+RETENTION_INTERVAL_MS = 100
 
 
 def new_server(directory: Path, *, args: Sequence[str] = (), env: Mapping[str, str] | None = None) -> FlussServer:
     """A server that is not started yet, its data and settings below `directory`."""
     directory.mkdir(parents=True, exist_ok=True)
     settings = directory / "fluss.toml"
-    settings.write_text(f'"log.segment.file-size" = {SEGMENT_SIZE_BYTES}\n')
+    settings.write_text(
+        f'"log.segment.file-size" = {SEGMENT_SIZE_BYTES}\n"log.retention.check-interval-ms" = {RETENTION_INTERVAL_MS}\n'
+    )
     return FlussServer(directory / "data", args=["--config", str(settings), *args], env=env)

@@ -19,7 +19,9 @@ import fluss
 from fluss.storage import failpoints
 from fluss.storage.failpoints import NAMES, STEPS, Site
 from fluss.testing import FlussServer, ProcessFailedError
-from tests.crash.rows import Row, descriptor, wire_batch
+from tests.crash.partitions import PATH as PARTED
+from tests.crash.partitions import Partitions
+from tests.crash.rows import SCHEMA, Row, descriptor, wire_batch
 from tests.crash.servers import new_server
 from tests.crash.wire import ConnectionLostError, Wire
 from tests.crash.workload import DATABASE, Plan, Workload
@@ -31,7 +33,7 @@ HITS: dict[Site, int] = {
     Site.FORMAT_REPLACE: 1,
     Site.LOCK_PID: 1,
     Site.CATALOG_CREATE: 1,
-    Site.CATALOG_COMMIT: 7,  # schema, database, three tables created, one dropped, writer ids
+    Site.CATALOG_COMMIT: 12,  # schema, database, five tables made, one dropped and one altered, partitions, writer ids
     Site.BUCKET_DIRECTORY: 3,
     Site.SEGMENT_CREATE: 12,
     Site.SEGMENT_APPEND: 200,
@@ -39,14 +41,19 @@ HITS: dict[Site, int] = {
     Site.SEGMENT_SEAL: 3,
     Site.SEGMENT_RECOVER: 2,
     Site.SEGMENT_CUT: 2,
+    Site.SEGMENT_REMOVE: 1,
     Site.INDEX_REPLACE: 8,
     Site.WRITERS_REPLACE: 8,
     Site.TABLE_REMOVE: 2,
+    Site.PARTITION_REMOVE: 2,
 }
 # Hit only when there is something to repair.
 RECOVERY_SITES = (Site.SEGMENT_RECOVER, Site.SEGMENT_CUT)
 PLAN = Plan(tables=(("single", 1), ("spread", 2)), row_writers=0, batch_writers=2, plain_writers=2)
 DOOMED = fluss.TablePath(DATABASE, "doomed")
+EXPIRING = fluss.TablePath(DATABASE, "expiring")
+EXPIRING_ROWS = 1_200
+EXPIRING_BATCH_ROWS = 100
 DEATH_S_MAX = 30.0
 SURVIVAL_ROWS = 300
 FULL_COUNTS = 3
@@ -67,6 +74,8 @@ class Scenario:
         self.server: FlussServer = new_server(directory)
         self.seed = seed
         self.doomed = Expected.ABSENT
+        self.partitions = Partitions()
+        self.expiring_rows = 0  # acknowledged
         self._load: Workload | None = None
 
     @property
@@ -95,6 +104,7 @@ class Scenario:
             if self._load is None:
                 self.make_and_drop()
                 self.make_tables()
+                self.fill_expiring()
                 self.load.__enter__()
         except (ProcessFailedError, ConnectionLostError):
             pass
@@ -112,6 +122,7 @@ class Scenario:
             self.doomed = Expected.UNKNOWN
             wire.drop_table(DOOMED)
             self.doomed = Expected.ABSENT
+            self.partitions.change(wire)
 
     def make_tables(self) -> None:
         """Make the load's tables, those that are not there yet."""
@@ -120,13 +131,52 @@ class Scenario:
                 if not wire.table_exists(path):
                     wire.create_table(path, descriptor(buckets))
 
+    def fill_expiring(self) -> None:
+        """Write several segments into a table that keeps one."""
+        with Wire(self.server.bootstrap_servers) as wire:
+            properties = {"table.log.arrow.compression.type": "NONE"}
+            table_id = wire.create_table(
+                EXPIRING,
+                fluss.TableDescriptor(
+                    fluss.Schema(SCHEMA),
+                    bucket_count=1,
+                    properties=properties,
+                    custom_properties={"log.retention.size-bytes": "1"},
+                ),
+            )
+            while self.expiring_rows < EXPIRING_ROWS:
+                rows = [Row(0, self.expiring_rows + number) for number in range(EXPIRING_BATCH_ROWS)]
+                assert wire.produce(table_id, 0, wire_batch(rows)).error_code == 0
+                self.expiring_rows += len(rows)
+
+    def check_expiring(self) -> None:
+        """What is left is the end of what was written, without a gap."""
+        with Wire(self.server.bootstrap_servers) as wire:
+            if not wire.table_exists(EXPIRING):
+                assert not self.expiring_rows
+                return
+            table_id = wire.table_id(EXPIRING)
+            bucket = self.server.data_dir / "tables" / str(table_id) / "0"
+            deadline = time.monotonic() + DEATH_S_MAX
+            while len(list(bucket.glob("*.log"))) > 1:
+                assert time.monotonic() < deadline, "old segments were not removed"
+                time.sleep(POLL_INTERVAL_S)
+            stored = wire.read(table_id, 0, wire.earliest(table_id, 0))
+            rows = [(batch.base_offset + at, row) for batch in stored for at, row in enumerate(batch.rows)]
+            assert all(row == Row(0, offset) for offset, row in rows)
+            assert len(rows) == (rows[-1][0] - rows[0][0] + 1 if rows else 0)
+            if self.expiring_rows:
+                assert rows[-1][0] >= self.expiring_rows - 1
+
     def restart_and_check(self) -> None:
         self.server.env = {}
         self.server.start()
         with Wire(self.server.bootstrap_servers) as wire:
             exists = wire.table_exists(DOOMED)
             assert self.doomed is Expected.UNKNOWN or exists == (self.doomed is Expected.PRESENT)
+            self.partitions.check(wire, self.server.data_dir)
         self.make_tables()
+        self.check_expiring()
         if not self.load.writers[0].ident:
             self.load.__enter__()
         self.load.await_progress()
@@ -137,8 +187,8 @@ class Scenario:
     def check_directories(self) -> None:
         """Nothing is left of dropped tables."""
         with Wire(self.server.bootstrap_servers) as wire:
-            paths = [path for path, _ in self.load.tables] + [DOOMED] * wire.table_exists(DOOMED)
-            known = {str(wire.table_id(path)) for path in paths}
+            paths = [*(path for path, _ in self.load.tables), DOOMED, EXPIRING, PARTED]
+            known = {str(wire.table_id(path)) for path in paths if wire.table_exists(path)}
         assert {path.name for path in (self.server.data_dir / "tables").iterdir()} <= known
 
     def stop(self) -> None:

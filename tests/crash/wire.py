@@ -125,22 +125,54 @@ class Wire:
     def table_id(self, path: fluss.TablePath) -> int:
         return self.call(api_keys.GET_TABLE_INFO, pb.GetTableInfoRequest(table_path=_path(path))).table_id
 
+    def create_partition(self, path: fluss.TablePath, **values: str) -> None:
+        request = pb.CreatePartitionRequest(
+            table_path=_path(path), partition_spec=_spec(values), ignore_if_exists=False
+        )
+        self.call(api_keys.CREATE_PARTITION, request)
+
+    def drop_partition(self, path: fluss.TablePath, **values: str) -> None:
+        request = pb.DropPartitionRequest(
+            table_path=_path(path), partition_spec=_spec(values), ignore_if_not_exists=False
+        )
+        self.call(api_keys.DROP_PARTITION, request)
+
+    def partition_ids(self, path: fluss.TablePath) -> dict[str, int]:
+        """Ids of all partitions, by name."""
+        answer = self.call(api_keys.LIST_PARTITION_INFOS, pb.ListPartitionInfosRequest(table_path=_path(path)))
+        return {
+            "$".join(pair.value for pair in info.partition_spec.partition_key_values): info.partition_id
+            for info in answer.partitions_info
+        }
+
     def new_writer_id(self) -> int:
         return self.call(api_keys.INIT_WRITER, pb.InitWriterRequest()).writer_id
 
+    def earliest(self, table_id: int, bucket: int) -> int:
+        """The offset of the first row that is left."""
+        return self._offset(table_id, bucket, 0)
+
     def latest(self, table_id: int, bucket: int) -> int:
         """The offset the next row will get."""
+        return self._offset(table_id, bucket, 1)
+
+    def _offset(self, table_id: int, bucket: int, kind: int) -> int:
         request = pb.ListOffsetsRequest(
-            follower_server_id=_CLIENT, offset_type=1, table_id=table_id, bucket_id=[bucket]
+            follower_server_id=_CLIENT, offset_type=kind, table_id=table_id, bucket_id=[bucket]
         )
         (answer,) = self.call(api_keys.LIST_OFFSETS, request).buckets_resp
         if answer.HasField("error_code"):
             raise error_from_code(answer.error_code, answer.error_message)
         return answer.offset
 
-    def produce(self, table_id: int, bucket: int, batch: bytes | bytearray) -> Produced:
+    def produce(
+        self, table_id: int, bucket: int, batch: bytes | bytearray, partition_id: int | None = None
+    ) -> Produced:
         """Send one batch and wait for its answer."""
-        return produced(self.call(api_keys.PRODUCE_LOG, produce_request(table_id, bucket, batch)))
+        request = produce_request(table_id, bucket, batch)
+        if partition_id is not None:
+            request.buckets_req[0].partition_id = partition_id
+        return produced(self.call(api_keys.PRODUCE_LOG, request))
 
     def fetch(self, table_id: int, bucket: int, offset: int) -> list[StoredBatch]:
         """The batches from the one with `offset` on, as many as one answer has; an error answer is raised."""
@@ -161,11 +193,10 @@ class Wire:
         )
         return self.call(api_keys.FETCH_LOG, request).tables_resp[0].buckets_resp
 
-    def read(self, table_id: int, bucket: int) -> list[StoredBatch]:
-        """Everything the bucket has below its latest offset."""
+    def read(self, table_id: int, bucket: int, offset: int = 0) -> list[StoredBatch]:
+        """Everything the bucket has from an offset on and below its latest one."""
         latest = self.latest(table_id, bucket)
         found: list[StoredBatch] = []
-        offset = 0
         while offset < latest:
             batches = self.fetch(table_id, bucket, offset)
             if not batches:
@@ -205,3 +236,7 @@ def error_of(response: frames.Response) -> FlussError:
 
 def _path(path: fluss.TablePath) -> pb.PbTablePath:
     return pb.PbTablePath(database_name=path.database_name, table_name=path.table_name)
+
+
+def _spec(values: dict[str, str]) -> pb.PbPartitionSpec:
+    return pb.PbPartitionSpec(partition_key_values=[pb.PbKeyValue(key=key, value=v) for key, v in values.items()])

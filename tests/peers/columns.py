@@ -25,12 +25,14 @@ _PARAMETRISED = re.compile(r"(\w+)\((\d+)(?:,\s*(\d+))?\)")
 
 
 def arrow_type(name: str) -> pa.DataType:
-    """The Arrow type of a scalar Fluss type, for the precisions that Arrow has a unit for."""
+    """The Arrow type of a Fluss type, for the precisions that Arrow has a unit for."""
     if name in _PLAIN:
         return _PLAIN[name]
+    if name.endswith(">"):
+        return _nested_type(name)
     match = _PARAMETRISED.fullmatch(name)
     if match is None:
-        raise ValueError(f"not a scalar Fluss type: {name}")
+        raise ValueError(f"not a Fluss type: {name}")
     root, first, second = match[1], int(match[2]), int(match[3] or 0)
     if root == "DECIMAL":
         return pa.decimal128(first, second)
@@ -42,7 +44,36 @@ def arrow_type(name: str) -> pa.DataType:
         return pa.timestamp(_UNITS[first])
     if root == "TIMESTAMP_LTZ":
         return pa.timestamp(_UNITS[first], tz="UTC")
-    raise ValueError(f"not a scalar Fluss type: {name}")
+    raise ValueError(f"not a Fluss type: {name}")
+
+
+def _nested_type(name: str) -> pa.DataType:
+    root, _, rest = name.partition("<")
+    parts = _split(rest[:-1])
+    if root == "ARRAY":
+        # What the elements are called is the clients' convention; Arrow compares types by it.
+        return pa.list_(pa.field("element", arrow_type(parts[0])))
+    if root == "MAP":
+        return pa.map_(arrow_type(parts[0]), arrow_type(parts[1]))
+    if root == "ROW":
+        return pa.struct([pa.field(*_field(part)) for part in parts])
+    raise ValueError(f"not a Fluss type: {name}")
+
+
+def _field(text: str) -> tuple[str, pa.DataType]:
+    name, _, kind = text.partition(" ")
+    return name, arrow_type(kind)
+
+
+def _split(text: str) -> list[str]:
+    """Cut at the commas that are inside no bracket."""
+    parts, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        depth += (character in "<(") - (character in ">)")
+        if character == "," and depth == 0:
+            parts.append(text[start:position].strip())
+            start = position + 1
+    return [*parts, text[start:].strip()]
 
 
 def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:

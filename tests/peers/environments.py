@@ -28,6 +28,11 @@ def pyfluss_python() -> Path:
     return _environment("pyfluss", _ROOT / "requirements-pyfluss.lock")
 
 
+def pyfluss_stub() -> Path:
+    """The type stubs that come with pyfluss."""
+    return next(pyfluss_python().parents[1].glob("lib/*/site-packages/fluss/__init__.pyi"))
+
+
 def _environment(name: str, requirements: Path) -> Path:
     folder = _PEERS / name
     python = folder / "bin" / "python"

@@ -14,6 +14,8 @@ from tests.peers.javaclient import JavaPeer
 from tests.peers.peer import Peer
 from tests.peers.pyfluss import PyflussPeer
 
+SASL_USERS = {"alice": "alice-secret", "bob": "bob-secret"}
+
 _T = TypeVar("_T", PyflussPeer, JavaPeer)
 _P = TypeVar("_P", bound=Peer, covariant=True)
 
@@ -27,7 +29,7 @@ class PeerFactory(Protocol[_P]):
 @pytest.fixture(scope="session")
 def apache_fluss(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheFluss]:
     """One real cluster for the whole session: it takes seconds to start. Tests make databases of their own."""
-    with ApacheFluss(tmp_path_factory.mktemp("apache-fluss")) as cluster:
+    with ApacheFluss(tmp_path_factory.mktemp("apache-fluss"), sasl_users=SASL_USERS) as cluster:
         yield cluster
 
 

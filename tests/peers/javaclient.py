@@ -6,8 +6,9 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
@@ -31,9 +32,35 @@ class JavaPeer(Peer):
 
     def __init__(self, bootstrap_servers: str, work_dir: Path, config: Mapping[str, str] | None = None) -> None:
         class_path = f"{compiled_driver()}:{_client_jars()}/*"
-        command = [_tool("java"), *_JVM_OPTIONS, "-cp", class_path, "peer.Driver"]
+        temporary = f"-Djava.io.tmpdir={work_dir}"  # a killed JVM leaves what it unpacked there
+        command = [_tool("java"), *_JVM_OPTIONS, temporary, "-cp", class_path, "peer.Driver"]
         process = JsonLinesProcess("Java client", command, log_file=work_dir / "java-client.log")
         super().__init__(process, bootstrap_servers, config or {})
+
+    def alter_table(
+        self,
+        database: str,
+        table: str,
+        *,
+        add_columns: Mapping[str, str] | None = None,
+        set_properties: Mapping[str, str] | None = None,
+        reset_properties: Sequence[str] = (),
+    ) -> None:
+        """Columns by Fluss type names."""
+        changes: dict[str, Any] = {
+            "add_columns": add_columns or {},
+            "set": set_properties or {},
+            "reset": list(reset_properties),
+        }
+        self.call("alter_table", database=database, table=table, **changes)
+
+    def table_stats(self, database: str, table: str) -> int:
+        """The number of rows."""
+        return int(self.call("table_stats", database=database, table=table))
+
+    def database_info(self, database: str) -> dict[str, Any]:
+        """name, comment, custom_properties."""
+        return dict(self.call("database_info", database=database))
 
 
 def _client_jars() -> Path:

@@ -37,6 +37,8 @@ class JsonLinesProcess:
     def __init__(
         self, name: str, command: Sequence[str], *, log_file: Path, env: Mapping[str, str] | None = None
     ) -> None:
+        # A killed process leaves its temporary files (pyfluss has a directory per scanner): in the test's own folder.
+        env = {"TMPDIR": str(log_file.parent), **(env or {})}
         self._process = ManagedProcess(name, command, log_file=log_file, env=env, cwd=log_file.parent, pipe=True)
         self._changed = threading.Condition()
         self._answers: dict[int, dict[str, Any]] = {}

@@ -53,8 +53,9 @@ class Peer:
     def call(self, command: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, **arguments: Any) -> Any:
         return self.process.call(command, timeout_s, **arguments)
 
-    def create_database(self, database: str, *, ignore_if_exists: bool = True) -> None:
-        self.call("create_database", database=database, ignore_if_exists=ignore_if_exists)
+    def create_database(self, database: str, *, ignore_if_exists: bool = True, **options: Any) -> None:
+        """Options: comment, custom_properties."""
+        self.call("create_database", database=database, ignore_if_exists=ignore_if_exists, **options)
 
     def drop_database(self, database: str) -> None:
         self.call("drop_database", database=database)
@@ -64,7 +65,7 @@ class Peer:
 
     def create_table(self, database: str, table: str, columns: Columns, **options: Any) -> None:
         """`columns` by Fluss type names; options: primary_keys, partition_keys, bucket_count, bucket_keys, comment,
-        properties, custom_properties."""
+        log_format, properties, custom_properties."""
         self.call("create_table", database=database, table=table, columns=dict(columns), **options)
 
     def drop_table(self, database: str, table: str) -> None:
@@ -82,9 +83,16 @@ class Peer:
     def create_partition(self, database: str, table: str, spec: Mapping[str, str]) -> None:
         self.call("create_partition", database=database, table=table, spec=dict(spec))
 
-    def list_partitions(self, database: str, table: str) -> dict[str, int]:
-        """Partition ids by name."""
-        return dict(self.call("list_partitions", database=database, table=table))
+    def drop_partition(self, database: str, table: str, spec: Mapping[str, str]) -> None:
+        self.call("drop_partition", database=database, table=table, spec=dict(spec))
+
+    def list_partitions(self, database: str, table: str, spec: Mapping[str, str] | None = None) -> dict[str, int]:
+        """Partition ids by name, of all partitions or of those that have the values of `spec`."""
+        return dict(self.call("list_partitions", database=database, table=table, spec=spec and dict(spec)))
+
+    def reopen_table(self, database: str, table: str) -> None:
+        """Forget what is known of a table, as a program that starts now would not know it."""
+        self.call("reopen_table", database=database, table=table)
 
     def append_rows(
         self,
@@ -126,6 +134,20 @@ class Peer:
 
     def scan_rows(self, database: str, table: str, *, columns: Sequence[str] | None = None) -> list[Row]:
         return [record.row for record in self.scan_records(database, table, columns=columns)]
+
+    def limit_scan(
+        self,
+        database: str,
+        table: str,
+        limit: int,
+        *,
+        bucket: int = 0,
+        partition_id: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> list[Row]:
+        """The last rows of one bucket."""
+        place: dict[str, Any] = {"bucket": bucket, "partition_id": partition_id}
+        return list(self.call("limit_scan", database=database, table=table, limit=limit, columns=columns, **place))
 
     def start_tail(self, database: str, table: str, start: str = "earliest") -> Tail:
         """Follow a table from `earliest` or `latest`."""

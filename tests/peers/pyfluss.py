@@ -34,6 +34,18 @@ class PyflussPeer(Peer):
         encoded = base64.b64encode(schema.serialize()).decode()
         self.call("create_table", database=database, table=table, schema=encoded, **options)
 
+    def run_scenario(
+        self, name: str, database: str, expected: Mapping[str, Any], ports: Sequence[int], *, timeout_s: float
+    ) -> None:
+        """Run one of tests.peers.scenarios in pyfluss's interpreter."""
+        arguments = {"name": name, "database": database, "expected": dict(expected), "ports": list(ports)}
+        self.call("run_scenario", timeout_s=timeout_s, **arguments)
+
+    def scan_batches(self, database: str, table: str, *, fixed_schema: bool, count: int) -> list[dict[str, Any]]:
+        """Batches until `count` rows came, each with its columns and rows."""
+        arguments = {"fixed_schema": fixed_schema, "count": count}
+        return list(self.call("scan_batches", database=database, table=table, **arguments))
+
     def append_arrow(
         self, database: str, table: str, data: pa.Table, *, flush: bool = True, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> None:

@@ -7,13 +7,20 @@ import base64
 import json
 import os
 import sys
+import traceback
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from values import decode, encode  # type: ignore[import-not-found, unused-ignore]
 
 import fluss  # type: ignore[import-not-found, unused-ignore]
+
+# Behind pyfluss's own packages: only `tests` is to be found there, not this project's `fluss`.
+sys.path.append(str(Path(__file__).parents[2]))
+
+from tests.peers.scenarios.run import run_scenario
+from tests.peers.values import decode, encode
 
 POLL_MS = 200
 STDOUT_FD = 1
@@ -36,8 +43,8 @@ class Driver:
         self._connection = await fluss.FlussConnection.create(fluss.Config(config))
         self._admin = self._connection.get_admin()
 
-    async def create_database(self, database: str, ignore_if_exists: bool) -> None:
-        await self._admin.create_database(database, None, ignore_if_exists)
+    async def create_database(self, database: str, ignore_if_exists: bool, **options: Any) -> None:
+        await self._admin.create_database(database, fluss.DatabaseDescriptor(**options), ignore_if_exists)
 
     async def drop_database(self, database: str) -> None:
         await self._admin.drop_database(database)
@@ -52,9 +59,12 @@ class Driver:
         descriptor = fluss.TableDescriptor(fluss.Schema(arrow, primary_keys=primary_keys), **options)
         await self._admin.create_table(fluss.TablePath(database, table), descriptor, False)
 
-    async def drop_table(self, database: str, table: str) -> None:
+    async def reopen_table(self, database: str, table: str) -> None:
         self._tables.pop((database, table), None)
         self._writers.pop((database, table), None)
+
+    async def drop_table(self, database: str, table: str) -> None:
+        await self.reopen_table(database, table)
         await self._admin.drop_table(fluss.TablePath(database, table), False)
 
     async def list_tables(self, database: str) -> list[str]:
@@ -78,8 +88,11 @@ class Driver:
     async def create_partition(self, database: str, table: str, spec: dict[str, str]) -> None:
         await self._admin.create_partition(fluss.TablePath(database, table), spec, False)
 
-    async def list_partitions(self, database: str, table: str) -> dict[str, int]:
-        infos = await self._admin.list_partition_infos(fluss.TablePath(database, table))
+    async def drop_partition(self, database: str, table: str, spec: dict[str, str]) -> None:
+        await self._admin.drop_partition(fluss.TablePath(database, table), spec, False)
+
+    async def list_partitions(self, database: str, table: str, spec: dict[str, str] | None) -> dict[str, int]:
+        infos = await self._admin.list_partition_infos(fluss.TablePath(database, table), spec)
         return {info.partition_name: info.partition_id for info in infos}
 
     async def append_rows(self, database: str, table: str, rows: list[dict[str, Any]], flush: bool) -> None:
@@ -120,7 +133,7 @@ class Driver:
 
     async def scan_arrow(self, database: str, table: str, path: str, columns: list[str] | None) -> int:
         handle = await self._table(database, table)
-        scan = handle.new_scan() if columns is None else handle.new_scan().project_by_name(columns)
+        scan = _scan(handle, columns)
         scanner = await scan.create_record_batch_log_scanner()
         self._subscribe(scanner, dict.fromkeys(await self._buckets(handle), fluss.EARLIEST_OFFSET))
         data = await scanner.to_arrow()
@@ -128,9 +141,11 @@ class Driver:
             writer.write_table(data)
         return int(data.num_rows)
 
-    async def scan_records(self, database: str, table: str, columns: list[str] | None) -> list[dict[str, Any]]:
+    async def scan_records(
+        self, database: str, table: str, columns: list[str] | None, fixed_schema: bool = True
+    ) -> list[dict[str, Any]]:
         handle = await self._table(database, table)
-        scan = handle.new_scan() if columns is None else handle.new_scan().project_by_name(columns)
+        scan = _scan(handle, columns, fixed_schema)
         ends = await self._offsets(handle, "latest")
         starts = await self._offsets(handle, "earliest")
         missing = {bucket: end for bucket, end in ends.items() if end > max(starts[bucket], 0)}
@@ -147,6 +162,34 @@ class Driver:
                 if record["offset"] >= ends[bucket] - 1:
                     missing.pop(bucket, None)
         return found
+
+    async def scan_batches(self, database: str, table: str, fixed_schema: bool, count: int) -> list[dict[str, Any]]:
+        handle = await self._table(database, table)
+        scanner = await handle.new_scan().with_fixed_schema(fixed_schema).create_record_batch_log_scanner()
+        self._subscribe(scanner, dict.fromkeys(await self._buckets(handle), fluss.EARLIEST_OFFSET))
+        batches: list[Any] = []
+        while sum(found.batch.num_rows for found in batches) < count:
+            batches += await scanner.poll_record_batch(POLL_MS)
+        return [{"columns": found.batch.schema.names, "rows": found.batch.to_pylist()} for found in batches]
+
+    async def limit_scan(
+        self,
+        database: str,
+        table: str,
+        limit: int,
+        bucket: int,
+        partition_id: int | None,
+        columns: list[str] | None,
+    ) -> list[dict[str, Any]]:
+        handle = await self._table(database, table)
+        scan = handle.new_scan().limit(limit)
+        table_id = handle.get_table_info().table_id
+        place = fluss.TableBucket(table_id, bucket)
+        if partition_id is not None:
+            place = fluss.TableBucket.with_partition(table_id, partition_id, bucket)
+        scanner = (scan if columns is None else scan.project_by_name(columns)).create_bucket_batch_scanner(place)
+        rows: list[dict[str, Any]] = (await scanner.to_arrow()).to_pylist()
+        return rows
 
     async def start_tail(self, tail: str, database: str, table: str, start: str) -> None:
         handle = await self._table(database, table)
@@ -169,6 +212,9 @@ class Driver:
     async def list_offsets(self, database: str, table: str, spec: str | int, partition: str | None) -> dict[int, int]:
         handle = await self._table(database, table)
         return await self._list_offsets(handle, spec, partition)
+
+    async def run_scenario(self, name: str, database: str, expected: dict[str, Any], ports: list[int]) -> None:
+        await run_scenario(name, fluss, self._connection, database, expected, ports)
 
     async def close(self) -> None:
         for tail in list(self._tails):
@@ -222,6 +268,12 @@ class Driver:
                 scanner.subscribe_partition(partition, bucket, offset)
 
 
+def _scan(handle: Any, columns: list[str] | None, fixed_schema: bool = True) -> Any:
+    """Rows of all schemas in the newest one; otherwise pyfluss fails on records that lack a column."""
+    scan = handle.new_scan().with_fixed_schema(fixed_schema)
+    return scan if columns is None else scan.project_by_name(columns)
+
+
 def _describe(records: Any) -> Iterable[dict[str, Any]]:
     for bucket in records.buckets():
         for record in records.records(bucket):
@@ -241,6 +293,7 @@ async def _answer(driver: Driver, message: dict[str, Any]) -> dict[str, Any]:
     try:
         result = await asyncio.wait_for(command(**decode(message)), timeout_s)
     except Exception as error:
+        traceback.print_exc()
         details = {"type": type(error).__name__, "message": str(error), "code": getattr(error, "error_code", None)}
         return {"id": answer_id, "error": details}
     return {"id": answer_id, "result": encode(result)}

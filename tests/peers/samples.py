@@ -1,11 +1,15 @@
-"""Rows that exercise every scalar type, and a small table for everything else."""
+"""Rows that exercise every type, and a small table for everything else.
+
+The pyfluss driver imports this file where `fluss` is another package.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
+from typing import Any
 
-from tests.peers.peer import Row
+Row = dict[str, Any]
 
 COLUMNS = {
     "flag": "BOOLEAN",
@@ -49,3 +53,41 @@ FULL: Row = {
 }
 EMPTY: Row = dict.fromkeys(COLUMNS)
 SMALL = {"id": "INT", "name": "STRING"}
+
+NESTED = {
+    "numbers": "ARRAY<INT>",
+    "words": "ARRAY<STRING>",
+    "prices": "ARRAY<DECIMAL(20, 3)>",
+    "times": "ARRAY<TIMESTAMP(6)>",
+    "grid": "ARRAY<ARRAY<BIGINT>>",
+    "counts": "MAP<STRING, INT>",
+    "lists": "MAP<INT, ARRAY<STRING>>",
+    "person": "ROW<name STRING, age INT, score DOUBLE, born DATE>",
+    "deep": "ROW<tags ARRAY<STRING>, attrs MAP<STRING, BIGINT>, inner ROW<flag BOOLEAN, blob BYTES>>",
+    "people": "ARRAY<ROW<name STRING, age INT>>",
+}
+NESTED_FULL: Row = {
+    "numbers": [1, None, -(2**31)],
+    "words": ["short", "longer than seven", None, ""],
+    "prices": [Decimal("1.500"), None, Decimal("-12345678901234567.891")],
+    "times": [dt.datetime(2026, 2, 28, 12, 34, 56, 123_456), None],
+    "grid": [[1, 2], [], None, [None, 2**63 - 1]],
+    "counts": [("a", 1), ("b", None)],
+    "lists": [(1, ["x", None]), (2, []), (3, None)],
+    "person": {"name": "Stra\u00dfe", "age": None, "score": 1.5, "born": dt.date(1969, 12, 31)},
+    "deep": {"tags": ["t", None], "attrs": [("k", 7)], "inner": {"flag": True, "blob": b"\x00\xff"}},
+    "people": [{"name": "a", "age": 1}, None, {"name": None, "age": None}],
+}
+NESTED_EMPTY: Row = dict.fromkeys(NESTED)
+NESTED_HOLLOW: Row = {
+    "numbers": [],
+    "words": [],
+    "prices": [],
+    "times": [],
+    "grid": [],
+    "counts": [],
+    "lists": [],
+    "person": {"name": None, "age": None, "score": None, "born": None},
+    "deep": {"tags": [], "attrs": None, "inner": None},
+    "people": [],
+}

@@ -1,4 +1,4 @@
-"""Column values as JSON: what JSON lacks is an object with one key that names the type.
+"""Column values as JSON: what JSON lacks is an object with one key that names the type. A map is a list of pairs.
 
 Standard library only: the pyfluss driver imports this file in an environment of its own.
 """
@@ -29,6 +29,8 @@ def encode(value: Any) -> Any:
         return {"$date": value.isoformat()}
     if isinstance(value, dt.time):
         return {"$time": value.isoformat()}
+    if isinstance(value, list) and value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
+        return {"$map": [[encode(key), encode(item)] for key, item in value]}
     if isinstance(value, list | tuple):
         return [encode(item) for item in value]
     if isinstance(value, dict):
@@ -53,6 +55,8 @@ def decode(value: Any) -> Any:
     if isinstance(value, dict):
         if len(value) == 1:
             key, text = next(iter(value.items()))
+            if key == "$map":
+                return [(decode(pair[0]), decode(pair[1])) for pair in text]
             if key in _DECODERS:
                 return _DECODERS[key](text)
         return {key: decode(item) for key, item in value.items()}

@@ -146,7 +146,7 @@ class FrameReader:
         padding: Callable[[memoryview], int] | None = None,
         growth_size_bytes: int = GROWTH_SIZE_BYTES,
     ) -> None:
-        self._frame_size_bytes_max = frame_size_bytes_max
+        self.frame_size_bytes_max = frame_size_bytes_max
         self._header_size_bytes = header_size_bytes
         self._padding = padding
         self._growth_size_bytes = growth_size_bytes
@@ -201,11 +201,11 @@ class FrameReader:
         while self._end - self._start >= LENGTH_SIZE_BYTES:
             (length,) = _LENGTH.unpack_from(scratch, self._start)
             begin = self._start + LENGTH_SIZE_BYTES
-            if not 0 <= length <= self._frame_size_bytes_max:
+            if not 0 <= length <= self.frame_size_bytes_max:
                 if self._end - begin < self._header_size_bytes:
                     break
                 header = bytes(scratch[begin : begin + self._header_size_bytes])
-                raise BadLengthError(length, self._frame_size_bytes_max, frames, header)
+                raise BadLengthError(length, self.frame_size_bytes_max, frames, header)
             if self._end - begin >= length:
                 frames.append(scratch[begin : begin + length])
                 self._start = begin + length

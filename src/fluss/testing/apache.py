@@ -1,19 +1,27 @@
-"""A real Apache Fluss cluster on loopback: ZooKeeper, a coordinator and one tablet server, no Docker."""
+"""A real Apache Fluss cluster on loopback: ZooKeeper, a coordinator and tablet servers, no Docker."""
 
 from __future__ import annotations
 
 import shutil
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from fluss.testing.apache_config import (
+    COORDINATOR,
+    TABLET,
+    ZOOKEEPER,
+    Node,
+    configuration_dir,
+    log4j_file,
+    write_configuration,
+)
 from fluss.testing.maven import SERVER_ARTIFACTS, fetch_jars
 from fluss.testing.ports import LOOPBACK, free_ports
 from fluss.testing.probe import has_leaders, probe_cluster
 from fluss.testing.processes import POLL_INTERVAL_S, ManagedProcess
-
-ZOOKEEPER, COORDINATOR, TABLET = "zookeeper", "coordinator", "tablet"
 
 _MAIN_CLASSES = {
     ZOOKEEPER: "org.apache.fluss.shaded.zookeeper3.org.apache.zookeeper.server.quorum.QuorumPeerMain",
@@ -33,20 +41,9 @@ _JVM_OPTIONS = (
     "-XX:-UsePerfData",
 )
 
-_LOG4J = """\
-rootLogger.level=INFO
-rootLogger.appenderRef.console.ref=Console
-logger.zookeeper.name=org.apache.fluss.shaded.zookeeper3
-logger.zookeeper.level=WARN
-appender.console.name=Console
-appender.console.type=Console
-appender.console.layout.type=PatternLayout
-appender.console.layout.pattern=%d %-5p %c - %m%n
-"""
+TABLETS_MAX = 8
 
-# A killed server's ZooKeeper session has to end before its successor can register; the default is a minute.
-_SESSION_TIMEOUT = "6s"
-
+_PORTS_PER_NODE = 3
 _LEADER_TIMEOUT_S = 20.0
 _GRACEFUL_STOP_S = 15.0
 
@@ -54,47 +51,69 @@ _GRACEFUL_STOP_S = 15.0
 class ApacheFluss:
     """Starts, restarts and stops one cluster whose files are all below `data_dir`.
 
-    `config` is added to the servers' configuration, `jvm_options` replaces the defaults of a role (`zookeeper`,
-    `coordinator`, `tablet`). Usable as a context manager, which stops without grace: the data is for throwing away.
+    Without `data_dir` the files are in a temporary directory that leaving the context removes. `config` is added to the
+    servers' configuration, `jvm_options` replaces the defaults of a role (`zookeeper`, `coordinator`, `tablet`). With
+    `sasl_users` (passwords by name) there is a second listener, `sasl_bootstrap_servers`, that wants a SASL PLAIN
+    login. Usable as a context manager, which stops without grace: the data is for throwing away.
     """
 
     def __init__(
         self,
-        data_dir: Path,
+        data_dir: Path | None = None,
         *,
         config: Mapping[str, str] | None = None,
+        tablets: int = 1,
+        sasl_users: Mapping[str, str] | None = None,
         jvm_options: Mapping[str, Sequence[str]] | None = None,
         startup_timeout_s: float = 90.0,
     ) -> None:
-        self.data_dir = data_dir.absolute()
+        if not 1 <= tablets <= TABLETS_MAX:
+            raise ValueError(f"a test cluster has 1 to {TABLETS_MAX} tablet servers, not {tablets}")
+        self._scratch = tempfile.TemporaryDirectory(prefix="apache-fluss-") if data_dir is None else None
+        self.data_dir = Path(self._scratch.name if self._scratch else data_dir or "").absolute()
         self.config = dict(config or {})
+        self.sasl_users = dict(sasl_users or {})
         self._jvm_options = {**DEFAULT_JVM_OPTIONS, **(jvm_options or {})}
         self._startup_timeout_s = startup_timeout_s
         self._processes: dict[str, ManagedProcess] = {}
-        ports = free_ports(5)
-        self._zookeeper_port, self._coordinator_port, self.tablet_port = ports[:3]
-        self._internal_ports = {COORDINATOR: ports[3], TABLET: ports[4]}
+        ports = free_ports(_PORTS_PER_NODE * (2 + tablets))
+        roles = [(ZOOKEEPER, 0), (COORDINATOR, 0), *((TABLET, number) for number in range(tablets))]
+        nodes = [
+            Node(role, number, *ports[_PORTS_PER_NODE * i : _PORTS_PER_NODE * (i + 1)])
+            for i, (role, number) in enumerate(roles)
+        ]
+        self._zookeeper, self._coordinator, *self._tablets = nodes
 
     @property
     def bootstrap_servers(self) -> str:
-        return f"{LOOPBACK}:{self._coordinator_port}"
+        return f"{LOOPBACK}:{self._coordinator.port}"
+
+    @property
+    def sasl_bootstrap_servers(self) -> str:
+        if not self.sasl_users:
+            raise RuntimeError("the cluster has no SASL listener: give it sasl_users")
+        return f"{LOOPBACK}:{self._coordinator.sasl_port}"
+
+    @property
+    def ports(self) -> list[int]:
+        """Client ports of the running coordinator and tablet servers."""
+        return [node.port for node in self._running()]
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids of the running servers by role."""
-        return {role: process.pid for role, process in self._processes.items()}
+        """Process ids of the running servers: `zookeeper`, `coordinator`, `tablet-0` and so on."""
+        return {name: process.pid for name, process in self._processes.items()}
 
     def start(self) -> ApacheFluss:
-        """Fetch the jars if need be, start all servers, return when the tablet server takes requests."""
+        """Fetch the jars if need be, start all servers, return when the tablet servers take requests."""
         if self._processes:
             raise RuntimeError("the cluster is already running")
-        jars = fetch_jars("server", SERVER_ARTIFACTS)
-        self._write_configuration()
-        deadline = time.monotonic() + self._startup_timeout_s
+        servers = [self._coordinator, *self._tablets]
+        write_configuration(self.data_dir, self._zookeeper, servers, self.config, self.sasl_users)
         try:
-            for role in (ZOOKEEPER, COORDINATOR, TABLET):
-                self._processes[role] = self._launch(role, jars)
-            self._wait_until_ready(deadline)
+            for node in (self._zookeeper, *servers):
+                self._launch(node)
+            self._wait_until_ready()
         except BaseException:
             self.stop()
             raise
@@ -102,17 +121,22 @@ class ApacheFluss:
 
     def stop(self, *, graceful: bool = False) -> None:
         """Stop every server: at once, or in the order that lets each one sign off."""
-        for role in (TABLET, COORDINATOR, ZOOKEEPER):
-            process = self._processes.pop(role, None)
-            if process is not None and graceful:
-                process.terminate(_GRACEFUL_STOP_S)
-            elif process is not None:
-                process.kill()
+        for node in (*self._tablets, self._coordinator, self._zookeeper):
+            self._end(node, graceful=graceful)
 
     def restart(self) -> None:
         """Stop and start on the same ports and data; the cure for a coordinator that elects no leaders any more."""
         self.stop(graceful=True)
         self.start()
+
+    def stop_tablet(self, number: int, *, graceful: bool = False) -> None:
+        """Stop one tablet server; with grace it signs off first, without it just dies."""
+        self._end(self._tablets[number], graceful=graceful)
+
+    def start_tablet(self, number: int) -> None:
+        """Start a stopped tablet server on its old ports and data; returns when every server knows it again."""
+        self._launch(self._tablets[number])
+        self._wait_until_ready()
 
     def await_table(self, database: str, table: str, partition: str | None = None, *, restarts: int = 1) -> None:
         """Wait until all servers know leaders of a table that was just created; a partitioned one by partition name.
@@ -121,7 +145,7 @@ class ApacheFluss:
         concurrently): the cluster is restarted up to `restarts` times, then this raises.
         """
         deadline = time.monotonic() + _LEADER_TIMEOUT_S
-        while not all(has_leaders(LOOPBACK, port, database, table, partition) for port in self._client_ports()):
+        while not all(has_leaders(LOOPBACK, node.port, database, table, partition) for node in self._running()):
             self._check_running()
             if time.monotonic() > deadline:
                 if restarts == 0:
@@ -137,68 +161,64 @@ class ApacheFluss:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+        if self._scratch is not None:
+            self._scratch.cleanup()
 
-    def _client_ports(self) -> tuple[int, int]:
-        return self._coordinator_port, self.tablet_port
+    def _running(self) -> list[Node]:
+        return [node for node in (self._coordinator, *self._tablets) if node.name in self._processes]
 
-    def _launch(self, role: str, jars: Path) -> ManagedProcess:
+    def _end(self, node: Node, *, graceful: bool) -> None:
+        process = self._processes.pop(node.name, None)
+        if process is not None and graceful:
+            process.terminate(_GRACEFUL_STOP_S)
+        elif process is not None:
+            process.kill()
+
+    def _launch(self, node: Node) -> None:
+        if node.name in self._processes:
+            raise RuntimeError(f"{node.name} is already running")
         java = shutil.which("java")
         if java is None:
             raise RuntimeError("a Java 17 runtime (java) is needed to run Apache Fluss and is not on the PATH")
-        log4j = self.data_dir / "conf" / "log4j.properties"
-        configuration = self.data_dir / "conf" / role
-        arguments = [str(configuration / "zoo.cfg")] if role == ZOOKEEPER else ["--configDir", str(configuration)]
+        jars = fetch_jars("server", SERVER_ARTIFACTS)
+        folder = configuration_dir(self.data_dir, node)
+        arguments = [str(folder / "zoo.cfg")] if node.role == ZOOKEEPER else ["--configDir", str(folder)]
+        # Native libraries are unpacked there; a killed JVM would leave them behind.
+        temporary = self.data_dir / "tmp"
+        temporary.mkdir(exist_ok=True)
         command = [
             java,
             *_JVM_OPTIONS,
-            *self._jvm_options[role],
+            *self._jvm_options[node.role],
+            f"-Djava.io.tmpdir={temporary}",
             "-Dlog4j.shutdownHookEnabled=false",
-            f"-Dlog4j.configurationFile={log4j.as_uri()}",
+            f"-Dlog4j.configurationFile={log4j_file(self.data_dir).as_uri()}",
             "-cp",
             f"{jars}/*",
-            _MAIN_CLASSES[role],
+            _MAIN_CLASSES[node.role],
             *arguments,
         ]
-        return ManagedProcess(f"Apache Fluss {role}", command, log_file=self.data_dir / "logs" / f"{role}.log")
+        log_file = self.data_dir / "logs" / f"{node.name}.log"
+        self._processes[node.name] = ManagedProcess(f"Apache Fluss {node.name}", command, log_file=log_file)
 
-    def _wait_until_ready(self, deadline: float) -> None:
-        """Ready means that both servers answer and both know exactly the tablet server started here."""
-        waiting = {COORDINATOR: self._coordinator_port, TABLET: self.tablet_port}
+    def _wait_until_ready(self) -> None:
+        """Ready means that all servers answer and all know exactly the tablet servers that run here."""
+        deadline = time.monotonic() + self._startup_timeout_s
+        wanted = {(LOOPBACK, node.port) for node in self._running() if node.role == TABLET}
+        waiting = self._running()
         while waiting:
             self._check_running()
-            for role, port in list(waiting.items()):
-                cluster = probe_cluster(LOOPBACK, port)
-                if cluster and cluster.coordinators == 1 and cluster.tablets == ((LOOPBACK, self.tablet_port),):
-                    del waiting[role]
+            waiting = [node for node in waiting if not _knows(node, wanted)]
             if waiting and time.monotonic() > deadline:
-                raise self._processes[next(iter(waiting))].failed(f"was not ready within {self._startup_timeout_s:g} s")
+                late = self._processes[waiting[0].name]
+                raise late.failed(f"was not ready within {self._startup_timeout_s:g} s")
             time.sleep(POLL_INTERVAL_S)
 
     def _check_running(self) -> None:
         for process in self._processes.values():
             process.check_running()
 
-    def _write_configuration(self) -> None:
-        folder = self.data_dir / "conf"
-        for role in (ZOOKEEPER, COORDINATOR, TABLET):
-            (folder / role).mkdir(parents=True, exist_ok=True)
-        (folder / "log4j.properties").write_text(_LOG4J)
-        (folder / ZOOKEEPER / "zoo.cfg").write_text(
-            f"dataDir={self.data_dir / 'zookeeper'}\nclientPort={self._zookeeper_port}\n"
-            f"clientPortAddress={LOOPBACK}\nmaxClientCnxns=0\nadmin.enableServer=false\ntickTime=1000\n"
-        )
-        for role, port in ((COORDINATOR, self._coordinator_port), (TABLET, self.tablet_port)):
-            settings = {
-                "zookeeper.address": f"{LOOPBACK}:{self._zookeeper_port}",
-                "zookeeper.client.session-timeout": _SESSION_TIMEOUT,
-                "remote.data.dir": str(self.data_dir / "remote"),
-                "data.dir": str(self.data_dir / role),
-                "default.bucket.number": "1",
-                "default.replication.factor": "1",
-                "internal.listener.name": "INTERNAL",
-                "bind.listeners": f"INTERNAL://{LOOPBACK}:{self._internal_ports[role]}, CLIENT://{LOOPBACK}:{port}",
-                "tablet-server.id": "0",
-                **self.config,
-            }
-            text = "".join(f"{key}: {value}\n" for key, value in settings.items())
-            (folder / role / "server.yaml").write_text(text)
+
+def _knows(node: Node, tablets: set[tuple[str, int]]) -> bool:
+    cluster = probe_cluster(LOOPBACK, node.port)
+    return cluster is not None and cluster.coordinators == 1 and set(cluster.tablets) == tablets

@@ -2,11 +2,11 @@ package peer;
 
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
-import java.util.stream.Collectors;
 import org.apache.fluss.client.Connection;
 import org.apache.fluss.client.ConnectionFactory;
 import org.apache.fluss.client.admin.Admin;
@@ -16,19 +16,15 @@ import org.apache.fluss.client.table.writer.AppendWriter;
 import org.apache.fluss.client.table.writer.TableWriter;
 import org.apache.fluss.client.table.writer.UpsertWriter;
 import org.apache.fluss.config.Configuration;
-import org.apache.fluss.metadata.DatabaseDescriptor;
-import org.apache.fluss.metadata.PartitionInfo;
 import org.apache.fluss.metadata.PartitionSpec;
-import org.apache.fluss.metadata.Schema;
-import org.apache.fluss.metadata.TableDescriptor;
 import org.apache.fluss.metadata.TableInfo;
 import org.apache.fluss.metadata.TablePath;
 import org.apache.fluss.row.GenericRow;
 import org.apache.fluss.row.InternalRow;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.JsonNode;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.ArrayNode;
+import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.LongNode;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.ObjectNode;
-import org.apache.fluss.types.DataTypes;
 import org.apache.fluss.types.RowType;
 
 /** The commands that peer.py describes, on one connection of the Java client. */
@@ -53,15 +49,17 @@ final class Commands {
                 return null;
             case "create_database":
                 boolean ignore = arguments.get("ignore_if_exists").booleanValue();
-                admin.createDatabase(text(arguments, "database"), DatabaseDescriptor.EMPTY, ignore).get();
+                admin.createDatabase(text(arguments, "database"), Tables.database(arguments), ignore).get();
                 return null;
+            case "database_info":
+                return Tables.describe(admin.getDatabaseInfo(text(arguments, "database")).get());
             case "drop_database":
                 admin.dropDatabase(text(arguments, "database"), false, true).get();
                 return null;
             case "list_databases":
                 return Driver.MAPPER.valueToTree(admin.listDatabases().get());
             case "create_table":
-                admin.createTable(path(arguments), descriptor(arguments), false).get();
+                admin.createTable(path(arguments), Tables.descriptor(arguments), false).get();
                 return null;
             case "drop_table":
                 forget(path(arguments));
@@ -70,13 +68,25 @@ final class Commands {
             case "list_tables":
                 return Driver.MAPPER.valueToTree(admin.listTables(text(arguments, "database")).get());
             case "table_info":
-                return describe(admin.getTableInfo(path(arguments)).get());
+                return Tables.describe(admin.getTableInfo(path(arguments)).get());
+            case "alter_table":
+                admin.alterTable(path(arguments), Tables.changes(arguments), false).get();
+                forget(path(arguments));
+                return null;
+            case "reopen_table":
+                forget(path(arguments));
+                return null;
+            case "table_stats":
+                return LongNode.valueOf(admin.getTableStats(path(arguments)).get().getRowCount());
             case "create_partition":
                 PartitionSpec spec = new PartitionSpec(strings(arguments.get("spec")));
                 admin.createPartition(path(arguments), spec, false).get();
                 return null;
+            case "drop_partition":
+                admin.dropPartition(path(arguments), new PartitionSpec(strings(arguments.get("spec"))), false).get();
+                return null;
             case "list_partitions":
-                return listPartitions(path(arguments));
+                return Tables.partitions(admin, path(arguments), arguments.get("spec"));
             default:
                 return runOnData(command, arguments);
         }
@@ -100,6 +110,8 @@ final class Commands {
                 return null;
             case "scan_records":
                 return Scans.toLatest(table(path(arguments)), admin, names(arguments, "columns"));
+            case "limit_scan":
+                return Scans.lastRows(table(path(arguments)), arguments, names(arguments, "columns"));
             case "start_tail":
                 String name = text(arguments, "tail");
                 boolean fromLatest = text(arguments, "start").equals("latest");
@@ -118,56 +130,6 @@ final class Commands {
             default:
                 throw new IllegalArgumentException("unknown command " + command);
         }
-    }
-
-    private TableDescriptor descriptor(JsonNode arguments) {
-        Schema.Builder schema = Schema.newBuilder();
-        arguments.get("columns")
-                .fields()
-                .forEachRemaining(column -> schema.column(column.getKey(), DataTypes.parse(column.getValue().textValue())));
-        if (arguments.hasNonNull("primary_keys")) {
-            schema.primaryKey(names(arguments, "primary_keys"));
-        }
-        TableDescriptor.Builder builder = TableDescriptor.builder().schema(schema.build());
-        if (arguments.hasNonNull("partition_keys")) {
-            builder.partitionedBy(names(arguments, "partition_keys"));
-        }
-        if (arguments.hasNonNull("bucket_count")) {
-            List<String> keys = names(arguments, "bucket_keys");
-            builder.distributedBy(arguments.get("bucket_count").intValue(), keys == null ? List.of() : keys);
-        }
-        if (arguments.hasNonNull("comment")) {
-            builder.comment(text(arguments, "comment"));
-        }
-        builder.properties(strings(arguments.path("properties")));
-        builder.customProperties(strings(arguments.path("custom_properties")));
-        return builder.build();
-    }
-
-    private static ObjectNode describe(TableInfo info) {
-        ObjectNode json = Driver.MAPPER.createObjectNode();
-        json.put("table_id", info.getTableId());
-        json.put("schema_id", info.getSchemaId());
-        json.put("bucket_count", info.getNumBuckets());
-        ObjectNode columns = json.putObject("columns");
-        RowType type = info.getRowType();
-        for (int i = 0; i < type.getFieldCount(); i++) {
-            columns.put(type.getFieldNames().get(i), type.getTypeAt(i).asSummaryString());
-        }
-        json.set("primary_keys", Driver.MAPPER.valueToTree(info.getPrimaryKeys()));
-        json.set("bucket_keys", Driver.MAPPER.valueToTree(info.getBucketKeys()));
-        json.set("partition_keys", Driver.MAPPER.valueToTree(info.getPartitionKeys()));
-        json.put("comment", info.getComment().orElse(null));
-        json.set("properties", Driver.MAPPER.valueToTree(info.getProperties().toMap()));
-        json.set("custom_properties", Driver.MAPPER.valueToTree(info.getCustomProperties().toMap()));
-        return json;
-    }
-
-    private JsonNode listPartitions(TablePath path) throws Exception {
-        Map<String, Long> ids =
-                admin.listPartitionInfos(path).get().stream()
-                        .collect(Collectors.toMap(PartitionInfo::getPartitionName, PartitionInfo::getPartitionId));
-        return Driver.MAPPER.valueToTree(ids);
     }
 
     /** The client's own flush does not report failed writes: only their futures do. */
@@ -253,11 +215,11 @@ final class Commands {
         return TablePath.of(text(arguments, "database"), text(arguments, "table"));
     }
 
-    private static String text(JsonNode arguments, String name) {
+    static String text(JsonNode arguments, String name) {
         return arguments.get(name).textValue();
     }
 
-    private static List<String> names(JsonNode arguments, String name) {
+    static List<String> names(JsonNode arguments, String name) {
         if (!arguments.hasNonNull(name)) {
             return null;
         }
@@ -266,8 +228,8 @@ final class Commands {
         return names;
     }
 
-    private static Map<String, String> strings(JsonNode object) {
-        Map<String, String> result = new HashMap<>();
+    static Map<String, String> strings(JsonNode object) {
+        Map<String, String> result = new LinkedHashMap<>();
         object.fields().forEachRemaining(entry -> result.put(entry.getKey(), entry.getValue().textValue()));
         return result;
     }

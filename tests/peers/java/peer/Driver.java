@@ -81,6 +81,13 @@ public final class Driver {
         ObjectNode details = answer.putObject("error");
         details.put("type", error.getClass().getSimpleName());
         details.put("message", String.valueOf(error.getMessage()));
-        details.put("code", Errors.forException(error).code());
+        details.put("code", code(error));
+    }
+
+    /** The first code in the chain of causes that says more than "unknown". */
+    private static int code(Throwable error) {
+        int code = Errors.forException(error).code();
+        boolean unknown = code == Errors.UNKNOWN_SERVER_ERROR.code();
+        return unknown && error.getCause() != null ? code(error.getCause()) : code;
     }
 }

@@ -12,17 +12,20 @@ import org.apache.fluss.client.admin.OffsetSpec;
 import org.apache.fluss.client.table.Table;
 import org.apache.fluss.client.table.scanner.Scan;
 import org.apache.fluss.client.table.scanner.ScanRecord;
+import org.apache.fluss.client.table.scanner.batch.BatchScanner;
 import org.apache.fluss.client.table.scanner.log.LogScanner;
 import org.apache.fluss.client.table.scanner.log.ScanRecords;
 import org.apache.fluss.metadata.PartitionInfo;
 import org.apache.fluss.metadata.TableBucket;
 import org.apache.fluss.metadata.TableInfo;
 import org.apache.fluss.metadata.TablePath;
+import org.apache.fluss.row.InternalRow;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.JsonNode;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.ArrayNode;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.ObjectNode;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.TextNode;
 import org.apache.fluss.types.RowType;
+import org.apache.fluss.utils.CloseableIterator;
 
 /** Log scans: all that is there now, or a tail that goes on. */
 final class Scans {
@@ -59,6 +62,30 @@ final class Scans {
             }
         }
         return found;
+    }
+
+    /** The last rows of one bucket. */
+    static ArrayNode lastRows(Table table, JsonNode arguments, List<String> columns) throws Exception {
+        TableInfo info = table.getTableInfo();
+        int bucket = arguments.get("bucket").intValue();
+        TableBucket place =
+                arguments.hasNonNull("partition_id")
+                        ? new TableBucket(info.getTableId(), arguments.get("partition_id").longValue(), bucket)
+                        : new TableBucket(info.getTableId(), bucket);
+        Scan scan = table.newScan().limit(arguments.get("limit").intValue());
+        RowType type = columns == null ? info.getRowType() : info.getRowType().project(columns);
+        ArrayNode found = Driver.MAPPER.createArrayNode();
+        try (BatchScanner scanner = (columns == null ? scan : scan.project(columns)).createBatchScanner(place)) {
+            for (CloseableIterator<InternalRow> rows = next(scanner); rows != null; rows = next(scanner)) {
+                rows.forEachRemaining(row -> found.add(Values.fromRow(row, type)));
+                rows.close();
+            }
+        }
+        return found;
+    }
+
+    private static CloseableIterator<InternalRow> next(BatchScanner scanner) throws Exception {
+        return scanner.pollBatch(POLL);
     }
 
     /** Offsets by bucket of a table, or of one partition of it. */

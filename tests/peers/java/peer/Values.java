@@ -6,21 +6,30 @@ import java.time.LocalDate;
 import java.time.LocalDateTime;
 import java.time.LocalTime;
 import java.util.HexFormat;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 import org.apache.fluss.row.BinaryString;
 import org.apache.fluss.row.Decimal;
+import org.apache.fluss.row.GenericArray;
+import org.apache.fluss.row.GenericMap;
 import org.apache.fluss.row.GenericRow;
+import org.apache.fluss.row.InternalArray;
+import org.apache.fluss.row.InternalMap;
 import org.apache.fluss.row.InternalRow;
 import org.apache.fluss.row.TimestampLtz;
 import org.apache.fluss.row.TimestampNtz;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.JsonNode;
+import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.ArrayNode;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.JsonNodeFactory;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.ObjectNode;
+import org.apache.fluss.types.ArrayType;
 import org.apache.fluss.types.DataType;
 import org.apache.fluss.types.DecimalType;
+import org.apache.fluss.types.MapType;
 import org.apache.fluss.types.RowType;
 
-/** Rows as JSON and back, in the form that values.py describes. Scalar types only. */
+/** Rows as JSON and back, in the form that values.py describes. */
 final class Values {
     private static final JsonNodeFactory JSON = JsonNodeFactory.instance;
     private static final int NANOS_PER_MILLI = 1_000_000;
@@ -82,9 +91,58 @@ final class Values {
                 return TimestampNtz.fromLocalDateTime(LocalDateTime.parse(value.get("$timestamp").textValue()));
             case TIMESTAMP_WITH_LOCAL_TIME_ZONE:
                 return TimestampLtz.fromInstant(Instant.parse(value.get("$timestamp_ltz").textValue()));
+            case ARRAY:
+                return toArray(value, ((ArrayType) type).getElementType());
+            case MAP:
+                return toMap(value, (MapType) type);
+            case ROW:
+                return toRow(value, (RowType) type);
             default:
                 throw new IllegalArgumentException("no JSON form for " + type);
         }
+    }
+
+    private static GenericArray toArray(JsonNode values, DataType type) {
+        Object[] elements = new Object[values.size()];
+        for (int i = 0; i < elements.length; i++) {
+            elements[i] = values.get(i).isNull() ? null : toField(values.get(i), type);
+        }
+        return new GenericArray(elements);
+    }
+
+    private static GenericMap toMap(JsonNode value, MapType type) {
+        Map<Object, Object> entries = new LinkedHashMap<>();
+        for (JsonNode pair : value.isArray() ? value : value.get("$map")) {
+            JsonNode item = pair.get(1);
+            entries.put(
+                    toField(pair.get(0), type.getKeyType()),
+                    item.isNull() ? null : toField(item, type.getValueType()));
+        }
+        return new GenericMap(entries);
+    }
+
+    private static ArrayNode fromArray(InternalArray array, DataType type) {
+        InternalArray.ElementGetter getter = InternalArray.createElementGetter(type);
+        ArrayNode json = JSON.arrayNode();
+        for (int i = 0; i < array.size(); i++) {
+            Object element = getter.getElementOrNull(array, i);
+            json.add(element == null ? JSON.nullNode() : fromField(element, type));
+        }
+        return json;
+    }
+
+    private static JsonNode fromMap(InternalMap map, MapType type) {
+        ArrayNode keys = fromArray(map.keyArray(), type.getKeyType());
+        ArrayNode values = fromArray(map.valueArray(), type.getValueType());
+        if (keys.isEmpty()) {
+            return keys;
+        }
+        ObjectNode json = JSON.objectNode();
+        ArrayNode pairs = json.putArray("$map");
+        for (int i = 0; i < keys.size(); i++) {
+            pairs.addArray().add(keys.get(i)).add(values.get(i));
+        }
+        return json;
     }
 
     private static JsonNode fromField(Object field, DataType type) {
@@ -117,6 +175,12 @@ final class Values {
                 return tagged("$timestamp", ((TimestampNtz) field).toLocalDateTime().toString());
             case TIMESTAMP_WITH_LOCAL_TIME_ZONE:
                 return tagged("$timestamp_ltz", ((TimestampLtz) field).toInstant().toString());
+            case ARRAY:
+                return fromArray((InternalArray) field, ((ArrayType) type).getElementType());
+            case MAP:
+                return fromMap((InternalMap) field, (MapType) type);
+            case ROW:
+                return fromRow((InternalRow) field, (RowType) type);
             default:
                 throw new IllegalArgumentException("no JSON form for " + type);
         }

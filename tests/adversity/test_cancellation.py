@@ -1,0 +1,294 @@
+"""Cancelled at every single await (R24): the connection goes on, and nothing is left behind.
+
+The script runs on the client's own I/O loop, where the awaits of the API are those of the core, in one task. It is
+cancelled at its n-th suspension, for n from 1 until it runs to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+
+import fluss.aio as fluss
+from fluss.client.runtime import bridge, run
+from fluss.testing import FlussServer
+
+STEPS_MAX = 2_000
+CALL_S_MAX = 20.0
+ROWS = 200
+PATH = fluss.TablePath("fluss", "cancelled")
+OTHER = fluss.TablePath("fluss", "other")
+
+
+class CancelledAt:
+    """Awaits a coroutine and cancels the task at its n-th suspension, as `task.cancel()` from outside would."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, object], step: int) -> None:
+        self._coroutine = coroutine
+        self._step = step
+        self.cancelled = False
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        steps = self._coroutine.__await__()
+        number = 0
+        value: Any = None
+        thrown: BaseException | None = None
+        while True:
+            try:
+                suspended = steps.send(value) if thrown is None else steps.throw(thrown)
+            except StopIteration:
+                return
+            number += 1
+            if number == self._step:
+                self.cancelled = True
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+            value, thrown = None, None
+            try:
+                value = yield suspended
+            except BaseException as error:
+                thrown = error
+
+
+async def subscribe(scanner: fluss.LogScanner, offsets: dict[int, int]) -> None:
+    """What `subscribe_buckets` does; that one blocks, which the I/O loop must not."""
+    await bridge(scanner._core.subscribe({(None, bucket): offset for bucket, offset in offsets.items()}))
+
+
+class Bench:
+    """A connection, a table with rows, and what of this process must not grow."""
+
+    def __init__(self, address: str) -> None:
+        self.config = fluss.Config({"bootstrap.servers": address, "request-timeout-ms": 10_000})
+        self.complaints: list[dict[str, Any]] = []
+
+    async def prepare(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: self.complaints.append(context))
+        self.connection = await fluss.FlussConnection.create(self.config)
+        self.admin = await self.connection.get_admin()
+        schema = fluss.Schema(pa.schema([("id", pa.int64()), ("name", pa.string())]))
+        self.descriptor = fluss.TableDescriptor(schema, bucket_count=2)
+        await self.admin.create_table(PATH, self.descriptor)
+        self.table = await self.connection.get_table(PATH)
+        await self.append(ROWS)
+
+    async def append(self, count: int) -> None:
+        writer = self.table.new_append().create_writer()
+        for number in range(count):
+            writer.append([number, "x"])
+        await writer.flush()
+
+    async def probe(self) -> None:
+        """The connection works: it answers, writes and reads."""
+        async with asyncio.timeout(CALL_S_MAX):
+            assert "fluss" in await self.admin.list_databases()
+            await self.append(1)
+            scanner = await self.table.new_scan().create_record_batch_log_scanner()
+            await subscribe(scanner, {0: fluss.EARLIEST_OFFSET, 1: fluss.EARLIEST_OFFSET})
+            assert (await scanner.to_arrow()).num_rows >= ROWS
+
+    async def settle(self) -> None:
+        """Wait until the cancelled call has left no task: this one is the only."""
+        deadline = time.monotonic() + CALL_S_MAX
+        while len(asyncio.all_tasks()) > 1:
+            assert time.monotonic() < deadline, asyncio.all_tasks()
+            await asyncio.sleep(0.001)
+
+    async def close(self) -> None:
+        await self.connection._core.close()
+        asyncio.get_running_loop().set_exception_handler(None)
+
+
+async def connect(bench: Bench) -> None:
+    async with fluss.connect(bench.config.bootstrap_servers) as connection:
+        await (await connection.get_admin()).list_databases()
+
+
+async def admin(bench: Bench) -> None:
+    await bench.admin.list_databases()
+    await bench.admin.create_table(OTHER, bench.descriptor, ignore_if_exists=True)
+    await bench.admin.list_tables("fluss")
+    await bench.admin.get_table_info(OTHER)
+    await bench.connection.get_table(OTHER)
+    await bench.admin.drop_table(OTHER, ignore_if_not_exists=True)
+    await bench.admin.create_database("d", None, ignore_if_exists=True)
+    await bench.admin.drop_database("d", ignore_if_not_exists=True, cascade=True)
+
+
+async def list_offsets(bench: Bench) -> None:
+    for spec in (fluss.OffsetSpec.earliest(), fluss.OffsetSpec.latest(), fluss.OffsetSpec.timestamp(0)):
+        await bench.admin.list_offsets(PATH, [0, 1], spec)
+
+
+async def append_and_flush(bench: Bench) -> None:
+    writer = bench.table.new_append().create_writer()
+    writer.append([1, "a"])
+    writer.write_arrow(pa.table({"id": pa.array([2, 3]), "name": ["b", "c"]}))
+    await writer.flush()
+
+
+async def wait_for_a_row(bench: Bench) -> None:
+    handle = bench.table.new_append().create_writer().append([1, "a"])
+    await handle.wait()
+
+
+async def drain(bench: Bench) -> None:
+    writer = bench.table.new_append().create_writer()
+    for number in range(50):
+        writer.append([number, "a"])
+        await writer.drain()
+    await writer.flush()
+
+
+async def poll(bench: Bench) -> None:
+    scanner = await bench.table.new_scan().create_log_scanner()
+    await subscribe(scanner, {0: fluss.EARLIEST_OFFSET, 1: fluss.LATEST_OFFSET})
+    try:
+        for _ in range(3):
+            await scanner.poll(20)
+    finally:
+        scanner.close()
+
+
+async def poll_arrow(bench: Bench) -> None:
+    scanner = await bench.table.new_scan().project([0]).create_record_batch_log_scanner()
+    await subscribe(scanner, {0: fluss.EARLIEST_OFFSET, 1: fluss.EARLIEST_OFFSET})
+    try:
+        for _ in range(3):
+            await scanner.poll_arrow(20)
+    finally:
+        scanner.close()
+
+
+async def to_arrow(bench: Bench) -> None:
+    scanner = await bench.table.new_scan().create_record_batch_log_scanner()
+    await subscribe(scanner, {0: fluss.EARLIEST_OFFSET, 1: fluss.EARLIEST_OFFSET})
+    await scanner.to_arrow()
+    await scanner.to_pandas()
+
+
+async def limit_scan(bench: Bench) -> None:
+    bucket = fluss.TableBucket(bench.table.get_table_info().table_id, 0)
+    scanner = bench.table.new_scan().limit(10).create_bucket_batch_scanner(bucket)
+    await scanner.to_arrow()
+
+
+async def iterate(bench: Bench) -> None:
+    scanner = await bench.table.new_scan().create_log_scanner()
+    await subscribe(scanner, {0: fluss.EARLIEST_OFFSET, 1: fluss.EARLIEST_OFFSET})
+    try:
+        seen = 0
+        async for _ in scanner:
+            seen += 1
+            if seen == ROWS:
+                break
+    finally:
+        scanner.close()
+
+
+async def look_around(bench: Bench) -> None:
+    await bench.admin.get_server_nodes()
+    await bench.admin.get_table_stats(PATH)
+    await bench.admin.get_table_schema(PATH)
+    await bench.admin.describe_cluster_configs()
+
+
+async def close(bench: Bench) -> None:
+    """Closing with rows on the way; a cancelled close must still end."""
+    connection = await fluss.FlussConnection.create(bench.config)
+    table = await connection.get_table(PATH)
+    table.new_append().create_writer().append([1, "a"])
+    await bridge(connection._core.close())
+
+
+SCRIPTS: list[Callable[[Bench], Coroutine[Any, Any, None]]] = [
+    connect,
+    admin,
+    list_offsets,
+    append_and_flush,
+    wait_for_a_row,
+    drain,
+    poll,
+    poll_arrow,
+    to_arrow,
+    limit_scan,
+    iterate,
+    look_around,
+    close,
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlussServer]:
+    directory: Path = tmp_path_factory.mktemp("server") / "data"
+    with FlussServer(directory, args=["--durability", "os"]) as running:
+        yield running
+
+
+@pytest.fixture
+def bench(server: FlussServer) -> Iterator[Bench]:
+    made = Bench(server.bootstrap_servers)
+    run(made.prepare())
+    yield made
+    run(made.close())
+    drop = fluss.FlussConnection.create(made.config)
+    run(_drop(drop))
+
+
+async def _drop(opening: Awaitable[fluss.FlussConnection]) -> None:
+    connection = await opening
+    await (await connection.get_admin()).drop_table(PATH)
+    await bridge(connection._core.close())
+
+
+Runner = Callable[[Coroutine[Any, Any, bool]], bool]
+
+
+@pytest.mark.parametrize("runner", [run, asyncio.run], ids=["io loop", "own loop"])
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+def test_cancelled_at_every_await(
+    bench: Bench, script: Callable[[Bench], Coroutine[Any, Any, None]], runner: Runner
+) -> None:
+    """On the I/O loop the awaits are those of the core; on another loop, those of the bridge between the two."""
+    process = psutil.Process()
+
+    async def attempt(step: int) -> bool:
+        trial = CancelledAt(script(bench), step)
+
+        async def call() -> None:
+            await trial
+
+        task = asyncio.ensure_future(call())
+        await asyncio.wait([task], timeout=CALL_S_MAX)
+        assert task.done(), f"hangs after a cancel at await {step}"
+        if not task.cancelled() and task.exception() is not None:
+            raise AssertionError(f"cancelled at await {step} it raised {task.exception()!r}") from task.exception()
+        assert task.cancelled() == trial.cancelled, f"the cancel at await {step} was swallowed"
+        return trial.cancelled
+
+    def checked(step: int) -> bool:
+        cancelled = runner(attempt(step))
+        run(bench.probe())
+        run(bench.settle())
+        return cancelled
+
+    checked(STEPS_MAX)
+    sockets = len(process.net_connections())
+    step = 1
+    while checked(step):
+        step += 1
+        assert step < STEPS_MAX
+    print(f"{step - 1} awaits")
+    assert step > 1
+    gc.collect()
+    assert not bench.complaints
+    assert len(process.net_connections()) <= sockets
