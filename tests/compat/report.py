@@ -15,7 +15,7 @@ import pytest
 
 from tests.compat.differences import APACHE, CLIENTS, OUR_CLIENT, OUR_SERVER, SERVERS, Difference, load, server_name
 
-PROVED, FAILED = "yes", "no"
+PROVED, FAILED, DIFFERS = "yes", "no", "differs"
 
 # No column for what cannot be: embedded is a directory that only this client knows how to open.
 COLUMNS = [(OUR_CLIENT, server) for server in SERVERS] + [
@@ -27,8 +27,8 @@ _HEAD = """\
 
 Which features work with which client on which server: this project's client, pyfluss 1.0.0 and the Java client 0.9.1;
 this project's server, the same embedded (`file:` addresses), and Apache Fluss 0.9.1. A cell says yes when all tests of
-the feature passed there, and is empty where the client has no such call. `make compat-table` writes this page from a
-run of all tests.
+the feature passed there, differs when they passed but a part of the feature is known to be missing (see below), and is
+empty where no test ran. `make compat-table` writes this page from a run of all tests.
 """
 
 
@@ -45,16 +45,27 @@ class Outcomes:
             cells[client, server] = before if passed else FAILED
 
     def markdown(self, differences: Iterable[Difference]) -> str:
+        differences = list(differences)
         lines = [_HEAD, _row("feature", *(f"{client} on {server}" for client, server in COLUMNS))]
         lines.append("|---" * (1 + len(COLUMNS)) + "|")
         for feature, cells in sorted(self._cells.items()):
-            lines.append(_row(feature, *(cells.get(column, "") for column in COLUMNS)))
+            lacking = {column for column in COLUMNS if _lacks(feature, column, differences)}
+            found = {
+                column: DIFFERS if cell == PROVED and column in lacking else cell for column, cell in cells.items()
+            }
+            lines.append(_row(feature, *(found.get(column, "") for column in COLUMNS)))
         lines += ["", "## Known differences", "", "Each is asserted by a test.", ""]
         lines += [_row("feature", "what", "where", "reason"), "|---" * 4 + "|"]
         for difference in sorted(differences, key=lambda known: (known.feature, known.what)):
             where = "; ".join(f"{place}: {_spelled(value)}" for place, value in difference.values.items())
             lines.append(_row(difference.feature, difference.what, where, difference.reason))
         return "\n".join(lines) + "\n"
+
+
+def _lacks(feature: str, column: tuple[str, str], differences: list[Difference]) -> bool:
+    """Whether a known difference says no to a part of the feature for this client on this server."""
+    places = [(known, known.place(*column)) for known in differences if known.feature == feature]
+    return any(place is not None and known.values[place] is False for known, place in places)
 
 
 def _row(*cells: str) -> str:

@@ -210,8 +210,12 @@ def _flush(writer: Any, failure: list[BaseException]) -> None:
         failure.append(error)
 
 
-def test_a_kill_takes_rows_that_were_acknowledged_since_the_last_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.feature("A killed server")
+def test_a_kill_takes_rows_that_were_acknowledged_since_the_last_checkpoint(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     """Nothing that a client could do about it, and the reason why this project's server syncs before it answers."""
+    record_property("server", APACHE)
     never = {"log.replica.high-watermark.checkpoint-interval": "1h"}
     with ApacheFluss(tmp_path, config=never, jvm_options=SMALL_HEAP) as cluster:
         peer = OurPeer(cluster.bootstrap_servers)

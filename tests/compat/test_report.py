@@ -6,7 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat.differences import APACHE, CLIENTS, EMBEDDED, JAVA, OUR_CLIENT, OUR_SERVER, PYFLUSS, SERVERS, load
+from tests.compat.differences import (
+    APACHE,
+    CLIENTS,
+    EMBEDDED,
+    JAVA,
+    OUR_CLIENT,
+    OUR_SERVER,
+    PYFLUSS,
+    SERVERS,
+    Difference,
+    load,
+)
 from tests.compat.report import COLUMNS, Outcomes
 
 _TESTS = Path(__file__).parents[1]
@@ -28,6 +39,16 @@ def test_a_cell_says_yes_only_if_all_its_tests_passed() -> None:
     assert found[PYFLUSS, OUR_SERVER] == "no"
     assert found[JAVA, APACHE] == "yes"
     assert found[OUR_CLIENT, EMBEDDED] == found[JAVA, OUR_SERVER] == ""
+
+
+def test_a_cell_does_not_say_yes_to_what_is_known_to_be_missing() -> None:
+    outcomes = Outcomes()
+    outcomes.add("Scans", [OUR_CLIENT, PYFLUSS], OUR_SERVER, passed=True)
+    outcomes.add("Scans", [PYFLUSS], APACHE, passed=False)
+    found = cells(outcomes.markdown([Difference("Scans", "exact", {OUR_CLIENT: True, PYFLUSS: False}, "why")]), "Scans")
+    assert found[OUR_CLIENT, OUR_SERVER] == "yes"
+    assert found[PYFLUSS, OUR_SERVER] == "differs"
+    assert found[PYFLUSS, APACHE] == "no"
 
 
 @pytest.mark.parametrize("name", load())
