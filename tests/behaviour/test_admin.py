@@ -13,6 +13,7 @@ from tests.behaviour.conftest import Client
 COLUMNS = [("id", pa.int32()), ("name", pa.string())]
 
 
+@pytest.mark.feature("Databases")
 def test_databases(client: Client) -> None:
     name = client.database + "_x"
     descriptor = fluss.DatabaseDescriptor("for tests", {"team": "web"})
@@ -34,6 +35,7 @@ def test_databases(client: Client) -> None:
     client.do(client.admin.drop_database(name, ignore_if_not_exists=True))
 
 
+@pytest.mark.feature("Databases")
 def test_a_database_with_tables_is_dropped_only_with_cascade(client: Client) -> None:
     client.create("kept", COLUMNS)
     with pytest.raises(fluss.FlussError) as error:
@@ -42,6 +44,7 @@ def test_a_database_with_tables_is_dropped_only_with_cascade(client: Client) -> 
     assert client.do(client.admin.list_tables(client.database)) == ["kept"]
 
 
+@pytest.mark.feature("Tables")
 def test_tables(client: Client) -> None:
     path = fluss.TablePath(client.database, "t")
     descriptor = fluss.TableDescriptor(
@@ -78,6 +81,7 @@ def test_tables(client: Client) -> None:
     client.do(client.admin.drop_table(path, ignore_if_not_exists=True))
 
 
+@pytest.mark.feature("Tables")
 def test_a_dropped_table_comes_back_empty(client: Client) -> None:
     table = client.create("again", COLUMNS)
     client.append(table, [[1, "old"]])
@@ -87,6 +91,7 @@ def test_a_dropped_table_comes_back_empty(client: Client) -> None:
     assert client.read(again).num_rows == 0
 
 
+@pytest.mark.feature("Errors that say what is missing")
 def test_missing_things_are_not_found(client: Client) -> None:
     missing = fluss.TablePath(client.database, "nothing")
     for call in (client.admin.get_table_info, client.conn.get_table):
@@ -101,6 +106,7 @@ def test_missing_things_are_not_found(client: Client) -> None:
         client.do(client.admin.create_table(fluss.TablePath(client.database + "_missing", "t"), descriptor))
 
 
+@pytest.mark.feature("Errors that say what is missing")
 @pytest.mark.parametrize("name", ["../x", "a/b", "..", "__x", "a b"])
 def test_bad_names_are_refused(client: Client, name: str) -> None:
     with pytest.raises(fluss.FlussError) as error:
@@ -112,6 +118,7 @@ def test_bad_names_are_refused(client: Client, name: str) -> None:
     assert error.value.error_code == fluss.ErrorCode.INVALID_TABLE_EXCEPTION
 
 
+@pytest.mark.feature("Offsets")
 def test_offsets(client: Client) -> None:
     table = client.create("offsets", COLUMNS, bucket_count=2, bucket_keys=["id"])
     path = table.get_table_path()
@@ -128,6 +135,7 @@ def test_offsets(client: Client) -> None:
         client.do(client.admin.list_offsets(path, [7], fluss.OffsetSpec.latest()))
 
 
+@pytest.mark.feature("Server nodes")
 def test_server_nodes(client: Client) -> None:
     nodes = client.do(client.admin.get_server_nodes())
     assert {node.server_type for node in nodes} == {"CoordinatorServer", "TabletServer"}

@@ -67,6 +67,7 @@ EVERY_VALUE = {
 }
 
 
+@pytest.mark.feature("Appends: rows as dict, list, tuple")
 def test_rows_in_every_shape(client: Client) -> None:
     table = client.create("shapes", COLUMNS)
     client.append(table, [{"id": 1, "name": "Alice", "score": 95.5}, [2, "Bob", 87], (3, None, None), {"id": 4}])
@@ -78,6 +79,7 @@ def test_rows_in_every_shape(client: Client) -> None:
     ]
 
 
+@pytest.mark.feature("Scalar types")
 def test_every_scalar_type_with_nulls(client: Client) -> None:
     table = client.create("scalars", EVERY_SCALAR)
     nothing = dict.fromkeys(EVERY_VALUE)
@@ -89,6 +91,7 @@ def test_every_scalar_type_with_nulls(client: Client) -> None:
     scanner.close()
 
 
+@pytest.mark.feature("Compression: none, LZ4, ZSTD")
 @pytest.mark.parametrize("codec", ["NONE", "LZ4_FRAME", "ZSTD"])
 def test_arrow_in_every_codec(client: Client, codec: str) -> None:
     table = client.create(codec.lower(), COLUMNS, properties={"table.log.arrow.compression.type": codec})
@@ -105,6 +108,7 @@ def test_arrow_in_every_codec(client: Client, codec: str) -> None:
     assert set(result["name"].to_pylist()) == {"x" * 40, "p"}
 
 
+@pytest.mark.feature("Appends: Arrow, pandas, polars")
 def test_other_arrow_layouts_are_cast_or_refused_by_name(client: Client) -> None:
     table = client.create("layouts", COLUMNS)
     writer = table.new_append().create_writer()
@@ -126,6 +130,7 @@ def test_other_arrow_layouts_are_cast_or_refused_by_name(client: Client) -> None
     assert client.read(table).num_rows == 1, "a refused write leaves nothing behind"
 
 
+@pytest.mark.feature("Bad values are refused by column")
 @pytest.mark.parametrize(
     ("row", "column"),
     [
@@ -160,6 +165,7 @@ def poll(client: Client, scanner: object, count: int) -> list[fluss.ScanRecord]:
     return records
 
 
+@pytest.mark.feature("Record scanner: offsets, timestamps, change types")
 def test_records_have_offsets_times_and_change_types(client: Client) -> None:
     table = client.create("records", COLUMNS)
     client.append(table, [[i, str(i), None] for i in range(1_200)])
@@ -176,6 +182,7 @@ def test_records_have_offsets_times_and_change_types(client: Client) -> None:
     scanner.close()
 
 
+@pytest.mark.feature("Batch scanner")
 def test_batches_have_bucket_and_offsets(client: Client) -> None:
     table = client.create("batches", COLUMNS, bucket_count=2, bucket_keys=["id"])
     client.append(table, [[i, None, None] for i in range(100)])
@@ -193,6 +200,7 @@ def test_batches_have_bucket_and_offsets(client: Client) -> None:
     scanner.close()
 
 
+@pytest.mark.feature("Projection")
 def test_projection(client: Client) -> None:
     table = client.create("projected", COLUMNS)
     client.append(table, [[i, f"n{i}", i / 2] for i in range(10)])
@@ -209,6 +217,7 @@ def test_projection(client: Client) -> None:
         table.new_scan().project_by_name(["nothing"])
 
 
+@pytest.mark.feature("Subscriptions")
 def test_tailing_sees_new_rows_and_latest_skips_old_ones(client: Client) -> None:
     table = client.create("tail", COLUMNS)
     client.append(table, [[i, None, None] for i in range(3)])
@@ -221,6 +230,7 @@ def test_tailing_sees_new_rows_and_latest_skips_old_ones(client: Client) -> None
     scanner.close()
 
 
+@pytest.mark.feature("Batch scanner")
 def test_to_arrow_starts_over_and_leaves_the_poll_position(client: Client) -> None:
     table = client.create("twice", COLUMNS)
     client.append(table, [[i, None, None] for i in range(10)])
@@ -235,6 +245,7 @@ def test_to_arrow_starts_over_and_leaves_the_poll_position(client: Client) -> No
     scanner.close()
 
 
+@pytest.mark.feature("Subscriptions")
 def test_unsubscribe(client: Client) -> None:
     table = client.create("unsubscribed", COLUMNS, bucket_count=2, bucket_keys=["id"])
     client.append(table, [[i, None, None] for i in range(50)])
@@ -247,6 +258,7 @@ def test_unsubscribe(client: Client) -> None:
     scanner.close()
 
 
+@pytest.mark.feature("Errors that say what is missing")
 def test_wrong_calls_say_what_to_use(client: Client) -> None:
     table = client.create("wrong", COLUMNS)
     records = client.do(table.new_scan().create_log_scanner())
@@ -263,6 +275,7 @@ def test_wrong_calls_say_what_to_use(client: Client) -> None:
         scanner.close()
 
 
+@pytest.mark.feature("Subscriptions")
 def test_an_offset_beyond_the_end_is_an_error(client: Client) -> None:
     table = client.create("beyond", COLUMNS)
     client.append(table, [[1, None, None]])
@@ -275,6 +288,7 @@ def test_an_offset_beyond_the_end_is_an_error(client: Client) -> None:
     scanner.close()
 
 
+@pytest.mark.feature("Appends: many writers")
 def test_many_writers_in_threads(client: Client) -> None:
     table = client.create("threads", COLUMNS, bucket_count=3)
     writer = table.new_append().create_writer()
@@ -292,6 +306,7 @@ def test_many_writers_in_threads(client: Client) -> None:
     assert sorted(client.read(table)["id"].to_pylist()) == list(range(2_000))
 
 
+@pytest.mark.feature("The older guide's spellings")
 def test_old_spellings(client: Client) -> None:
     table = client.create("old", COLUMNS)
     writer = client.do(table.new_append_writer())

@@ -41,6 +41,7 @@ def rows_of(client: Client, table: Any, names: list[str], buckets: int = 1) -> l
     return sorted(rows, key=lambda row: int(row["id"]))
 
 
+@pytest.mark.feature("Partitions: create, list, drop")
 def test_partitions_are_made_listed_and_dropped(client: Client) -> None:
     table = partitioned(client, "p", ["region"], [{"region": "US"}, {"region": "EU"}])
     path = table.get_table_path()
@@ -59,6 +60,7 @@ def test_partitions_are_made_listed_and_dropped(client: Client) -> None:
     client.do(client.admin.drop_partition(path, {"region": "EU"}, ignore_if_not_exists=True))
 
 
+@pytest.mark.feature("Partitions: create, list, drop")
 def test_listing_by_some_of_the_columns(client: Client) -> None:
     specs = [{"region": region, "year": year} for region in ("US", "EU") for year in ("2025", "2026")]
     columns = [("id", pa.int32()), ("region", pa.string()), ("year", pa.string())]
@@ -74,6 +76,7 @@ def test_listing_by_some_of_the_columns(client: Client) -> None:
     assert {info.partition_spec.get_spec_map()["year"] for info in some} == {"2025"}
 
 
+@pytest.mark.feature("Partitions: create, list, drop")
 @pytest.mark.parametrize("spec", [{}, {"region": "U S"}, {"region": "../x"}, {"region": "__a"}, {"country": "US"}])
 def test_bad_specs_are_refused(client: Client, spec: dict[str, str]) -> None:
     table = partitioned(client, "bad", ["region"], [])
@@ -83,21 +86,20 @@ def test_bad_specs_are_refused(client: Client, spec: dict[str, str]) -> None:
     assert ids(client, table) == {}
 
 
+@pytest.mark.feature("Partitions: create, list, drop")
 def test_a_table_without_partitions_says_so(client: Client) -> None:
     table = client.create("plain", COLUMNS)
+    path = table.get_table_path()
     for call in (
-        (
-            client.admin.create_partition(table.get_table_path(), {"region": "US"}),
-            client.admin.list_partition_infos(table.get_table_path()),
-        )
-        if client.api is not fluss.sync
-        else ()
+        lambda: client.admin.create_partition(path, {"region": "US"}),
+        lambda: client.admin.list_partition_infos(path),
     ):
         with pytest.raises(fluss.FlussError) as error:
-            client.do(call)
+            client.do(call())
         assert error.value.error_code == fluss.ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION
 
 
+@pytest.mark.feature("Partitions: rows and offsets")
 def test_rows_and_batches_of_mixed_partitions_are_routed(client: Client) -> None:
     table = partitioned(client, "mixed", ["region"], [{"region": "US"}, {"region": "EU"}])
     writer = table.new_append().create_writer()
@@ -115,6 +117,7 @@ def test_rows_and_batches_of_mixed_partitions_are_routed(client: Client) -> None
     assert len(rows_of(client, table, ["US"])) + len(rows_of(client, table, ["EU"])) == 20
 
 
+@pytest.mark.feature("Partitions: rows and offsets")
 def test_partitions_by_other_types(client: Client) -> None:
     columns = [("id", pa.int32()), ("day", pa.date32())]
     table = client.create("days", columns, partition_keys=["day"], bucket_count=1)
@@ -126,6 +129,7 @@ def test_partitions_by_other_types(client: Client) -> None:
     assert rows_of(client, table, ["2026-03-01"]) == [{"id": 2, "day": dt.date(2026, 3, 1)}]
 
 
+@pytest.mark.feature("Partitions: rows and offsets")
 def test_a_missing_partition_is_an_error_that_names_it(client: Client) -> None:
     table = partitioned(client, "missing", ["region"], [{"region": "US"}])
     writer = table.new_append().create_writer()
@@ -138,6 +142,7 @@ def test_a_missing_partition_is_an_error_that_names_it(client: Client) -> None:
     assert [row["id"] for row in rows_of(client, table, ["US"])] == [2]
 
 
+@pytest.mark.feature("Partitions: rows and offsets")
 def test_a_null_partition_value_is_refused(client: Client) -> None:
     table = partitioned(client, "nulls", ["region"], [{"region": "US"}])
     writer = table.new_append().create_writer()
@@ -145,6 +150,7 @@ def test_a_null_partition_value_is_refused(client: Client) -> None:
         client.do(writer.append([1, None, 2026]).wait())
 
 
+@pytest.mark.feature("Partitions: created by the first row")
 def test_missing_partitions_are_made_where_the_option_is_on(client: Client) -> None:
     partitioned(client, "dynamic", ["region"], [])
     config = client.conn.config.copy()
@@ -159,6 +165,7 @@ def test_missing_partitions_are_made_where_the_option_is_on(client: Client) -> N
         client.do(conn.close())
 
 
+@pytest.mark.feature("Partitions: rows and offsets")
 def test_offsets_by_partition(client: Client) -> None:
     table = partitioned(client, "offsets", ["region"], [{"region": "US"}, {"region": "EU"}], buckets=2)
     path = table.get_table_path()
@@ -172,6 +179,7 @@ def test_offsets_by_partition(client: Client) -> None:
         client.do(client.admin.list_partition_offsets(path, "Mars", [0], fluss.OffsetSpec.latest()))
 
 
+@pytest.mark.feature("Partitions: rows and offsets")
 def test_following_partitions(client: Client) -> None:
     table = partitioned(client, "follow", ["region"], [{"region": "US"}, {"region": "EU"}])
     known = ids(client, table)
@@ -195,6 +203,7 @@ def test_following_partitions(client: Client) -> None:
     scanner.close()
 
 
+@pytest.mark.feature("Partitions: rows and offsets")
 def test_a_dropped_partition_ends_its_readers_and_comes_back_empty(client: Client) -> None:
     table = partitioned(client, "again", ["region"], [{"region": "US"}])
     path = table.get_table_path()

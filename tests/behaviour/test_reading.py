@@ -39,6 +39,7 @@ def read_ids(client: Client, scan: Any) -> list[int]:
         scanner.close()
 
 
+@pytest.mark.feature("Filters")
 @pytest.mark.parametrize(
     ("predicate", "expected"),
     [
@@ -59,6 +60,7 @@ def test_filters_are_exact(client: Client, predicate: fluss.Predicate, expected:
     assert read_ids(client, table.new_scan().filter(predicate)) == expected
 
 
+@pytest.mark.feature("Filters")
 def test_a_filter_on_a_column_that_is_not_read(client: Client) -> None:
     table = filled(client, "hidden")
     scan = table.new_scan().project_by_name(["name"]).filter(col("id") == 7)
@@ -69,6 +71,7 @@ def test_a_filter_on_a_column_that_is_not_read(client: Client) -> None:
     scanner.close()
 
 
+@pytest.mark.feature("Filters")
 @pytest.mark.parametrize(
     "predicate", [col("nope") == 1, col("id") == "text", col("name").starts_with("a") & (col("score") == b"x")], ids=str
 )
@@ -79,11 +82,13 @@ def test_filters_that_do_not_fit_are_refused(client: Client, predicate: fluss.Pr
     assert any(name in error.value.message for name in ("nope", "id", "score"))
 
 
+@pytest.mark.feature("Filters")
 def test_predicates_have_no_truth(client: Client) -> None:
     with pytest.raises(TypeError):
         bool(col("id") == 1)
 
 
+@pytest.mark.feature("Limit scan")
 def test_limit_reads_the_last_rows_of_a_bucket(client: Client) -> None:
     table = filled(client, "limited")
     bucket = fluss.TableBucket(table.get_table_info().table_id, 0)
@@ -100,6 +105,7 @@ def test_limit_reads_the_last_rows_of_a_bucket(client: Client) -> None:
     assert list(client.do(scanner.to_pandas())["id"]) == [98, 99]
 
 
+@pytest.mark.feature("Limit scan")
 def test_limits_that_make_no_sense(client: Client) -> None:
     table = client.create("nolimit", COLUMNS)
     info = table.get_table_info()
@@ -117,6 +123,7 @@ def test_limits_that_make_no_sense(client: Client) -> None:
     assert client.do(empty.to_arrow()).num_rows == 0
 
 
+@pytest.mark.feature("Lazy batch reader")
 def test_a_batch_reader_is_lazy_and_complete(client: Client) -> None:
     table = filled(client, "lazy", buckets=1)
     scanner = client.batch_scanner(table)
@@ -127,6 +134,7 @@ def test_a_batch_reader_is_lazy_and_complete(client: Client) -> None:
     scanner.close()
 
 
+@pytest.mark.feature("Iteration over scanners")
 def test_iterating_over_a_scanner(client: Client) -> None:
     table = filled(client, "iterated")
     scanner = client.do(table.new_scan().create_log_scanner())
@@ -163,6 +171,7 @@ def test_iterating_over_a_scanner(client: Client) -> None:
     batches.close()
 
 
+@pytest.mark.feature("Stored positions")
 def test_reading_goes_on_from_stored_positions(client: Client) -> None:
     table = filled(client, "stored")
     scanner = client.do(table.new_scan().create_log_scanner())
@@ -182,6 +191,7 @@ def test_reading_goes_on_from_stored_positions(client: Client) -> None:
     again.close()
 
 
+@pytest.mark.feature("Results as pandas, polars, DuckDB")
 def test_other_data_frames(client: Client) -> None:
     table = filled(client, "frames", count=20)
     scanner = client.batch_scanner(table)
@@ -191,6 +201,7 @@ def test_other_data_frames(client: Client) -> None:
     scanner.close()
 
 
+@pytest.mark.feature("Appends: Arrow, pandas, polars")
 def test_polars_frames_are_written(client: Client) -> None:
     import polars as pl
 
@@ -201,6 +212,7 @@ def test_polars_frames_are_written(client: Client) -> None:
     assert client.read(table).to_pylist()[0] == {"id": 1, "name": "a", "score": 0.5}
 
 
+@pytest.mark.feature("Lake snapshot error")
 def test_lake_snapshots_are_an_error_without_a_lake(client: Client) -> None:
     table = client.create("nolake", COLUMNS)
     with pytest.raises(fluss.FlussError) as error:
@@ -208,6 +220,7 @@ def test_lake_snapshots_are_an_error_without_a_lake(client: Client) -> None:
     assert error.value.error_code == fluss.ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
 
 
+@pytest.mark.feature("Table statistics")
 def test_table_statistics(client: Client) -> None:
     table = filled(client, "stats", buckets=3)
     stats = client.do(client.admin.get_table_stats(table.get_table_path()))

@@ -35,6 +35,7 @@ NESTED_ROWS = [
 ]
 
 
+@pytest.mark.feature("Nested types: ARRAY, MAP, ROW")
 def test_nested_rows(client: Client) -> None:
     table = client.create("nested", NESTED)
     client.append(table, NESTED_ROWS)
@@ -45,6 +46,7 @@ def test_nested_rows(client: Client) -> None:
     scanner.close()
 
 
+@pytest.mark.feature("Nested types: ARRAY, MAP, ROW")
 def test_nested_values_in_every_shape(client: Client) -> None:
     table = client.create("shapes", NESTED)
     client.append(table, [[1, ("a",), {"k": 1}, (5, ["e"]), [(2.0,)]]])
@@ -53,6 +55,7 @@ def test_nested_values_in_every_shape(client: Client) -> None:
     ]
 
 
+@pytest.mark.feature("Nested types: ARRAY, MAP, ROW")
 def test_nested_arrow_and_projection(client: Client) -> None:
     table = client.create("arrow", NESTED)
     writer = table.new_append().create_writer()
@@ -62,6 +65,7 @@ def test_nested_arrow_and_projection(client: Client) -> None:
     assert client.read(table, columns=["matrix", "attrs"]).to_pylist() == expected
 
 
+@pytest.mark.feature("Nested types: ARRAY, MAP, ROW")
 def test_a_bad_nested_value_is_named_by_its_place(client: Client) -> None:
     table = client.create("bad", NESTED)
     writer = table.new_append().create_writer()
@@ -73,6 +77,7 @@ def test_a_bad_nested_value_is_named_by_its_place(client: Client) -> None:
     assert client.read(table).num_rows == 0
 
 
+@pytest.mark.feature("Tables")
 def test_tables_from_builders(client: Client) -> None:
     schema = (
         fluss.Schema.builder()
@@ -109,6 +114,7 @@ def test_tables_from_builders(client: Client) -> None:
     assert rows[1]["place"] == {"x": 1.0, "y": 2.0}
 
 
+@pytest.mark.feature("Databases")
 def test_a_database_from_a_builder(client: Client) -> None:
     name = client.database + "_b"
     descriptor = fluss.DatabaseDescriptor.builder().comment("c").custom_property("k", "v").build()
@@ -118,6 +124,7 @@ def test_a_database_from_a_builder(client: Client) -> None:
     client.do(client.admin.drop_database(name))
 
 
+@pytest.mark.feature("Schema evolution: reading rows of both schemas")
 def test_a_column_is_added_while_rows_are_read_and_written(client: Client) -> None:
     old = client.create("evolving", [("id", pa.int32()), ("name", pa.string())])
     path = old.get_table_path()
@@ -152,6 +159,7 @@ def test_a_column_is_added_while_rows_are_read_and_written(client: Client) -> No
     assert (first.schema_id, first.schema.column_names) == (1, ["id", "name"])
 
 
+@pytest.mark.feature("Alter table: columns and properties")
 def test_properties_are_set_and_reset(client: Client) -> None:
     table = client.create("options", [("id", pa.int32())], custom_properties={"kept": "1", "gone": "2"})
     path = table.get_table_path()
@@ -159,6 +167,7 @@ def test_properties_are_set_and_reset(client: Client) -> None:
     assert client.do(client.admin.get_table_info(path)).custom_properties == {"kept": "1", "mine": "x"}
 
 
+@pytest.mark.feature("Alter table: columns and properties")
 def test_changes_that_are_refused_change_nothing(client: Client) -> None:
     table = client.create("stubborn", [("id", pa.int32())])
     path = table.get_table_path()
@@ -179,6 +188,7 @@ def test_changes_that_are_refused_change_nothing(client: Client) -> None:
     assert (info.schema_id, info.get_column_names(), info.custom_properties) == (1, ["id"], {})
 
 
+@pytest.mark.feature("INDEXED log format")
 def test_indexed_log_tables_scan_by_records(client: Client) -> None:
     columns = [("id", pa.int32()), ("name", pa.string()), ("tags", pa.list_(pa.int64()))]
     table = client.create("indexed", columns, log_format="INDEXED")
