@@ -124,13 +124,12 @@ def test_shapes_of_arrays(value: Any) -> None:
 
 
 def test_vectors_of_numpy() -> None:
-    columns = [Column("x", DataTypes.array(DataTypes.float())), Column("y", DataTypes.array(columns_of_floats()))]
+    columns = [
+        Column("x", DataTypes.array(DataTypes.float())),
+        Column("y", DataTypes.array(DataTypes.array(DataTypes.double()))),
+    ]
     batch = batch_of(columns, [(numpy.arange(4, dtype=numpy.float32) / 4, numpy.eye(2))])
     assert to_tuples(batch) == [([0.0, 0.25, 0.5, 0.75], [[1.0, 0.0], [0.0, 1.0]])]
-
-
-def columns_of_floats() -> DataType:
-    return DataTypes.array(DataTypes.double())
 
 
 @pytest.mark.parametrize("value", [{"k": 7}, UserDict({"k": 7}), [("k", 7)], (["k", 7],)])

@@ -294,7 +294,7 @@ def test_refused_values(data_type: DataType, value: Any, message: str) -> None:
 def test_errors_say_what_fits(data_type: DataType, value: Any, room: str) -> None:
     with pytest.raises(SchemaMismatchError) as caught:
         _one(data_type, value)
-    assert f"Column 'x' expects {room}" in str(caught.value) or room in str(caught.value)
+    assert room in str(caught.value)
 
 
 def test_nan_stays_nan() -> None:
