@@ -67,7 +67,7 @@ EVERY_VALUE = {
 }
 
 
-@pytest.mark.feature("Appends: rows as dict, list, tuple")
+@pytest.mark.feature("Appends: rows, Arrow, data frames")
 def test_rows_in_every_shape(client: Client) -> None:
     table = client.create("shapes", COLUMNS)
     client.append(table, [{"id": 1, "name": "Alice", "score": 95.5}, [2, "Bob", 87], (3, None, None), {"id": 4}])
@@ -108,7 +108,7 @@ def test_arrow_in_every_codec(client: Client, codec: str) -> None:
     assert set(result["name"].to_pylist()) == {"x" * 40, "p"}
 
 
-@pytest.mark.feature("Appends: Arrow, pandas, polars")
+@pytest.mark.feature("Appends: rows, Arrow, data frames")
 def test_other_arrow_layouts_are_cast_or_refused_by_name(client: Client) -> None:
     table = client.create("layouts", COLUMNS)
     writer = table.new_append().create_writer()
@@ -182,7 +182,7 @@ def test_records_have_offsets_times_and_change_types(client: Client) -> None:
     scanner.close()
 
 
-@pytest.mark.feature("Batch scanner")
+@pytest.mark.feature("Batch reader, record batches, pandas")
 def test_batches_have_bucket_and_offsets(client: Client) -> None:
     table = client.create("batches", COLUMNS, bucket_count=2, bucket_keys=["id"])
     client.append(table, [[i, None, None] for i in range(100)])
@@ -200,7 +200,7 @@ def test_batches_have_bucket_and_offsets(client: Client) -> None:
     scanner.close()
 
 
-@pytest.mark.feature("Projection")
+@pytest.mark.feature("Projection by index and name")
 def test_projection(client: Client) -> None:
     table = client.create("projected", COLUMNS)
     client.append(table, [[i, f"n{i}", i / 2] for i in range(10)])
@@ -230,7 +230,7 @@ def test_tailing_sees_new_rows_and_latest_skips_old_ones(client: Client) -> None
     scanner.close()
 
 
-@pytest.mark.feature("Batch scanner")
+@pytest.mark.feature("Batch reader, record batches, pandas")
 def test_to_arrow_starts_over_and_leaves_the_poll_position(client: Client) -> None:
     table = client.create("twice", COLUMNS)
     client.append(table, [[i, None, None] for i in range(10)])

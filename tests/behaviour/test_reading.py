@@ -123,7 +123,7 @@ def test_limits_that_make_no_sense(client: Client) -> None:
     assert client.do(empty.to_arrow()).num_rows == 0
 
 
-@pytest.mark.feature("Lazy batch reader")
+@pytest.mark.feature("Batch reader, record batches, pandas")
 def test_a_batch_reader_is_lazy_and_complete(client: Client) -> None:
     table = filled(client, "lazy", buckets=1)
     scanner = client.batch_scanner(table)
@@ -201,7 +201,7 @@ def test_other_data_frames(client: Client) -> None:
     scanner.close()
 
 
-@pytest.mark.feature("Appends: Arrow, pandas, polars")
+@pytest.mark.feature("Appends: rows, Arrow, data frames")
 def test_polars_frames_are_written(client: Client) -> None:
     import polars as pl
 
@@ -212,7 +212,7 @@ def test_polars_frames_are_written(client: Client) -> None:
     assert client.read(table).to_pylist()[0] == {"id": 1, "name": "a", "score": 0.5}
 
 
-@pytest.mark.feature("Lake snapshot error")
+@pytest.mark.feature("Lake snapshot of a table that has none")
 def test_lake_snapshots_are_an_error_without_a_lake(client: Client) -> None:
     table = client.create("nolake", COLUMNS)
     with pytest.raises(fluss.FlussError) as error:

@@ -123,8 +123,8 @@ class Fetcher:
             # Apache Fluss can't project a column that the schema of an older batch lacks: read on without its help.
             self._pushes_projection = False
             return False
-        # A batch that is corrupt on the server's disk stays so, whatever the code means for writers. An unknown error may
-        # pass: Apache Fluss answers so while it moves a segment to remote storage under a reader.
+        # A batch that is corrupt on the server's disk stays so, whatever the code means for writers. An unknown error
+        # may pass: Apache Fluss answers so while it moves a segment to remote storage under a reader.
         passing = error.is_retriable or error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
         if passing and not isinstance(error, CorruptDataError):
             cursor.in_trouble(self.named(cursor, error), time.monotonic())

@@ -14,7 +14,7 @@ from tests.peers.scenarios.world import World, check, scenario
 COLUMNS = {"id": "INT", "name": "STRING"}
 
 
-@scenario("Appends: rows, Arrow, pandas")
+@scenario("Appends: rows, Arrow, data frames")
 async def every_way_of_writing(world: World) -> None:
     handle = await world.create("t", COLUMNS)
     async with handle.new_append().create_writer() as writer:
@@ -32,7 +32,7 @@ async def every_way_of_writing(world: World) -> None:
     check(found, [(i, i if i != 5 else 4, name) for i, name in enumerate(names)])
 
 
-@scenario("Appends: rows, Arrow, pandas")
+@scenario("Appends: rows, Arrow, data frames")
 async def bad_rows_are_refused_at_once(world: World) -> None:
     schema = pa.schema([pa.field("id", pa.int32(), nullable=False), pa.field("name", pa.string())])
     handle = await world.create("t", schema)

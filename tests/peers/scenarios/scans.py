@@ -224,7 +224,7 @@ async def shapes_of_a_scan(world: World) -> None:
     check((await scanner.to_pandas())["id"].tolist(), [28, 29])
 
 
-@scenario("Asynchronous iteration")
+@scenario("Iteration over scanners")
 async def async_iteration(world: World) -> None:
     handle = await _filled(world)
     scanner = await handle.new_scan().create_log_scanner()
