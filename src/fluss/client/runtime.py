@@ -22,6 +22,7 @@ from fluss.model.errors import FlussError
 T = TypeVar("T")
 
 EXIT_DRAIN_S_MAX = 5.0
+EXIT_STOP_S_MAX = 2.0
 WORKER_COUNT = 2
 _START_S_MAX = 10.0
 
@@ -65,6 +66,7 @@ process_id = os.getpid()
 
 _lock = threading.Lock()
 _current: _Runtime | None = None
+_ended = False
 # A child never closes what it inherited: the numbers of its descriptors may belong to others by then.
 _inherited: list[_Runtime] = []
 _socket_fds: set[int] = set()
@@ -77,6 +79,8 @@ def _runtime() -> _Runtime:
     global _current
     runtime = _current
     if runtime is None:
+        if _ended:
+            raise FlussError("The process is ending: connections can't be used any more.")
         with _lock:
             if _current is None:
                 _current = _Runtime()
@@ -84,9 +88,17 @@ def _runtime() -> _Runtime:
     return runtime
 
 
+def _runtime_for(coro: Coroutine[Any, Any, T]) -> _Runtime:
+    try:
+        return _runtime()
+    except BaseException:
+        coro.close()  # or Python warns that nobody awaited it
+        raise
+
+
 def run(coro: Coroutine[Any, Any, T]) -> T:
     """Run a core coroutine and wait for it, from any thread but the I/O thread. An interrupt cancels it."""
-    runtime = _runtime()
+    runtime = _runtime_for(coro)
     if threading.current_thread() is runtime.thread:
         coro.close()
         raise RuntimeError("A blocking call was made on the client's I/O thread; it would wait for itself for ever.")
@@ -100,19 +112,23 @@ def run(coro: Coroutine[Any, Any, T]) -> T:
 
 async def bridge(coro: Coroutine[Any, Any, T]) -> T:
     """Await a core coroutine on the caller's own loop. Cancelling this cancels the core coroutine."""
-    runtime = _runtime()
+    runtime = _runtime_for(coro)
     if asyncio.get_running_loop() is runtime.loop:
         return await coro
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coro, runtime.loop))
 
 
 def call_soon(callback: Callable[..., object], *args: Any) -> None:
-    """Call `callback` on the I/O loop soon; from any thread."""
-    _runtime().loop.call_soon_threadsafe(callback, *args)
+    """Call `callback` on the I/O loop soon; from any thread. Does nothing when the process is ending."""
+    if not _ended:
+        _runtime().loop.call_soon_threadsafe(callback, *args)
 
 
 def spawn(coro: Coroutine[Any, Any, object]) -> None:
-    """Start a coroutine on the I/O loop and leave it to itself; from any thread."""
+    """Start a coroutine on the I/O loop and leave it to itself; from any thread. Not when the process is ending."""
+    if _ended:
+        coro.close()
+        return
     future = asyncio.run_coroutine_threadsafe(coro, _runtime().loop)
     _spawned.add(future)
     future.add_done_callback(_spawned.discard)
@@ -193,6 +209,17 @@ def _replace_sockets() -> None:
     _socket_fds.clear()
 
 
+def _end_at_exit() -> None:
+    """Drain, then stop the I/O thread: one that runs on while the interpreter is taken down crashes it."""
+    global _current, _ended
+    _drain_at_exit()
+    runtime, _current, _ended = _current, None, True
+    if runtime is not None:
+        runtime.loop.call_soon_threadsafe(runtime.loop.stop)
+        runtime.thread.join(EXIT_STOP_S_MAX)
+        _inherited.append(runtime)
+
+
 def _drain_at_exit() -> None:
     waiting = [drainable for drainable in list(_drainables) if drainable.unsent()]
     if not waiting or _current is None:
@@ -216,4 +243,4 @@ def _drain_at_exit() -> None:
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
-atexit.register(_drain_at_exit)
+atexit.register(_end_at_exit)

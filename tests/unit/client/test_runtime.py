@@ -208,6 +208,26 @@ def test_the_end_of_the_process_does_not_wait_for_ever_and_says_what_is_lost() -
         assert "3 rows for db.t were not acknowledged" in done.stderr
 
 
+def test_no_thread_is_left_when_the_interpreter_is_taken_down() -> None:
+    """One that is left crashes the process now and then; what comes later gets an error, not a hang."""
+    last_words = """
+    import atexit, threading
+
+    def last() -> None:
+        print([thread.name for thread in threading.enumerate() if thread is not threading.main_thread()])
+        try:
+            run(client.admin.list_databases())
+        except Exception as error:
+            print(error)
+
+    atexit.register(last)
+"""
+    with ScriptedServer() as server:
+        done = _python(last_words + EXIT_SCRIPT, server.address)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "[]\nThe process is ending: connections can't be used any more.\n"
+
+
 def _python(script: str, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *args], capture_output=True, text=True, timeout=60, check=False
