@@ -2,6 +2,18 @@
 
 This module is the API with admin calls, `get_table` and `flush` awaited and scans blocking. `fluss.aio` awaits scans
 too, `fluss.sync` awaits nothing; the names are the same in all three.
+
+Everything that goes wrong is a FlussError with `message`, `error_code` and `is_retriable`:
+
+FlussError
+    ConnectError            no server there, connection lost, wrong port
+    AuthenticationError     wrong user or password, or not logged in
+    NotFoundError           database, table, partition, schema or snapshot does not exist
+    AlreadyExistsError      database, table or partition exists
+    InvalidRequestError     a name, descriptor, option or argument is not acceptable
+    SchemaMismatchError     a row or column does not fit the table's schema
+    TimeoutError            a deadline passed (also a builtin TimeoutError)
+    CorruptDataError        bytes on disk or from the wire fail their checks
 """
 
 from __future__ import annotations
