@@ -27,6 +27,7 @@ except ImportError:
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.cpython.datetime import (
         date_day,
         date_month,
@@ -2518,3 +2519,311 @@ def _check_bucket_count(bucket_count: object) -> object:
     if not 1 <= bucket_count <= 0x7FFFFFFF:
         raise ValueError(f"a table has at least one bucket, not {bucket_count}")
     return bucket_count
+
+
+# --- Kv batches and stored values -----------------------------------------------------------------------------------
+
+_LENGTH_SIZE = cython.declare(cython.int, 4)
+_SCHEMA_ID_SIZE = cython.declare(cython.int, 2)
+_KV_RECORD_MIN = cython.declare(cython.int, 5)  # bytes of a length and of an empty key's length
+
+
+@cython.cfunc
+def _bytes_behind(prefix: bytes, base: cython.p_uchar, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> bytes:
+    """A new byte string: the prefix, then what lies from `start` to `end`."""
+    if cython.compiled:
+        head: cython.Py_ssize_t = len(prefix)
+        joined: bytes = PyBytes_FromStringAndSize(cython.NULL, head + end - start)
+        out: cython.p_uchar = cython.cast(cython.p_uchar, PyBytes_AS_STRING(joined))
+        _copy(out, 0, cython.cast(cython.p_uchar, PyBytes_AS_STRING(prefix)), 0, head)
+        _copy(out, head, base, start, end - start)
+        return joined
+    else:
+        return prefix + bytes(base[start:end])
+
+
+def join_kv_records(
+    keys: tuple[Any, Any], rows: tuple[Any, Any], validity: Any, validity_start: int, row_count: int
+) -> bytearray:
+    """Records of keys and rows, each (data, int32 offsets); a row whose bit is not set is a delete."""
+    i: cython.Py_ssize_t
+    at: cython.Py_ssize_t = 0
+    key_size: cython.longlong
+    row_size: cython.longlong
+    total: cython.longlong = 0
+    key_rows: _Rows = _rows_behind_each_other(keys[0], keys[1], row_count, _KEY, 0, 0)
+    new_rows: _Rows = _rows_behind_each_other(rows[0], rows[1], row_count, _KEY, 0, 0)
+    has_deletes: cython.bint = validity is not None
+    first_bit: cython.Py_ssize_t = validity_start
+    bits_bytes = b"" if validity is None else validity
+    if has_deletes:
+        _need("rows", bits_bytes, (validity_start + row_count + 7) // 8)
+    bits: cython.p_uchar = _pointer(bits_bytes)
+    for i in range(key_rows.count):
+        key_size = key_rows.ends[i] - key_rows.starts[i]
+        row_size = new_rows.ends[i] - new_rows.starts[i]
+        if has_deletes and not _is_set(bits, first_bit + i):
+            row_size = 0
+        elif row_size == 0:
+            raise SchemaMismatchError(f"Row {i} has no bytes, which would delete it; a delete is a null.")
+        total += _LENGTH_SIZE + _varint_size(key_size) + key_size + row_size
+        if total > _I32_MAX:
+            raise SchemaMismatchError(f"The rows take more than {_I32_MAX} bytes; write fewer at a time.")
+    out_bytes = bytearray(total)
+    out: cython.p_uchar = _pointer(out_bytes)
+    for i in range(key_rows.count):
+        key_size = key_rows.ends[i] - key_rows.starts[i]
+        row_size = new_rows.ends[i] - new_rows.starts[i]
+        if has_deletes and not _is_set(bits, first_bit + i):
+            row_size = 0
+        _save(out, at, 4, _varint_size(key_size) + key_size + row_size)
+        at = _put_varint(out, at + _LENGTH_SIZE, key_size)
+        _copy(out, at, key_rows.data, key_rows.starts[i], key_size)
+        _copy(out, at + key_size, new_rows.data, new_rows.starts[i], row_size)
+        at += key_size + row_size
+    return out_bytes
+
+
+def split_kv_records(records: Any, row_count: int, prefix: bytes) -> tuple[list[bytes], list[bytes | None]]:
+    """Keys, and rows behind `prefix`; None for a record without a row, a delete."""
+    i: cython.Py_ssize_t
+    at: cython.Py_ssize_t = 0
+    stop: cython.Py_ssize_t
+    end: cython.Py_ssize_t = len(records)
+    size: cython.longlong
+    key_size: cython.longlong
+    byte: cython.longlong
+    shift: cython.int
+    head: bytes = prefix
+    if row_count < 0 or row_count * _KV_RECORD_MIN > end:
+        raise CorruptDataError(f"kv batch: {row_count} records announced in {end} bytes")
+    count: cython.Py_ssize_t = row_count
+    source: cython.p_uchar = _pointer(records)
+    keys: list = []
+    values: list = []
+    for i in range(count):
+        size = _load(source, at, 4) if end - at >= _KV_RECORD_MIN else -1
+        if size < 1 or size > end - at - _LENGTH_SIZE:
+            raise CorruptDataError(f"kv batch: record {i} at byte {at} has a wrong length")
+        at += _LENGTH_SIZE
+        stop = at + size
+        key_size = 0
+        shift = 0
+        byte = 0x80
+        while byte >= 0x80:
+            byte = source[at] if at < stop else 0xFF
+            # A fifth byte has four bits to add, and none may follow.
+            if at >= stop or (shift == 28 and byte > 0x0F):
+                raise CorruptDataError(f"kv batch: the key length of record {i} is no number of 32 bits")
+            key_size |= (byte & 0x7F) << shift
+            shift += 7
+            at += 1
+        if key_size > stop - at:
+            raise CorruptDataError(f"kv batch: the key of record {i} has {key_size} bytes, {stop - at} are left")
+        keys.append(_bytes_behind(b"", source, at, at + key_size))
+        at += key_size
+        values.append(_bytes_behind(head, source, at, stop) if at < stop else None)
+        at = stop
+    if at != end:
+        raise CorruptDataError(f"kv batch: {end - at} bytes left over behind {row_count} records")
+    return keys, values
+
+
+def join_values(values: list[bytes]) -> bytearray:
+    """Each value behind its length."""
+    i: cython.Py_ssize_t
+    at: cython.Py_ssize_t = 0
+    value: bytes
+    source: cython.p_uchar
+    listed: list = values
+    total: cython.longlong = _LENGTH_SIZE * len(listed)
+    for i in range(len(listed)):
+        value = listed[i]
+        total += len(value)
+    if total > _I32_MAX:
+        raise SchemaMismatchError(f"The rows take more than {_I32_MAX} bytes; read fewer at a time.")
+    out_bytes = bytearray(total)
+    out: cython.p_uchar = _pointer(out_bytes)
+    for i in range(len(listed)):
+        value = listed[i]
+        source = value
+        _save(out, at, 4, len(value))
+        _copy(out, at + _LENGTH_SIZE, source, 0, len(value))
+        at += _LENGTH_SIZE + len(value)
+    return out_bytes
+
+
+def split_values(records: Any, row_count: int) -> list[bytes]:
+    """The values, each of which lies behind its length."""
+    i: cython.Py_ssize_t
+    at: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t = len(records)
+    size: cython.longlong
+    if row_count < 0 or row_count * (_LENGTH_SIZE + _SCHEMA_ID_SIZE) > end:
+        raise CorruptDataError(f"value batch: {row_count} values announced in {end} bytes")
+    count: cython.Py_ssize_t = row_count
+    source: cython.p_uchar = _pointer(records)
+    values: list = []
+    for i in range(count):
+        size = _load(source, at, 4) if end - at >= _LENGTH_SIZE else -1
+        if size < _SCHEMA_ID_SIZE or size > end - at - _LENGTH_SIZE:
+            raise CorruptDataError(f"value batch: value {i} at byte {at} has a wrong length")
+        at += _LENGTH_SIZE
+        values.append(_bytes_behind(b"", source, at, at + size))
+        at += size
+    if at != end:
+        raise CorruptDataError(f"value batch: {end - at} bytes left over behind {row_count} values")
+    return values
+
+
+def values_of_rows(
+    data: Any, offsets: Any, row_count: int, prefix: bytes, places: list[bytes | None] | None
+) -> list[bytes | None]:
+    """Each row behind `prefix`; with `places`, only where those are not None, and None elsewhere."""
+    i: cython.Py_ssize_t
+    row: cython.Py_ssize_t = 0
+    head: bytes = prefix
+    rows: _Rows = _rows_behind_each_other(data, offsets, row_count, _KEY, 0, 0)
+    listed: list = [prefix] * row_count if places is None else places
+    if len(listed) - listed.count(None) != row_count:
+        raise ValueError(f"{row_count} rows for {len(listed) - listed.count(None)} places")
+    values: list = []
+    for i in range(len(listed)):
+        if listed[i] is None:
+            values.append(None)
+        else:
+            values.append(_bytes_behind(head, rows.data, rows.starts[row], rows.ends[row]))
+            row += 1
+    return values
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(-77777, check=True)
+def _schema_id_of(value: bytes, row: cython.Py_ssize_t) -> cython.int:
+    if len(value) < _SCHEMA_ID_SIZE:
+        raise CorruptDataError(f"value {row}: {len(value)} bytes have no room for a schema id")
+    source: cython.p_uchar = value
+    pattern: cython.int = source[0]
+    pattern |= source[1] << 8
+    return pattern - 0x10000 if pattern >= 0x8000 else pattern
+
+
+def schema_ids_of(values: list[bytes]) -> list[int]:
+    """The schema ids that occur, in order of appearance."""
+    i: cython.Py_ssize_t
+    number: cython.int
+    last: cython.int = -0x10000
+    listed: list = values
+    seen: dict = {}
+    for i in range(len(listed)):
+        number = _schema_id_of(listed[i], i)
+        if number != last:
+            seen[number] = None
+            last = number
+    return list(seen)
+
+
+def rows_of_schema(values: list[bytes], schema_id: int) -> tuple[bytearray, bytearray, bytearray]:
+    """The rows of the values with one schema id: data, int32 offsets, and int32 places in `values`."""
+    i: cython.Py_ssize_t
+    count: cython.Py_ssize_t = 0
+    size: cython.longlong
+    total: cython.longlong = 0
+    value: bytes
+    source: cython.p_uchar
+    wanted: cython.int = schema_id
+    listed: list = values
+    places_bytes = bytearray(4 * len(listed))
+    places: cython.p_int = _as_int32(_pointer(places_bytes))
+    offsets_bytes = bytearray(4 * (len(listed) + 1))
+    offsets: cython.p_int = _as_int32(_pointer(offsets_bytes))
+    for i in range(len(listed)):
+        value = listed[i]
+        if _schema_id_of(value, i) == wanted:
+            total += len(value) - _SCHEMA_ID_SIZE
+            if total > _I32_MAX:
+                raise SchemaMismatchError(f"The rows take more than {_I32_MAX} bytes; read fewer at a time.")
+            places[count] = cython.cast(cython.int, i) if cython.compiled else i
+            count += 1
+            offsets[count] = cython.cast(cython.int, total) if cython.compiled else total
+    out_bytes = bytearray(total)
+    out: cython.p_uchar = _pointer(out_bytes)
+    for i in range(count):
+        value = listed[places[i]]
+        source = value
+        size = offsets[i + 1] - offsets[i]
+        _copy(out, offsets[i], source, _SCHEMA_ID_SIZE, size)
+    return out_bytes, offsets_bytes[: 4 * (count + 1)], places_bytes[: 4 * count]
+
+
+# --- Changes of a table ---------------------------------------------------------------------------------------------
+
+_INSERT = cython.declare(cython.int, 1)
+_UPDATE_BEFORE = cython.declare(cython.int, 2)
+_UPDATE_AFTER = cython.declare(cython.int, 3)
+_DELETE = cython.declare(cython.int, 4)
+
+
+def fold_changes(
+    keys: list[bytes],
+    values: list[bytes | None],
+    old: dict[bytes, bytes | None],
+    with_before: bool,
+    with_inserts: bool,
+    keep_present: bool,
+    versions: list[int] | None = None,
+    old_versions: dict[bytes, int] | None = None,
+    remains: dict[bytes, bytes | None] | None = None,
+) -> tuple[bytearray, list[bytes], dict[bytes, bytes | None]]:
+    """Change types, the values they are about, and what is left at each key that changed; None is a delete.
+
+    `keep_present`: a value does not replace another. `versions`: it does not replace one with a higher version; those
+    of old values are in `old_versions`, which is changed. `remains`: what a delete leaves at a key.
+    """
+    i: cython.Py_ssize_t
+    listed_keys: list = keys
+    listed: list = values
+    before: cython.bint = with_before
+    inserts: cython.bint = with_inserts
+    keep: cython.bint = keep_present
+    versioned: cython.bint = versions is not None
+    news: list = [] if versions is None else versions
+    olds: dict = {} if old_versions is None else old_versions
+    table: dict = old
+    left: dict = {} if remains is None else remains
+    if len(listed) != len(listed_keys) or (versioned and len(news) != len(listed)):
+        raise ValueError(
+            f"{len(listed_keys)} keys, {len(listed)} values and {len(news)} versions do not belong together"
+        )
+    changes = bytearray()
+    changed: list = []
+    state: dict = {}
+    for i in range(len(listed_keys)):
+        key = listed_keys[i]
+        new = listed[i]
+        current = state.get(key, _MISSING)
+        if current is _MISSING:
+            current = table.get(key)
+        if new is None:
+            if current is None:
+                continue
+            new = left.get(key)
+        elif current is not None and (keep or (versioned and news[i] < olds[key])):
+            continue
+        if versioned:
+            olds[key] = news[i]
+        state[key] = new
+        if new is None:
+            changes.append(_DELETE)
+            changed.append(current)
+            continue
+        if current is None and inserts:
+            changes.append(_INSERT)
+        else:
+            if before:
+                changes.append(_UPDATE_BEFORE)
+                changed.append(current)
+            changes.append(_UPDATE_AFTER)
+        changed.append(new)
+    return changes, changed, state
