@@ -219,7 +219,7 @@ class Target:
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    plan = Plan(row_writers=1, batch_writers=1, plain_writers=1)
+    plan = Plan(row_writers=1, batch_writers=1, plain_writers=1, pause_s=0.01)
     with new_server(tmp_path_factory.mktemp("hostile")) as server:
         load = Workload(server.bootstrap_servers, 0, plan)
         load.prepare()

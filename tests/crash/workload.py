@@ -31,6 +31,7 @@ class Plan:
     plain_writers: int = 1
     followers: bool = True
     rows_per_writer: int | None = None
+    pause_s: float = 0.0
     writer_options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -60,6 +61,8 @@ class Workload:
             options = {"buckets": buckets} if kind is PlainWriter else {}
             path = fluss.TablePath(DATABASE, name)
             self.writers.append(kind(config, path, log, str(self.seed), self.plan.rows_per_writer, **options))
+        for writer in self.writers:
+            writer.pause_s = self.plan.pause_s
         for name, buckets in self.plan.tables if self.plan.followers else ():
             path = fluss.TablePath(DATABASE, name)
             self.followers.append(Follower(client_config(address, {}), path, buckets, ReaderLog(f"follower of {name}")))

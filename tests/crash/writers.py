@@ -70,6 +70,8 @@ class WriterThread(threading.Thread):
         self.log = log
         self.chance = random.Random(f"{seed}/{log.number}")
         self.failure: BaseException | None = None
+        self.pause_s = 0.0
+        """Before each write; a long test would otherwise have more to compare than to do."""
         self._rows_max = rows_max
         self._stop_asked = threading.Event()
 
@@ -82,6 +84,8 @@ class WriterThread(threading.Thread):
         return not self._stop_asked.is_set() and (self._rows_max is None or self.log.count < self._rows_max)
 
     def next_rows(self, count_max: int) -> list[Row]:
+        if self.pause_s:
+            self._stop_asked.wait(self.pause_s)
         count = self.chance.randint(1, count_max)
         if self._rows_max is not None:
             count = min(count, self._rows_max - self.log.count)
