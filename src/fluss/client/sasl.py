@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fluss.client.retry import Backoff
 from fluss.model.config import Config
-from fluss.model.errors import AuthenticationError, ErrorCode, FlussError, InvalidRequestError
+from fluss.model.errors import AuthenticationError, ErrorCode, FlussError, InvalidRequestError, TimeoutError
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 
@@ -46,14 +46,17 @@ async def log_in(connection: Connection, credentials: Credentials, timeout_s: fl
     """Log in, again and again while the server says that it can't check just now."""
     backoff = Backoff(timeout_s * 1000)
     request = pb.AuthenticateRequest(protocol=credentials.mechanism, token=credentials.token())
+    answer: FlussError | None = None
     while True:
         try:
             # A real server answers with an empty challenge: PLAIN has nothing to say to it, the login is done.
             await connection.request(api_keys.AUTHENTICATE, request, max(backoff.remaining_s, 0.001))
         except FlussError as error:
+            # The last attempt may have had no time for an answer: what the server said before is the better reason.
+            answer = answer if answer is not None and isinstance(error, TimeoutError) else error
             later = error.error_code == ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION
             if not later or not await backoff.pause():
-                raise _refused(connection, credentials, error) from error
+                raise _refused(connection, credentials, answer) from error
         else:
             return
 
