@@ -1,0 +1,115 @@
+"""RocksDB as we use it: one memory budget for all databases, files that Java's RocksDB 6.20 reads too."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    ChecksumType,
+    DBCompressionType,
+    Options,
+    WriteBufferManager,
+    WriteOptions,
+)
+
+MEMORY_BYTES: Final = 256 << 20
+MEMORY_BYTES_MIN: Final = 8 << 20
+# Of the budget, for memtables and for blocks, indexes and filters of files. What RocksDB takes besides, for compaction
+# and open files, was about 100 MiB with ten million rows.
+CACHE_SHARE: Final = 0.75
+# Of that, for rows that are not flushed yet.
+MEMTABLES_SHARE: Final = 0.5
+# When so much of that is in use, databases that are not written to any more should be flushed: RocksDB flushes only the
+# one that is written to, so the memtables of idle ones would leave it less and less.
+MEMTABLES_PRESSED_SHARE: Final = 0.75
+MEMTABLE_BYTES_MAX: Final = 32 << 20
+# Memtables of one database that may wait for a slow disk before writes have to.
+MEMTABLES_MAX: Final = 4
+# A memtable reserves memory in blocks of this size; RocksDB's own choice of 1 MiB makes empty databases expensive.
+ARENA_BLOCK_BYTES: Final = 64 << 10
+# The filter of a memtable is reserved as a whole, also of an empty one: about 12 bits for each row of 100 bytes.
+MEMTABLE_FILTER_SHARE: Final = 0.01
+FILTER_BITS_PER_KEY: Final = 10
+FILE_BYTES_MAX: Final = 64 << 20
+# The size of the first sorted level: what RocksDB merges four flushed memtables with.
+LEVEL_BYTES: Final = 4 * MEMTABLE_BYTES_MAX
+OPEN_FILES_MAX: Final = 64  # of one database
+BACKGROUND_JOBS_MAX: Final = 2
+# RocksDB's own log: one file, restarted when it is too long.
+INFO_LOG_BYTES_MAX: Final = 1 << 20
+# Newer ones can't be read by RocksDB 6.20, which is in the Java client.
+TABLE_FORMAT_VERSION: Final = 5
+META_FAMILY: Final = "meta"
+_META_MEMTABLE_BYTES: Final = 1 << 20
+
+
+class Resources:
+    """The memory that all open databases share."""
+
+    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
+        if memory_bytes < MEMORY_BYTES_MIN:
+            raise ValueError(f"memory_bytes must be at least {MEMORY_BYTES_MIN}, not {memory_bytes}")
+        self.memory_bytes = memory_bytes
+        cache_bytes = int(memory_bytes * CACHE_SHARE)
+        memtables_bytes = int(cache_bytes * MEMTABLES_SHARE)
+        self._memtable_bytes = min(MEMTABLE_BYTES_MAX, memtables_bytes // 2)
+        self.cache = Cache(cache_bytes)
+        # Counted in the cache: the more memtables take, the less is left for blocks. It never stalls writers itself.
+        self._memtables = WriteBufferManager.new_write_buffer_manager_with_cache(memtables_bytes, False, self.cache)
+        self._pressed_bytes = int(memtables_bytes * MEMTABLES_PRESSED_SHARE)
+
+    @property
+    def memtables_bytes(self) -> int:
+        return self._memtables.get_usage()
+
+    @property
+    def is_pressed(self) -> bool:
+        return self.memtables_bytes > self._pressed_bytes
+
+    def families(self) -> tuple[Options, dict[str, Options]]:
+        """Options of the default family, which holds the rows, and of the others."""
+        rows = self._options(self._memtable_bytes)
+        rows.set_memtable_prefix_bloom_ratio(MEMTABLE_FILTER_SHARE)
+        rows.set_memtable_whole_key_filtering(True)
+        return rows, {META_FAMILY: self._options(_META_MEMTABLE_BYTES)}
+
+    def _options(self, memtable_bytes: int) -> Options:
+        options = Options(raw_mode=True)
+        options.set_atomic_flush(True)
+        options.set_write_buffer_manager(self._memtables)
+        options.set_write_buffer_size(memtable_bytes)
+        options.set_max_write_buffer_number(MEMTABLES_MAX)
+        options.set_arena_block_size(ARENA_BLOCK_BYTES)
+        options.set_target_file_size_base(FILE_BYTES_MAX)
+        options.set_max_bytes_for_level_base(LEVEL_BYTES)
+        options.set_max_open_files(OPEN_FILES_MAX)
+        options.set_max_file_opening_threads(1)
+        options.set_max_background_jobs(BACKGROUND_JOBS_MAX)
+        options.set_keep_log_file_num(1)
+        options.set_max_log_file_size(INFO_LOG_BYTES_MAX)
+        options.set_stats_dump_period_sec(0)
+        options.set_stats_persist_period_sec(0)
+        options.set_compression_type(DBCompressionType.none())
+        options.set_block_based_table_factory(self._tables())
+        return options
+
+    def _tables(self) -> BlockBasedOptions:
+        tables = BlockBasedOptions()
+        tables.set_format_version(TABLE_FORMAT_VERSION)
+        tables.set_checksum_type(ChecksumType.crc32c())
+        tables.set_bloom_filter(FILTER_BITS_PER_KEY, False)
+        tables.set_block_cache(self.cache)
+        # Otherwise they lie outside the budget and grow with the data.
+        tables.set_cache_index_and_filter_blocks(True)
+        tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
+        return tables
+
+
+def write_options() -> WriteOptions:
+    """No log of RocksDB's own, for ours is the truth; and no waiting inside, for a write holds the GIL."""
+    options = WriteOptions()
+    options.disable_wal = True  # type: ignore[method-assign, assignment]  # an attribute, whatever the stub says
+    options.no_slowdown = True
+    return options
