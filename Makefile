@@ -57,7 +57,7 @@ proto:
 
 # Needs uv. The lock files name versions only, no package index.
 lock:
-	uv pip compile pyproject.toml --group dev --no-emit-index-url --no-header --no-annotate --python-version 3.11 -o requirements.lock
+	uv pip compile pyproject.toml --group dev --no-header --no-annotate --python-version 3.11 -o requirements.lock
 
 dist: setup
 	$(BIN)/python -m build --no-isolation

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from fluss.formats.bucketing import BucketHash, assigner_for
 from fluss.model.config import Config
 from fluss.model.infos import TableInfo
-
-LAKE_FORMAT = "table.datalake.format"
+from fluss.model.table_options import DATALAKE_FORMAT
 
 BucketSplit: TypeAlias = Callable[[pa.RecordBatch], list[tuple[int, pa.RecordBatch]]]
 
@@ -26,7 +25,7 @@ def bucket_splitter(info: TableInfo, config: Config) -> BucketSplit:
     keys = info.get_bucket_keys()
     if keys:
         columns = {column.name: column for column in info.schema.columns}
-        lake_format = info.properties.get(LAKE_FORMAT)
+        lake_format = info.properties.get(DATALAKE_FORMAT)
         assigner = assigner_for(
             [columns[key] for key in keys],
             info.num_buckets,

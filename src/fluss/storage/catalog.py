@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from fluss.model.durations import wall_clock_ms
 from fluss.model.errors import ErrorCode, FlussError, error_from_code
 from fluss.model.paths import TablePath
 from fluss.storage.catalog_db import (
@@ -68,10 +68,6 @@ class AlteredTable(NamedTuple):
 
 # Gets the table and its latest schema; None: nothing to change. It runs inside the change, so nothing comes between.
 Alteration: TypeAlias = Callable[[TableEntry, bytes], AlteredTable | None]
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class Catalog(CatalogView):
@@ -135,7 +131,7 @@ class Catalog(CatalogView):
                 f"There are {self._limits.databases_max} databases, which is the limit; drop some.",
             )
         self._check_json(len(json))
-        now_ms = _now_ms()
+        now_ms = wall_clock_ms()
         entry = DatabaseEntry(name, json, now_ms, now_ms)
         await self._commit(lambda database: database.insert_database(entry))
         self._put_database(entry)
@@ -177,7 +173,7 @@ class Catalog(CatalogView):
         Code 4 without the database, 8 if the table exists (unless ignored), 49 with too many buckets, 45 with too many
         partitions.
         """
-        now_ms = _now_ms()
+        now_ms = wall_clock_ms()
         draft = TableEntry(
             -1, path, table_json.encode(), FIRST_SCHEMA_ID, num_buckets, now_ms, now_ms, tuple(partition_keys)
         )
@@ -236,7 +232,7 @@ class Catalog(CatalogView):
         new = entry._replace(
             table_json=altered.table_json.encode(),
             schema_id=schema_id,
-            modified_time_ms=max(_now_ms(), entry.modified_time_ms),
+            modified_time_ms=max(wall_clock_ms(), entry.modified_time_ms),
         )
         self._check_json(len(new.table_json) - len(entry.table_json) + len(schema_json or b""))
         await self._commit(lambda database: database.update_table(new, schema_json))
@@ -307,7 +303,7 @@ class Catalog(CatalogView):
         return table
 
     def _new_partitions(self, table: TableEntry, names: Iterable[str]) -> list[PartitionEntry]:
-        now_ms = _now_ms()
+        now_ms = wall_clock_ms()
         partitions = [
             PartitionEntry(self._partition_id_next + number, table.table_id, name, now_ms)
             for number, name in enumerate(dict.fromkeys(names))

@@ -11,16 +11,16 @@ import asyncio
 import json
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fluss.model.durations import duration_ms
+from fluss.model.durations import duration_ms, wall_clock_ms
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
+from fluss.model.table_options import LOG_TTL
 from fluss.storage.catalog import TableEntry
 from fluss.storage.index import OffsetIndex
 from fluss.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, list_base_offsets, segment_path
@@ -28,7 +28,6 @@ from fluss.storage.store import Storage
 
 _log = logging.getLogger(__name__)
 
-TTL_KEY: Final = "table.log.ttl"
 TTL_MS_DEFAULT: Final = 7 * 24 * 60 * 60 * 1_000
 SIZE_KEY: Final = "log.retention.size-bytes"
 INTERVAL_MS: Final = 60_000
@@ -64,7 +63,7 @@ class _SegmentFile(NamedTuple):
 def policy_of(table_json: bytes, size_bytes_default: int) -> Policy:
     """By the table's properties; one that can't be read counts as not set."""
     table = json.loads(table_json)
-    ttl_ms = duration_ms(table.get("properties", {}).get(TTL_KEY, ""))
+    ttl_ms = duration_ms(table.get("properties", {}).get(LOG_TTL, ""))
     size_text = table.get("custom_properties", {}).get(SIZE_KEY, "")
     size_bytes = int(size_text) if size_text.isascii() and size_text.isdigit() else size_bytes_default
     return Policy(TTL_MS_DEFAULT if ttl_ms is None else ttl_ms, size_bytes)
@@ -79,7 +78,7 @@ class Retention:
         *,
         size_bytes: int = UNLIMITED,
         keep_from_offset: Callable[[TableBucket], int | None] = lambda _: None,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._storage = storage
         self._size_bytes = size_bytes

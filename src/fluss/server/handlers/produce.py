@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeAlias
 
+from fluss.model.durations import wall_clock_ms
 from fluss.model.errors import ErrorCode, InvalidRequestError, TimeoutError
 from fluss.model.paths import TableBucket
 from fluss.protocol import messages_pb2 as pb
@@ -68,7 +68,7 @@ def _append_all(
 def _append(context: ConnectionContext, bucket: TableBucket, batch: BucketBatch) -> Appended:
     log = context.storage.bucket(bucket)
     header = check_batch(batch.records, bucket.table_id, context.storage.catalog, context.limits.batch_bytes_max)
-    return log.append(batch.records, header, time.time_ns() // 1_000_000)
+    return log.append(batch.records, header, wall_clock_ms())
 
 
 class ProduceWait:
