@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -13,13 +14,11 @@ from fluss.client.decode import to_table
 from fluss.client.runtime import run
 from fluss.client.table import TableCore
 from fluss.model.config import Config
-from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import InvalidRequestError, NotFoundError
 from fluss.model.offsets import LATEST_OFFSET, OffsetSpec
 from fluss.model.paths import TablePath
-from fluss.model.schema import Schema
 from fluss.testing import ApacheFluss
-from tests.unit.client.conftest import SCHEMA, everything
+from tests.unit.client.conftest import everything, make_table
 
 pytestmark = pytest.mark.compat
 
@@ -34,14 +33,8 @@ def client(apache_fluss: ApacheFluss) -> Iterator[ClientCore]:
 
 
 @pytest.fixture
-def make(client: ClientCore, new_name: Callable[[str], str]) -> Callable[..., TableCore]:
-    def make(buckets: int = 1, **options: object) -> TableCore:
-        path = TablePath("fluss", new_name("core"))
-        descriptor = TableDescriptor(Schema(SCHEMA), bucket_count=buckets, **options)  # type: ignore[arg-type]
-        run(client.admin.create_table(path, descriptor))
-        return run(client.table(path))
-
-    return make
+def make(client: ClientCore) -> Callable[..., TableCore]:
+    return partial(make_table, client)
 
 
 @pytest.mark.parametrize("compression", ["NONE", "ZSTD", "LZ4_FRAME"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -13,15 +14,13 @@ from fluss.client.core import ClientCore
 from fluss.client.runtime import run
 from fluss.client.table import TableCore
 from fluss.model.config import Config
-from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import FlussError, InvalidRequestError, NotFoundError
 from fluss.model.offsets import OffsetSpec
 from fluss.model.partitions import PartitionSpec
 from fluss.model.paths import TablePath
-from fluss.model.schema import Schema
 from fluss.model.types import DataTypes
 from fluss.testing import ApacheFluss
-from tests.unit.client.conftest import everything
+from tests.unit.client.conftest import everything, make_table
 from tests.unit.client.test_partitions import SCHEMA, create, drop, ids
 
 pytestmark = pytest.mark.compat
@@ -35,14 +34,8 @@ def client(apache_fluss: ApacheFluss) -> Iterator[ClientCore]:
 
 
 @pytest.fixture
-def make(client: ClientCore, new_name: Callable[[str], str]) -> Callable[..., TableCore]:
-    def make(buckets: int = 1, **options: object) -> TableCore:
-        path = TablePath("fluss", new_name("writes"))
-        descriptor = TableDescriptor(Schema(SCHEMA), bucket_count=buckets, **options)  # type: ignore[arg-type]
-        run(client.admin.create_table(path, descriptor))
-        return run(client.table(path))
-
-    return make
+def make(client: ClientCore) -> Callable[..., TableCore]:
+    return partial(make_table, client, schema=SCHEMA)
 
 
 def test_mixed_partitions_and_a_missing_one(make: Callable[..., TableCore], client: ClientCore) -> None:

@@ -30,7 +30,7 @@ from fluss.model.schema import Column, Schema
 from fluss.model.types import DataType, DataTypes
 
 from .batches import batch_of
-from .test_kernel_modes import _both, needs_both
+from .modes import in_both_modes, needs_both
 
 Row = tuple[Any, ...]
 INSERT, BEFORE, AFTER, DELETE = 1, 2, 3, 4
@@ -387,10 +387,10 @@ def test_kernels_agree(
         folded = module.fold_changes(keys, values[:count], old, *image, keep, numbers, old_versions, remains)
         return *folded, old_versions
 
-    one, two = _both(lambda k: fold(k, len(batch)))
+    one, two = in_both_modes(lambda k: fold(k, len(batch)))
     assert one == two
     assert one[0] == "returned"
     if batch:
-        one, two = _both(lambda k: fold(k, len(batch) - 1))
+        one, two = in_both_modes(lambda k: fold(k, len(batch) - 1))
         assert one == two
         assert one[0] == "ValueError"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -27,35 +25,10 @@ from fluss.model.schema import Column, Schema
 from fluss.model.types import DataTypes
 
 from .batches import batch_of
+from .modes import EXPECT_COMPILED, damage_bytes, in_both_modes, needs_both, outcome_of
 from .strategies import ANYTHING, SCALARS, nested_tables, tables
 
 LAYOUTS = st.sampled_from([LAYOUT_KEY, LAYOUT_COMPACTED, LAYOUT_INDEXED])
-EXPECT_COMPILED = os.environ.get("FLUSS_EXPECT_COMPILED") == "1"
-
-
-def _compiled() -> ModuleType | None:
-    try:
-        return importlib.import_module("fluss.formats._kernel_c")
-    except ImportError:
-        return None
-
-
-COMPILED = _compiled()
-needs_both = pytest.mark.skipif(
-    COMPILED is None and not EXPECT_COMPILED, reason="the compiled kernel was not built (set FLUSS_EXPECT_COMPILED=1)"
-)
-
-
-def _outcome(call: Callable[[], Any]) -> tuple[str, Any]:
-    try:
-        return "returned", call()
-    except (FlussError, ValueError) as error:
-        return type(error).__name__, str(error)
-
-
-def _both(call: Callable[[Any], Any]) -> tuple[tuple[str, Any], tuple[str, Any]]:
-    assert COMPILED is not None
-    return _outcome(lambda: call(plain)), _outcome(lambda: call(COMPILED))
 
 
 def test_the_compiled_kernel_is_in_use_where_it_must_be() -> None:
@@ -96,14 +69,14 @@ def test_encoding_and_decoding_agree(table: tuple[list[Column], list[tuple[Any, 
     codecs = [column_codec(column.name, column.data_type, layout) for column in columns]
     specs = [codec.spec for codec in codecs]
     sources = [codec.source(array) for codec, array in zip(codecs, batch.columns, strict=True)]
-    encoded, again = _both(lambda k: k.encode_columns(sources, len(rows), layout))
+    encoded, again = in_both_modes(lambda k: k.encode_columns(sources, len(rows), layout))
     assert encoded == again
     if encoded[0] != "returned":
         return
     data, offsets = encoded[1]
-    one, two = _both(lambda k: k.decode_columns(data, offsets, len(rows), specs, layout))
+    one, two = in_both_modes(lambda k: k.decode_columns(data, offsets, len(rows), specs, layout))
     assert one == two
-    one, two = _both(lambda k: k.buckets(data, offsets, len(rows), 16, True))
+    one, two = in_both_modes(lambda k: k.buckets(data, offsets, len(rows), 16, True))
     assert one == two
 
 
@@ -116,9 +89,9 @@ def test_encoding_and_decoding_agree(table: tuple[list[Column], list[tuple[Any, 
 def test_random_bytes_decode_the_same(choice: list[int], rows: list[bytes], layout: int) -> None:
     specs = [spec_of(SCALARS[index][0], layout) for index in choice]
     data, offsets = _joined(rows)
-    one, two = _both(lambda k: k.decode_columns(data, offsets, len(rows), specs, layout))
+    one, two = in_both_modes(lambda k: k.decode_columns(data, offsets, len(rows), specs, layout))
     assert one == two
-    one, two = _both(lambda k: k.decode_aligned(data, offsets, len(rows), specs))
+    one, two = in_both_modes(lambda k: k.decode_aligned(data, offsets, len(rows), specs))
     assert one == two
 
 
@@ -133,19 +106,14 @@ def test_damaged_rows_decode_the_same(
     for row in rows:
         builder.append(row)
     sources = [codec.source(array) for codec, array in zip(codecs, builder.build().columns, strict=True)]
-    outcome = _outcome(lambda: plain.encode_columns(sources, len(rows), layout))
+    outcome = outcome_of(lambda: plain.encode_columns(sources, len(rows), layout))
     if outcome[0] != "returned" or not outcome[1][0]:
         return
     buf, offsets = outcome[1]
-    _damage(data, buf)
+    damage_bytes(data, buf)
     specs = [codec.spec for codec in codecs]
-    one, two = _both(lambda k: k.decode_columns(buf, offsets, len(rows), specs, layout))
+    one, two = in_both_modes(lambda k: k.decode_columns(buf, offsets, len(rows), specs, layout))
     assert one == two
-
-
-def _damage(data: st.DataObject, buf: bytearray) -> None:
-    for _ in range(3):
-        buf[data.draw(st.integers(0, len(buf) - 1))] = data.draw(st.integers(0, 255))
 
 
 def _joined(rows: list[bytes]) -> tuple[bytes, bytes]:
@@ -160,10 +128,10 @@ def _joined(rows: list[bytes]) -> tuple[bytes, bytes]:
 def test_offsets_that_lead_outside_are_refused(ends: list[int]) -> None:
     offsets = b"".join(end.to_bytes(4, "little", signed=True) for end in ends)
     spec = spec_of(SCALARS[0][0])
-    one, two = _both(lambda k: k.decode_columns(b"\0\0\0\0", offsets, 1, [spec], LAYOUT_COMPACTED))
+    one, two = in_both_modes(lambda k: k.decode_columns(b"\0\0\0\0", offsets, 1, [spec], LAYOUT_COMPACTED))
     assert one == two
     assert one[0] == "CorruptDataError"
-    one, two = _both(lambda k: k.decode_columns(b"\0\0\0\0", offsets[:4], 1, [spec], LAYOUT_COMPACTED))
+    one, two = in_both_modes(lambda k: k.decode_columns(b"\0\0\0\0", offsets[:4], 1, [spec], LAYOUT_COMPACTED))
     assert one == two
     assert one[0] == "CorruptDataError"
 
@@ -181,7 +149,7 @@ def test_any_value_is_taken_or_refused_alike(choice: int, value: Any, nullable: 
         key = module.encode_values(["x"], [spec_of(data_type)], converted, True)
         return size, repr(converted), repr(appender.take()), key
 
-    one, two = _both(append)
+    one, two = in_both_modes(append)
     assert one == two
 
 
@@ -205,7 +173,7 @@ def test_buffers_agree(table: tuple[list[Column], list[tuple[Any, ...]]], refuse
     def reversed_nulls(row: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(None if value is not None else other for value, other in zip(row, rows[-1], strict=True))
 
-    one, two = _both(collect)
+    one, two = in_both_modes(collect)
     assert one == two
     assert one[1][0] == len(rows)
 
@@ -231,7 +199,7 @@ def test_soundness_of_strings_agrees(ends: list[int], data: bytes, start: int, t
     ends = sorted(ends) if in_order else ends
     offsets = b"".join(end.to_bytes(4, "little", signed=True) for end in ends)
     count = max(len(ends) - 1 - start, 0)
-    one, two = _both(lambda k: k.are_strings_sound(memoryview(offsets), memoryview(data), start, count, text))
+    one, two = in_both_modes(lambda k: k.are_strings_sound(memoryview(offsets), memoryview(data), start, count, text))
     assert one == two
     used = ends[start:] if start >= 0 else []
     expected = bool(used) and used == sorted(used) and used[0] >= 0 and used[-1] <= len(data)
@@ -242,7 +210,7 @@ def test_soundness_of_strings_agrees(ends: list[int], data: bytes, start: int, t
 @pytest.mark.parametrize("row", [{}, {"x": 1, "y": 2}, {"y": 2}, [], [1, 2], 5, None, "x", {1: 2}, range(1)])
 def test_shapes_are_refused_alike(row: Any) -> None:
     kind = kind_of(SCALARS[3][0].not_null())
-    one, two = _both(lambda k: k.RowAppender(["x"], [kind]).append(row))
+    one, two = in_both_modes(lambda k: k.RowAppender(["x"], [kind]).append(row))
     assert one == two
     assert one[0] == "SchemaMismatchError"
 
@@ -250,7 +218,7 @@ def test_shapes_are_refused_alike(row: Any) -> None:
 @needs_both
 @given(key=st.binary(max_size=40), count=st.integers(-1, 1 << 31), sign_extend=st.booleans())
 def test_hashes_agree(key: bytes, count: int, sign_extend: bool) -> None:
-    one, two = _both(lambda k: (k.hash_key(key, sign_extend), k.bucket_of(key, count, sign_extend)))
+    one, two = in_both_modes(lambda k: (k.hash_key(key, sign_extend), k.bucket_of(key, count, sign_extend)))
     assert one == two
 
 
@@ -265,14 +233,14 @@ def test_nested_rows_agree(table: tuple[list[Column], list[tuple[Any, ...]]], la
         with mock_kernel(module):
             return call()
 
-    encoded, again = _both(lambda k: with_kernel(k, lambda: row_format.encode(batch).to_pylist()))
+    encoded, again = in_both_modes(lambda k: with_kernel(k, lambda: row_format.encode(batch).to_pylist()))
     assert encoded == again
     assert encoded[0] == "returned"
     damaged = [bytearray(row) for row in encoded[1]]
     for row in damaged:
         if data.draw(st.booleans()):
-            _damage(data, row)
-    one, two = _both(lambda k: with_kernel(k, lambda: row_format.decode([bytes(row) for row in damaged])))
+            damage_bytes(data, row)
+    one, two = in_both_modes(lambda k: with_kernel(k, lambda: row_format.decode([bytes(row) for row in damaged])))
     assert one == two
 
 
@@ -297,9 +265,9 @@ def test_random_arrays_and_maps_decode_the_same(rows: list[bytes], choice: int, 
     content, offsets = _joined(rows)
     validity = data.draw(st.none() | st.binary(min_size=1, max_size=1))
     spec = spec_of(SCALARS[choice][0])
-    one, two = _both(lambda k: k.decode_arrays(content, offsets, validity, len(rows), spec))
+    one, two = in_both_modes(lambda k: k.decode_arrays(content, offsets, validity, len(rows), spec))
     assert one == two
-    one, two = _both(lambda k: k.split_maps(content, offsets, validity, len(rows)))
+    one, two = in_both_modes(lambda k: k.split_maps(content, offsets, validity, len(rows)))
     assert one == two
 
 
@@ -308,16 +276,16 @@ def test_random_arrays_and_maps_decode_the_same(rows: list[bytes], choice: int, 
 def test_records_agree(rows: list[bytes], damage: bool, data: st.DataObject) -> None:
     content, offsets = _joined(rows)
     changes = bytes(data.draw(st.lists(st.integers(0, 5), min_size=len(rows), max_size=len(rows))))
-    joined, again = _both(lambda k: k.join_records(content, offsets, len(rows), changes))
+    joined, again = in_both_modes(lambda k: k.join_records(content, offsets, len(rows), changes))
     assert joined == again
     assert joined[0] == "returned"
     records = bytearray(joined[1])
     if damage and records:
-        _damage(data, records)
+        damage_bytes(data, records)
     count = len(rows) + data.draw(st.integers(-1, 1)) if damage else len(rows)
-    one, two = _both(lambda k: k.split_records(records, count))
+    one, two = in_both_modes(lambda k: k.split_records(records, count))
     assert one == two
-    one, two = _both(lambda k: k.are_records_sound(bytes(records), count))
+    one, two = in_both_modes(lambda k: k.are_records_sound(bytes(records), count))
     assert one == two
 
 
@@ -327,5 +295,5 @@ def test_records_agree(rows: list[bytes], damage: bool, data: st.DataObject) -> 
 def test_any_nested_value_is_taken_or_refused_alike(wrap: Callable[[Any], Any], choice: int, value: Any) -> None:
     data_type = wrap(SCALARS[choice][0])
     for row in [value], [[value]], [{1: value}], [{value: 1}] if isinstance(value, str) else [[[value, value]]]:
-        one, two = _both(lambda k, row=row: k.RowAppender(["x"], [kind_of(data_type)]).append(row))
+        one, two = in_both_modes(lambda k, row=row: k.RowAppender(["x"], [kind_of(data_type)]).append(row))
         assert one == two

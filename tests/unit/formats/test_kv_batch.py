@@ -16,7 +16,7 @@ from fluss.model.schema import Column
 from fluss.model.types import DataTypes
 
 from .batches import batch_of
-from .test_kernel_modes import _both, _damage, needs_both
+from .modes import damage_bytes, in_both_modes, needs_both
 
 # Schema 1, writer 7, sequence 3: key 01 = (1, "a"), then a delete of it.
 PUT_AND_DELETE = bytes.fromhex(
@@ -181,16 +181,16 @@ def test_every_flipped_bit_is_found(position: int) -> None:
 def test_kernels_agree(records: list[tuple[bytes, bytes | None]], damage: bool, data: st.DataObject) -> None:
     content = kv_batch.encode_records(_binary([key for key, _ in records]), _binary([row for _, row in records]))
     if damage and content:
-        _damage(data, content)
+        damage_bytes(data, content)
     count = len(records) + data.draw(st.integers(-1, 1)) if damage else len(records)
-    one, two = _both(lambda k: k.split_kv_records(content, count, b"\1\0"))
+    one, two = in_both_modes(lambda k: k.split_kv_records(content, count, b"\1\0"))
     assert one == two
     assert damage or one[0] == "returned"
     bits = data.draw(st.none() | st.binary(min_size=1, max_size=3))
     rows = (b"".join(row or b"" for _, row in records), _offsets([row or b"" for _, row in records]))
     keys = (b"".join(key for key, _ in records), _offsets([key for key, _ in records]))
     start = data.draw(st.integers(0, 9))
-    one, two = _both(lambda k: k.join_kv_records(keys, rows, bits, start, len(records)))
+    one, two = in_both_modes(lambda k: k.join_kv_records(keys, rows, bits, start, len(records)))
     assert one == two
 
 

@@ -16,8 +16,8 @@ from fluss.model.schema import Column, Schema
 from fluss.model.types import DataTypes
 
 from .batches import batch_of
+from .modes import damage_bytes, in_both_modes, needs_both
 from .strategies import as_stored, nested_tables
-from .test_kernel_modes import _both, _damage, needs_both
 from .vectors import AB_COLUMNS
 
 Table = tuple[list[Column], list[tuple[Any, ...]]]
@@ -148,24 +148,24 @@ def test_random_values_decode_or_are_refused(items: list[bytes]) -> None:
 @given(items=st.lists(st.binary(max_size=8)), short=st.booleans(), data=st.data())
 def test_kernels_agree(items: list[bytes], short: bool, data: st.DataObject) -> None:
     items = items if short else [b"\1\0" + item for item in items]
-    records, again = _both(lambda k: k.join_values(items))
+    records, again = in_both_modes(lambda k: k.join_values(items))
     assert records == again
     content = bytearray(records[1])
     if content and data.draw(st.booleans()):
-        _damage(data, content)
+        damage_bytes(data, content)
     count = len(items) + data.draw(st.integers(-1, 1))
-    one, two = _both(lambda k: k.split_values(content, count))
+    one, two = in_both_modes(lambda k: k.split_values(content, count))
     assert one == two
-    one, two = _both(lambda k: k.schema_ids_of(items))
+    one, two = in_both_modes(lambda k: k.schema_ids_of(items))
     assert one == two
     schema_id = data.draw(st.sampled_from(one[1])) if one[0] == "returned" and one[1] else 1
-    one, two = _both(lambda k: k.rows_of_schema(items, schema_id))
+    one, two = in_both_modes(lambda k: k.rows_of_schema(items, schema_id))
     assert one == two
     if one[0] == "returned":
         rows, offsets, places = one[1]
         assert list(memoryview(places).cast("i")) == [i for i, item in enumerate(items) if _id_of(item) == schema_id]
         gaps = data.draw(st.lists(st.sampled_from([None, b"x"]), max_size=6))
-        one, two = _both(lambda k: k.values_of_rows(rows, offsets, len(places) // 4, b"\1\0", gaps))
+        one, two = in_both_modes(lambda k: k.values_of_rows(rows, offsets, len(places) // 4, b"\1\0", gaps))
         assert one == two
         assert kernel.values_of_rows(rows, offsets, len(places) // 4, struct.pack("<h", schema_id), None) == [
             item for item in items if _id_of(item) == schema_id
