@@ -133,6 +133,11 @@ class TableDescriptor:
         return self._schema.primary_key is not None
 
     @property
+    def physical_primary_keys(self) -> list[str]:
+        """The key columns that identify a row within its partition."""
+        return [key for key in self._schema.get_primary_keys() if key not in self._partition_keys]
+
+    @property
     def properties(self) -> dict[str, str]:
         return dict(self._properties)
 

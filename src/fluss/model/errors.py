@@ -81,6 +81,10 @@ class ErrorCode:
     INELIGIBLE_REPLICA_EXCEPTION = 55
     INVALID_ALTER_TABLE_EXCEPTION = 56
     DELETION_DISABLED_EXCEPTION = 57
+    SCANNER_EXPIRED = 66
+    UNKNOWN_SCANNER_ID = 67
+    INVALID_SCAN_REQUEST = 68
+    TOO_MANY_SCANNERS = 69
     DISK_WRITE_LOCKED = 70
     STORAGE_BACKPRESSURE_EXCEPTION = 72
 
@@ -158,7 +162,7 @@ for _class in (FlussError, *FlussError.__subclasses__()):
 
 _NOT_FOUND = (4, 7, 9, 36, 41, 53)
 _ALREADY_EXISTS = (6, 8, 42, 54)
-_INVALID = (5, 13, 15, 16, 17, 18, 19, 20, 34, 35, 37, 38, 39, 43, 45, 49, 56, 57)
+_INVALID = (5, 13, 15, 16, 17, 18, 19, 20, 34, 35, 37, 38, 39, 43, 45, 49, 56, 57, 68)
 _CLASS_BY_CODE: dict[int, type[FlussError]] = {
     ErrorCode.NETWORK_EXCEPTION: ConnectError,
     ErrorCode.CORRUPT_MESSAGE: CorruptDataError,

@@ -37,6 +37,11 @@ class TableInfo:
         return self.schema.get_primary_keys()
 
     @property
+    def physical_primary_keys(self) -> list[str]:
+        """The key columns that identify a row within its partition."""
+        return self.descriptor.physical_primary_keys
+
+    @property
     def partition_keys(self) -> list[str]:
         return self.descriptor.partition_keys
 

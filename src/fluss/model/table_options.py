@@ -28,7 +28,11 @@ DATALAKE_FORMAT = "table.datalake.format"
 DATALAKE_FRESHNESS = "table.datalake.freshness"
 DATALAKE_AUTO_COMPACTION = "table.datalake.auto-compaction"
 MERGE_ENGINE = "table.merge-engine"
+MERGE_ENGINE_VERSION_COLUMN = "table.merge-engine.versioned.ver-column"
 DELETE_BEHAVIOR = "table.delete.behavior"
+CHANGELOG_IMAGE = "table.changelog.image"
+KV_FORMAT_VERSION = "table.kv.format-version"
+AUTO_INCREMENT_CACHE_SIZE = "table.auto-increment.cache-size"
 
 PROPERTY_COUNT_MAX = 256
 PROPERTY_LENGTH_MAX = 4096
@@ -85,7 +89,7 @@ CHECKS: dict[str, Callable[[str], str | None]] = {
     ARROW_COMPRESSION: _one_of("NONE", "LZ4_FRAME", "ZSTD"),
     ARROW_ZSTD_LEVEL: _int_between(1, 22),
     KV_FORMAT: _one_of("COMPACTED", "INDEXED"),
-    "table.kv.format-version": _int_between(1, 2),
+    KV_FORMAT_VERSION: _int_between(1, 2),
     AUTO_PARTITION_ENABLED: _BOOL,
     AUTO_PARTITION_KEY: _any,
     AUTO_PARTITION_TIME_UNIT: _one_of("HOUR", "DAY", "MONTH", "QUARTER", "YEAR"),
@@ -101,10 +105,10 @@ CHECKS: dict[str, Callable[[str], str | None]] = {
     DATALAKE_AUTO_COMPACTION: _BOOL,
     "table.datalake.auto-expire-snapshot": _BOOL,
     MERGE_ENGINE: _one_of("FIRST_ROW", "VERSIONED", "AGGREGATION"),
-    "table.merge-engine.versioned.ver-column": _any,
+    MERGE_ENGINE_VERSION_COLUMN: _any,
     DELETE_BEHAVIOR: _one_of("ALLOW", "IGNORE", "DISABLE"),
-    "table.auto-increment.cache-size": _int_between(1, _INT_MAX),
-    "table.changelog.image": _one_of("FULL", "WAL"),
+    AUTO_INCREMENT_CACHE_SIZE: _int_between(1, _INT_MAX),
+    CHANGELOG_IMAGE: _one_of("FULL", "WAL"),
     STATISTICS_COLUMNS: _any,
 }
 

@@ -40,7 +40,15 @@ GET_TABLE_SCHEMA = Api(1011, "GetTableSchema", pb.GetTableSchemaRequest, pb.GetT
 METADATA = Api(1012, "Metadata", pb.MetadataRequest, pb.MetadataResponse)
 PRODUCE_LOG = Api(1014, "ProduceLog", pb.ProduceLogRequest, pb.ProduceLogResponse)
 FETCH_LOG = Api(1015, "FetchLog", pb.FetchLogRequest, pb.FetchLogResponse)
+PUT_KV = Api(1016, "PutKv", pb.PutKvRequest, pb.PutKvResponse, version_max=2)
+LOOKUP = Api(1017, "Lookup", pb.LookupRequest, pb.LookupResponse, version_max=1)
 LIST_OFFSETS = Api(1021, "ListOffsets", pb.ListOffsetsRequest, pb.ListOffsetsResponse)
+GET_LATEST_KV_SNAPSHOTS = Api(
+    1023, "GetLatestKvSnapshots", pb.GetLatestKvSnapshotsRequest, pb.GetLatestKvSnapshotsResponse
+)
+GET_KV_SNAPSHOT_METADATA = Api(
+    1024, "GetKvSnapshotMetadata", pb.GetKvSnapshotMetadataRequest, pb.GetKvSnapshotMetadataResponse
+)
 GET_FILE_SYSTEM_SECURITY_TOKEN = Api(
     1025,
     "GetFileSystemSecurityToken",
@@ -50,6 +58,7 @@ GET_FILE_SYSTEM_SECURITY_TOKEN = Api(
 INIT_WRITER = Api(1026, "InitWriter", pb.InitWriterRequest, pb.InitWriterResponse)
 GET_LAKE_SNAPSHOT = Api(1032, "GetLakeSnapshot", pb.GetLakeSnapshotRequest, pb.GetLakeSnapshotResponse)
 LIMIT_SCAN = Api(1033, "LimitScan", pb.LimitScanRequest, pb.LimitScanResponse)
+PREFIX_LOOKUP = Api(1034, "PrefixLookup", pb.PrefixLookupRequest, pb.PrefixLookupResponse, version_max=1)
 GET_DATABASE_INFO = Api(1035, "GetDatabaseInfo", pb.GetDatabaseInfoRequest, pb.GetDatabaseInfoResponse)
 CREATE_PARTITION = Api(1036, "CreatePartition", pb.CreatePartitionRequest, pb.CreatePartitionResponse)
 DROP_PARTITION = Api(1037, "DropPartition", pb.DropPartitionRequest, pb.DropPartitionResponse)
@@ -58,7 +67,15 @@ ALTER_TABLE = Api(1044, "AlterTable", pb.AlterTableRequest, pb.AlterTableRespons
 DESCRIBE_CLUSTER_CONFIGS = Api(
     1045, "DescribeClusterConfigs", pb.DescribeClusterConfigsRequest, pb.DescribeClusterConfigsResponse
 )
+ACQUIRE_KV_SNAPSHOT_LEASE = Api(
+    1056, "AcquireKvSnapshotLease", pb.AcquireKvSnapshotLeaseRequest, pb.AcquireKvSnapshotLeaseResponse
+)
+RELEASE_KV_SNAPSHOT_LEASE = Api(
+    1057, "ReleaseKvSnapshotLease", pb.ReleaseKvSnapshotLeaseRequest, pb.ReleaseKvSnapshotLeaseResponse
+)
+DROP_KV_SNAPSHOT_LEASE = Api(1058, "DropKvSnapshotLease", pb.DropKvSnapshotLeaseRequest, pb.DropKvSnapshotLeaseResponse)
 GET_TABLE_STATS = Api(1059, "GetTableStats", pb.GetTableStatsRequest, pb.GetTableStatsResponse)
+SCAN_KV = Api(1061, "ScanKv", pb.ScanKvRequest, pb.ScanKvResponse)
 
 ALL: tuple[Api[Message, Message], ...] = tuple(value for value in globals().copy().values() if isinstance(value, Api))
 BY_KEY = {api.key: api for api in ALL}

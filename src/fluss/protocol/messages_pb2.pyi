@@ -356,16 +356,20 @@ class PbAlterConfig(_message.Message):
     def __init__(self, config_key: _Optional[str] = ..., config_value: _Optional[str] = ..., op_type: _Optional[int] = ...) -> None: ...
 
 class PbAddColumn(_message.Message):
-    __slots__ = ("column_name", "data_type_json", "comment", "column_position_type")
+    __slots__ = ("column_name", "data_type_json", "comment", "column_position_type", "agg_function_type", "agg_function_params")
     COLUMN_NAME_FIELD_NUMBER: _ClassVar[int]
     DATA_TYPE_JSON_FIELD_NUMBER: _ClassVar[int]
     COMMENT_FIELD_NUMBER: _ClassVar[int]
     COLUMN_POSITION_TYPE_FIELD_NUMBER: _ClassVar[int]
+    AGG_FUNCTION_TYPE_FIELD_NUMBER: _ClassVar[int]
+    AGG_FUNCTION_PARAMS_FIELD_NUMBER: _ClassVar[int]
     column_name: str
     data_type_json: bytes
     comment: str
     column_position_type: int
-    def __init__(self, column_name: _Optional[str] = ..., data_type_json: _Optional[bytes] = ..., comment: _Optional[str] = ..., column_position_type: _Optional[int] = ...) -> None: ...
+    agg_function_type: str
+    agg_function_params: _containers.RepeatedCompositeFieldContainer[PbKeyValue]
+    def __init__(self, column_name: _Optional[str] = ..., data_type_json: _Optional[bytes] = ..., comment: _Optional[str] = ..., column_position_type: _Optional[int] = ..., agg_function_type: _Optional[str] = ..., agg_function_params: _Optional[_Iterable[_Union[PbKeyValue, _Mapping]]] = ...) -> None: ...
 
 class PbDropColumn(_message.Message):
     __slots__ = ("column_name",)
@@ -828,3 +832,299 @@ class LimitScanResponse(_message.Message):
     is_log_table: bool
     records: bytes
     def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., is_log_table: bool = ..., records: _Optional[bytes] = ...) -> None: ...
+
+class PbPutKvBucketRequest(_message.Message):
+    __slots__ = ("partition_id", "bucket_id", "records")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    records: bytes
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., records: _Optional[bytes] = ...) -> None: ...
+
+class PutKvRequest(_message.Message):
+    __slots__ = ("acks", "table_id", "timeout_ms", "target_columns", "buckets_req", "agg_mode")
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_REQ_FIELD_NUMBER: _ClassVar[int]
+    AGG_MODE_FIELD_NUMBER: _ClassVar[int]
+    acks: int
+    table_id: int
+    timeout_ms: int
+    target_columns: _containers.RepeatedScalarFieldContainer[int]
+    buckets_req: _containers.RepeatedCompositeFieldContainer[PbPutKvBucketRequest]
+    agg_mode: int
+    def __init__(self, acks: _Optional[int] = ..., table_id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., target_columns: _Optional[_Iterable[int]] = ..., buckets_req: _Optional[_Iterable[_Union[PbPutKvBucketRequest, _Mapping]]] = ..., agg_mode: _Optional[int] = ...) -> None: ...
+
+class PbPutKvBucketResponse(_message.Message):
+    __slots__ = ("partition_id", "bucket_id", "error_code", "error_message", "log_end_offset", "pressure")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PRESSURE_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    error_code: int
+    error_message: str
+    log_end_offset: int
+    pressure: float
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., log_end_offset: _Optional[int] = ..., pressure: _Optional[float] = ...) -> None: ...
+
+class PutKvResponse(_message.Message):
+    __slots__ = ("buckets_resp",)
+    BUCKETS_RESP_FIELD_NUMBER: _ClassVar[int]
+    buckets_resp: _containers.RepeatedCompositeFieldContainer[PbPutKvBucketResponse]
+    def __init__(self, buckets_resp: _Optional[_Iterable[_Union[PbPutKvBucketResponse, _Mapping]]] = ...) -> None: ...
+
+class PbLookupBucketRequest(_message.Message):
+    __slots__ = ("partition_id", "bucket_id", "keys")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    keys: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class LookupRequest(_message.Message):
+    __slots__ = ("table_id", "buckets_req", "insert_if_not_exists", "acks", "timeout_ms")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_REQ_FIELD_NUMBER: _ClassVar[int]
+    INSERT_IF_NOT_EXISTS_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    buckets_req: _containers.RepeatedCompositeFieldContainer[PbLookupBucketRequest]
+    insert_if_not_exists: bool
+    acks: int
+    timeout_ms: int
+    def __init__(self, table_id: _Optional[int] = ..., buckets_req: _Optional[_Iterable[_Union[PbLookupBucketRequest, _Mapping]]] = ..., insert_if_not_exists: bool = ..., acks: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class PbValue(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: bytes
+    def __init__(self, values: _Optional[bytes] = ...) -> None: ...
+
+class PbLookupBucketResponse(_message.Message):
+    __slots__ = ("partition_id", "bucket_id", "error_code", "error_message", "values")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    error_code: int
+    error_message: str
+    values: _containers.RepeatedCompositeFieldContainer[PbValue]
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., values: _Optional[_Iterable[_Union[PbValue, _Mapping]]] = ...) -> None: ...
+
+class LookupResponse(_message.Message):
+    __slots__ = ("buckets_resp",)
+    BUCKETS_RESP_FIELD_NUMBER: _ClassVar[int]
+    buckets_resp: _containers.RepeatedCompositeFieldContainer[PbLookupBucketResponse]
+    def __init__(self, buckets_resp: _Optional[_Iterable[_Union[PbLookupBucketResponse, _Mapping]]] = ...) -> None: ...
+
+class PrefixLookupRequest(_message.Message):
+    __slots__ = ("table_id", "buckets_req")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_REQ_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    buckets_req: _containers.RepeatedCompositeFieldContainer[PbLookupBucketRequest]
+    def __init__(self, table_id: _Optional[int] = ..., buckets_req: _Optional[_Iterable[_Union[PbLookupBucketRequest, _Mapping]]] = ...) -> None: ...
+
+class PbValueList(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, values: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class PbPrefixLookupBucketResponse(_message.Message):
+    __slots__ = ("partition_id", "bucket_id", "error_code", "error_message", "value_lists")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    VALUE_LISTS_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    error_code: int
+    error_message: str
+    value_lists: _containers.RepeatedCompositeFieldContainer[PbValueList]
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., value_lists: _Optional[_Iterable[_Union[PbValueList, _Mapping]]] = ...) -> None: ...
+
+class PrefixLookupResponse(_message.Message):
+    __slots__ = ("buckets_resp",)
+    BUCKETS_RESP_FIELD_NUMBER: _ClassVar[int]
+    buckets_resp: _containers.RepeatedCompositeFieldContainer[PbPrefixLookupBucketResponse]
+    def __init__(self, buckets_resp: _Optional[_Iterable[_Union[PbPrefixLookupBucketResponse, _Mapping]]] = ...) -> None: ...
+
+class PbScanKvBucketRequest(_message.Message):
+    __slots__ = ("table_id", "partition_id", "bucket_id", "limit")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    partition_id: int
+    bucket_id: int
+    limit: int
+    def __init__(self, table_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ScanKvRequest(_message.Message):
+    __slots__ = ("scanner_id", "bucket_scan_req", "call_seq_id", "batch_size_bytes", "close_scanner")
+    SCANNER_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_SCAN_REQ_FIELD_NUMBER: _ClassVar[int]
+    CALL_SEQ_ID_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_SCANNER_FIELD_NUMBER: _ClassVar[int]
+    scanner_id: bytes
+    bucket_scan_req: PbScanKvBucketRequest
+    call_seq_id: int
+    batch_size_bytes: int
+    close_scanner: bool
+    def __init__(self, scanner_id: _Optional[bytes] = ..., bucket_scan_req: _Optional[_Union[PbScanKvBucketRequest, _Mapping]] = ..., call_seq_id: _Optional[int] = ..., batch_size_bytes: _Optional[int] = ..., close_scanner: bool = ...) -> None: ...
+
+class ScanKvResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "scanner_id", "has_more_results", "records", "log_offset")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    SCANNER_ID_FIELD_NUMBER: _ClassVar[int]
+    HAS_MORE_RESULTS_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    error_code: int
+    error_message: str
+    scanner_id: bytes
+    has_more_results: bool
+    records: bytes
+    log_offset: int
+    def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., scanner_id: _Optional[bytes] = ..., has_more_results: bool = ..., records: _Optional[bytes] = ..., log_offset: _Optional[int] = ...) -> None: ...
+
+class GetLatestKvSnapshotsRequest(_message.Message):
+    __slots__ = ("table_path", "partition_name")
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_NAME_FIELD_NUMBER: _ClassVar[int]
+    table_path: PbTablePath
+    partition_name: str
+    def __init__(self, table_path: _Optional[_Union[PbTablePath, _Mapping]] = ..., partition_name: _Optional[str] = ...) -> None: ...
+
+class PbKvSnapshot(_message.Message):
+    __slots__ = ("bucket_id", "snapshot_id", "log_offset")
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    bucket_id: int
+    snapshot_id: int
+    log_offset: int
+    def __init__(self, bucket_id: _Optional[int] = ..., snapshot_id: _Optional[int] = ..., log_offset: _Optional[int] = ...) -> None: ...
+
+class GetLatestKvSnapshotsResponse(_message.Message):
+    __slots__ = ("table_id", "partition_id", "latest_snapshots")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    LATEST_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    partition_id: int
+    latest_snapshots: _containers.RepeatedCompositeFieldContainer[PbKvSnapshot]
+    def __init__(self, table_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., latest_snapshots: _Optional[_Iterable[_Union[PbKvSnapshot, _Mapping]]] = ...) -> None: ...
+
+class GetKvSnapshotMetadataRequest(_message.Message):
+    __slots__ = ("table_id", "partition_id", "bucket_id", "snapshot_id")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    partition_id: int
+    bucket_id: int
+    snapshot_id: int
+    def __init__(self, table_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., snapshot_id: _Optional[int] = ...) -> None: ...
+
+class PbSnapshotFile(_message.Message):
+    __slots__ = ("remote_path", "local_file_name")
+    REMOTE_PATH_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_FILE_NAME_FIELD_NUMBER: _ClassVar[int]
+    remote_path: str
+    local_file_name: str
+    def __init__(self, remote_path: _Optional[str] = ..., local_file_name: _Optional[str] = ...) -> None: ...
+
+class GetKvSnapshotMetadataResponse(_message.Message):
+    __slots__ = ("log_offset", "snapshot_files")
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FILES_FIELD_NUMBER: _ClassVar[int]
+    log_offset: int
+    snapshot_files: _containers.RepeatedCompositeFieldContainer[PbSnapshotFile]
+    def __init__(self, log_offset: _Optional[int] = ..., snapshot_files: _Optional[_Iterable[_Union[PbSnapshotFile, _Mapping]]] = ...) -> None: ...
+
+class PbBucketSnapshot(_message.Message):
+    __slots__ = ("partition_id", "bucket_id", "snapshot_id")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    snapshot_id: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., snapshot_id: _Optional[int] = ...) -> None: ...
+
+class PbTableSnapshots(_message.Message):
+    __slots__ = ("table_id", "bucket_snapshots")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    bucket_snapshots: _containers.RepeatedCompositeFieldContainer[PbBucketSnapshot]
+    def __init__(self, table_id: _Optional[int] = ..., bucket_snapshots: _Optional[_Iterable[_Union[PbBucketSnapshot, _Mapping]]] = ...) -> None: ...
+
+class AcquireKvSnapshotLeaseRequest(_message.Message):
+    __slots__ = ("lease_id", "lease_duration_ms", "snapshots_to_lease")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOTS_TO_LEASE_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    lease_duration_ms: int
+    snapshots_to_lease: _containers.RepeatedCompositeFieldContainer[PbTableSnapshots]
+    def __init__(self, lease_id: _Optional[str] = ..., lease_duration_ms: _Optional[int] = ..., snapshots_to_lease: _Optional[_Iterable[_Union[PbTableSnapshots, _Mapping]]] = ...) -> None: ...
+
+class AcquireKvSnapshotLeaseResponse(_message.Message):
+    __slots__ = ("unavailable_snapshots",)
+    UNAVAILABLE_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    unavailable_snapshots: _containers.RepeatedCompositeFieldContainer[PbTableSnapshots]
+    def __init__(self, unavailable_snapshots: _Optional[_Iterable[_Union[PbTableSnapshots, _Mapping]]] = ...) -> None: ...
+
+class PbTableBucket(_message.Message):
+    __slots__ = ("table_id", "partition_id", "bucket_id")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    partition_id: int
+    bucket_id: int
+    def __init__(self, table_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ...) -> None: ...
+
+class ReleaseKvSnapshotLeaseRequest(_message.Message):
+    __slots__ = ("lease_id", "buckets_to_release")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_TO_RELEASE_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    buckets_to_release: _containers.RepeatedCompositeFieldContainer[PbTableBucket]
+    def __init__(self, lease_id: _Optional[str] = ..., buckets_to_release: _Optional[_Iterable[_Union[PbTableBucket, _Mapping]]] = ...) -> None: ...
+
+class ReleaseKvSnapshotLeaseResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DropKvSnapshotLeaseRequest(_message.Message):
+    __slots__ = ("lease_id",)
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    def __init__(self, lease_id: _Optional[str] = ...) -> None: ...
+
+class DropKvSnapshotLeaseResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
