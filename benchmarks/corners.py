@@ -60,6 +60,7 @@ class RunningCorner:
     writer: WorkerProcess
     reader: WorkerProcess
     apache: ApacheFluss | None
+    server_pid: int  # of the process that keeps the tables
     tables: dict[str, str] = field(default_factory=dict)
 
     def config(self, **extra: str) -> dict[str, str]:
@@ -73,6 +74,20 @@ class RunningCorner:
             self.apache.await_table(DATABASE, name)
         self.tables[purpose] = name
         return name
+
+    def create_kv_table(self, purpose: str, *, buckets: int = 1) -> str:
+        """A fresh primary-key table."""
+        name = f"t{next(_numbers)}"
+        self.writer.call("create_kv_table", config=self.config(), table=name, buckets=buckets)
+        if self.apache is not None:
+            self.apache.await_table(DATABASE, name)
+        self.tables[purpose] = name
+        return name
+
+    def server_memory_mb(self) -> float:
+        """What the server's process has in memory now."""
+        status = Path(f"/proc/{self.server_pid}/status").read_text()
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) / 1e3
 
     def drop_table(self, purpose: str) -> None:
         self.writer.call("drop_table", config=self.config(), table=self.tables.pop(purpose))
@@ -103,6 +118,7 @@ def running_corners(corners: Sequence[Corner], folder: Path) -> Iterator[list[Ru
                     workers["writer"],
                     workers["reader"],
                     server if isinstance(server, ApacheFluss) else None,
+                    server.pids["tablet-0"] if isinstance(server, ApacheFluss) else server.pid,
                 )
             )
         yield running

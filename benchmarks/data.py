@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 SCHEMA = pa.schema([("id", pa.int64()), ("sensor", pa.string()), ("reading", pa.float64()), ("at", pa.timestamp("us"))])
+KV_SCHEMA = pa.schema([("id", pa.int64()), ("payload", pa.string())])
+KV_PAYLOAD_BYTES = 100
 DATABASE = "bench"
 BATCH_ROWS = 10_000
 
@@ -19,6 +21,8 @@ _SENSORS = np.array([f"sensor-{number:05d}".encode() for number in range(5_000)]
 _START = dt.datetime(2026, 1, 1)
 _START_US = int(_START.replace(tzinfo=dt.UTC).timestamp() * 1_000_000)
 _STEP_US = 1_000
+_PAYLOAD_DIGITS = 25
+_PAYLOAD_REPEATS = KV_PAYLOAD_BYTES // _PAYLOAD_DIGITS
 
 
 def batches(rows: int) -> list[pa.RecordBatch]:
@@ -37,6 +41,25 @@ def row(number: int) -> dict[str, Any]:
     """A single small row."""
     at = _START + dt.timedelta(microseconds=number * _STEP_US)
     return {"id": number, "sensor": "sensor-00001", "reading": 20.5, "at": at}
+
+
+def payload(number: int, version: int) -> str:
+    """What a version of a keyed row holds: text that does not compress to nothing, the same for everyone."""
+    return f"{number * 2654435761 % 2**64 + version * 40503:0{_PAYLOAD_DIGITS}d}" * _PAYLOAD_REPEATS
+
+
+def kv_dicts(rows: int, version: int) -> Iterator[dict[str, Any]]:
+    """One version of all keyed rows, in an order of its own."""
+    for number in np.random.default_rng(version).permutation(rows).tolist():
+        yield {"id": number, "payload": payload(number, version)}
+
+
+def kv_batches(rows: int, version: int) -> list[pa.RecordBatch]:
+    """The same rows as Arrow."""
+    items = list(kv_dicts(rows, version))
+    return [
+        pa.RecordBatch.from_pylist(items[first : first + BATCH_ROWS], KV_SCHEMA) for first in range(0, rows, BATCH_ROWS)
+    ]
 
 
 def sum_of_ids(rows: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.corners import Corner, RunningCorner
-from benchmarks.workloads import WORKLOADS, Sample, Sizes, Workload
+from benchmarks.workloads import Sample, Sizes, Workload
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,14 @@ def measure(
     warm_up: Sizes | None,
     rounds: int,
     progress: Callable[[str], None],
-    workloads: Sequence[Workload] = WORKLOADS,
+    workloads: Sequence[Workload],
 ) -> list[Measurement]:
     """One round with the sizes of `warm_up` that does not count, if given, then `rounds` that do."""
     measurements = []
     for number in range(0 if warm_up else 1, rounds + 1):
         for workload in workloads:
+            if workload.rounds_max is not None and number > workload.rounds_max:
+                continue
             for running in rotated(corners, number):
                 sample = workload.measure(running, warm_up if warm_up and number == 0 else sizes)
                 name = f"round {number} of {rounds}" if number else "warm-up"

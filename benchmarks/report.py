@@ -23,6 +23,10 @@ exactly once.
 - Latency: one row is appended and flushed, another process tails the table. "Tuned" gives every corner TCP_NODELAY,
   which pyfluss has no option for, and a fetch wait of {TUNED_WAIT_MS} ms, because Apache Fluss does not wake a waiting
   reader; "as shipped" changes nothing.
+- Bulk upserts are Arrow batches; pyfluss has only row upserts, which is what is compared. Known keys are those of the
+  upsert before, in another order. The memory is the server's after the upsert; the server of Apache Fluss is a JVM.
+- Lookups 1,000 at a time share one lookuper here; pyfluss gets one lookuper for each, which is its best. Every row that
+  is looked up is compared with what was written last.
 """
 
 
@@ -38,7 +42,9 @@ def render(
     parts.append(
         f"{_count(rounds, 'round')}; per measurement {sizes.arrow_rows:,} rows for Arrow append and "
         f"scan, {sizes.dict_rows:,} for row append, {sizes.latency_rows:,} (as shipped {sizes.shipped_rows:,}) for "
-        f"latency; {_count(sizes.buckets, 'bucket')}.\n"
+        f"latency, {sizes.kv_rows:,} keys of 100-byte rows for bulk upsert ({sizes.kv_dict_rows:,} for row upsert), "
+        f"{sizes.lookups:,} lookups one after another and {sizes.concurrent_lookups:,} side by side; "
+        f"{_count(sizes.buckets, 'bucket')}. A workload that takes long has fewer rounds, 3 at most.\n"
     )
     parts += ["## Ratios to pyfluss on Apache Fluss\n", _ratios(measurements, workloads)]
     for workload in workloads:

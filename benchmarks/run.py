@@ -14,14 +14,34 @@ import click
 
 from benchmarks.corners import CLIENTS, SERVERS, Corner, running_corners
 from benchmarks.environment import describe
+from benchmarks.kv_workloads import KV_WORKLOADS
 from benchmarks.measure import Measurement, measure
 from benchmarks.report import render
-from benchmarks.workloads import WORKLOADS, Sizes
+from benchmarks.workloads import LOG_WORKLOADS, Sizes
 
 _ROOT = Path(__file__).parents[1]
 _REPORTS = _ROOT / "docs" / "benchmarks"
-_FULL = Sizes(arrow_rows=4_000_000, dict_rows=300_000, latency_rows=200, shipped_rows=50)
-_QUICK = Sizes(arrow_rows=100_000, dict_rows=20_000, latency_rows=20, shipped_rows=10)
+_FULL = Sizes(
+    arrow_rows=4_000_000,
+    dict_rows=300_000,
+    latency_rows=200,
+    shipped_rows=50,
+    kv_rows=1_000_000,
+    kv_dict_rows=200_000,
+    lookups=100,
+    concurrent_lookups=50_000,
+)
+_QUICK = Sizes(
+    arrow_rows=100_000,
+    dict_rows=20_000,
+    latency_rows=20,
+    shipped_rows=10,
+    kv_rows=20_000,
+    kv_dict_rows=5_000,
+    lookups=10,
+    concurrent_lookups=5_000,
+)
+WORKLOADS = (*LOG_WORKLOADS, *KV_WORKLOADS)
 
 
 @click.command()

@@ -22,7 +22,17 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from data import DATABASE, SCHEMA, batches, dicts, row  # type: ignore[import-not-found, unused-ignore]
+from data import (  # type: ignore[import-not-found, unused-ignore]
+    DATABASE,
+    KV_SCHEMA,
+    SCHEMA,
+    batches,
+    dicts,
+    kv_batches,
+    kv_dicts,
+    payload,
+    row,
+)
 
 POLL_MS = 100
 # Between two rows of the latency measurement, so that they meet a waiting reader at any point of its wait.
@@ -81,6 +91,75 @@ class Worker:
         checked = {"sum_of_ids": pc.sum(data["id"]).as_py(), "distinct_ids": pc.count_distinct(data["id"]).as_py()}
         return {"rows": data.num_rows, "bytes": data.nbytes, **checked, **clock.figures()}
 
+    async def create_kv_table(self, config: dict[str, str], table: str, buckets: int) -> None:
+        async with _connection(config) as connection:
+            admin = connection.get_admin()
+            await admin.create_database(DATABASE, None, True)
+            schema = fluss.Schema(KV_SCHEMA, primary_keys=["id"])
+            descriptor = fluss.TableDescriptor(schema, bucket_count=buckets)
+            await admin.create_table(fluss.TablePath(DATABASE, table), descriptor, False)
+
+    async def upsert_bulk(self, config: dict[str, str], table: str, rows: int, version: int) -> dict[str, Any]:
+        """Arrow batches where the client takes them, otherwise row by row, which is what its users have."""
+        async with _table(config, table) as handle:
+            writer = handle.new_upsert().create_writer()
+            if not hasattr(writer, "write_arrow_batch"):
+                return await self.upsert_rows(config, table, rows, version)
+            data = kv_batches(rows, version)
+            with _Clock() as clock:
+                for batch in data:
+                    writer.write_arrow_batch(batch)
+                await writer.flush()
+        return {"rows": rows, **clock.figures()}
+
+    async def upsert_rows(self, config: dict[str, str], table: str, rows: int, version: int) -> dict[str, Any]:
+        data = list(kv_dicts(rows, version))
+        async with _table(config, table) as handle:
+            writer = handle.new_upsert().create_writer()
+            with _Clock() as clock:
+                for item in data:
+                    writer.upsert(item)
+                await writer.flush()
+        return {"rows": rows, **clock.figures()}
+
+    async def lookup_one_by_one(
+        self, config: dict[str, str], table: str, rows: int, version: int, lookups: int
+    ) -> list[float]:
+        """How long each lookup took; every row must be of the version."""
+        chance = random.Random(13)
+        times = []
+        async with _table(config, table) as handle:
+            lookuper = handle.new_lookup().create_lookuper()
+            await lookuper.lookup([0])
+            for _ in range(lookups):
+                number = chance.randrange(rows)
+                began = time.monotonic()
+                found = await lookuper.lookup([number])
+                times.append(time.monotonic() - began)
+                _check_row(found, number, version)
+        return times
+
+    async def lookup_concurrently(
+        self, config: dict[str, str], table: str, rows: int, version: int, lookups: int, tasks: int, shared: bool
+    ) -> dict[str, Any]:
+        """`tasks` at a time, on one lookuper or on one of each task's own."""
+        numbers = random.Random(17).choices(range(rows), k=lookups)
+        async with _table(config, table) as handle:
+            count = 1 if shared else tasks
+            lookupers = [handle.new_lookup().create_lookuper() for _ in range(count)]
+            await lookupers[0].lookup([0])
+
+            async def look(task: int) -> list[Any]:
+                lookuper = lookupers[task % count]
+                return [await lookuper.lookup([number]) for number in numbers[task::tasks]]
+
+            with _Clock() as clock:
+                found = await asyncio.gather(*map(look, range(tasks)))
+        for task, rows_found in enumerate(found):
+            for number, row_found in zip(numbers[task::tasks], rows_found, strict=True):
+                _check_row(row_found, number, version)
+        return {"rows": lookups, **clock.figures()}
+
     async def append_one_by_one(
         self, config: dict[str, str], table: str, rows: int, nodelay: bool
     ) -> list[tuple[float, float]]:
@@ -116,6 +195,11 @@ class Worker:
                 for bucket in records.buckets():
                     seen.extend((record.row["id"], now) for record in records.records(bucket))
         return seen
+
+
+def _check_row(found: dict[str, Any] | None, number: int, version: int) -> None:
+    if found != {"id": number, "payload": payload(number, version)}:
+        raise ValueError(f"key {number} has {found}, not version {version}")
 
 
 class _Clock:

@@ -1,4 +1,4 @@
-"""What is measured: each workload with its figures, and the steps that take them."""
+"""What is measured on log tables: each workload with its figures, and the steps that take them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ class Sizes:
     dict_rows: int
     latency_rows: int
     shipped_rows: int
+    kv_rows: int
+    kv_dict_rows: int
+    lookups: int  # one after another
+    concurrent_lookups: int
     buckets: int = 1
 
 
@@ -45,6 +49,7 @@ class Workload:
     title: str
     metrics: tuple[Metric, ...]
     measure: Callable[[RunningCorner, Sizes], Sample]
+    rounds_max: int | None = None  # None: as many as are asked for
 
 
 class CheckFailedError(Exception):
@@ -55,7 +60,7 @@ def _append_arrow(codec: str) -> Callable[[RunningCorner, Sizes], Sample]:
     def measure(running: RunningCorner, sizes: Sizes) -> Sample:
         table = running.create_table(codec, buckets=sizes.buckets, codec=codec)
         answer = running.writer.call("append_arrow", config=running.config(), table=table, rows=sizes.arrow_rows)
-        return _rates(answer)
+        return rates(answer)
 
     return measure
 
@@ -65,7 +70,7 @@ def _scan_arrow(codec: str) -> Callable[[RunningCorner, Sizes], Sample]:
         answer = running.writer.call("scan_arrow", config=running.config(), table=running.tables[codec])
         check_rows(running.corner.title, answer, sizes.arrow_rows)
         running.drop_table(codec)
-        return _rates(answer)
+        return rates(answer)
 
     return measure
 
@@ -76,7 +81,7 @@ def _append_rows(running: RunningCorner, sizes: Sizes) -> Sample:
     found = running.writer.call("scan_arrow", config=running.config(), table=table)
     check_rows(running.corner.title, found, sizes.dict_rows)
     running.drop_table("rows")
-    return _rates(answer)
+    return rates(answer)
 
 
 def _latency(running: RunningCorner, sizes: Sizes) -> Sample:
@@ -103,17 +108,17 @@ def _latency_figures(running: RunningCorner, rows: int, config: Mapping[str, str
     visible = [(at - sent) * 1e3 for (_, at), (sent, _) in zip(seen, written, strict=True)][_WARM_UP_ROWS:]
     return {
         "ack_ms": median(acknowledged),
-        "ack_p99_ms": _p99(acknowledged),
+        "ack_p99_ms": p99(acknowledged),
         "visible_ms": median(visible),
-        "visible_p99_ms": _p99(visible),
+        "visible_p99_ms": p99(visible),
     }
 
 
-def _p99(values: list[float]) -> float:
+def p99(values: list[float]) -> float:
     return quantiles(values, n=100, method="inclusive")[98]
 
 
-def _rates(answer: Mapping[str, Any]) -> Sample:
+def rates(answer: Mapping[str, Any]) -> Sample:
     seconds = answer["seconds"]
     rates = {
         "seconds": seconds,
@@ -134,9 +139,9 @@ def check_rows(title: str, found: Mapping[str, Any], rows: int) -> None:
 
 
 _MB_PER_S = Metric("mb_per_s", "MB/s", higher_is_better=True, is_compared=True)
-_KROWS_PER_S = Metric("krows_per_s", "thousand rows/s", higher_is_better=True)
-_CLIENT_CPU = Metric("client_cpu_seconds", "client CPU s", higher_is_better=False)
-_ARROW = (_MB_PER_S, _KROWS_PER_S, _CLIENT_CPU)
+KROWS_PER_S = Metric("krows_per_s", "thousand rows/s", higher_is_better=True)
+CLIENT_CPU = Metric("client_cpu_seconds", "client CPU s", higher_is_better=False)
+_ARROW = (_MB_PER_S, KROWS_PER_S, CLIENT_CPU)
 _LATENCIES = (
     Metric("ack_ms", "acknowledged, median ms", higher_is_better=False, is_compared=True),
     Metric("ack_p99_ms", "acknowledged, p99 ms", higher_is_better=False),
@@ -145,13 +150,13 @@ _LATENCIES = (
 )
 
 # In the order of a round: a scan reads what the append before it wrote.
-WORKLOADS = (
+LOG_WORKLOADS = (
     Workload("append_arrow_zstd", "Arrow append, ZSTD", _ARROW, _append_arrow("ZSTD")),
     Workload("scan_arrow_zstd", "Scan to Arrow, ZSTD", _ARROW, _scan_arrow("ZSTD")),
     Workload("append_arrow_none", "Arrow append, uncompressed", _ARROW, _append_arrow("NONE")),
     Workload("scan_arrow_none", "Scan to Arrow, uncompressed", _ARROW, _scan_arrow("NONE")),
     Workload(
-        "append_rows", "Row append (dicts), ZSTD", (replace(_KROWS_PER_S, is_compared=True), _CLIENT_CPU), _append_rows
+        "append_rows", "Row append (dicts), ZSTD", (replace(KROWS_PER_S, is_compared=True), CLIENT_CPU), _append_rows
     ),
     Workload("latency", "Append + flush of one row, tuned", _LATENCIES, _latency),
     Workload("latency_as_shipped", "Append + flush of one row, as shipped", _LATENCIES, _latency_as_shipped),

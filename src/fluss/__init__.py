@@ -25,11 +25,15 @@ from fluss.api.values import *  # noqa: F403
 
 if TYPE_CHECKING:
     from fluss.api.admin import FlussAdmin
-    from fluss.api.append import AppendWriter, TableAppend, WriteResultHandle
+    from fluss.api.append import AppendWriter, TableAppend
     from fluss.api.batch_scanner import BatchScanner
+    from fluss.api.changes import Changes
     from fluss.api.connection import FlussConnection, connect
+    from fluss.api.lookup import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
     from fluss.api.scanner import LogScanner
     from fluss.api.table import FlussTable, TableScan
+    from fluss.api.upsert import TableUpsert, UpsertWriter
+    from fluss.api.writer import WriteResultHandle
 
     __version__: str
 
@@ -37,25 +41,39 @@ if TYPE_CHECKING:
 _LAZY = {
     "AppendWriter": "fluss.api.append",
     "BatchScanner": "fluss.api.batch_scanner",
+    "Changes": "fluss.api.changes",
     "FlussAdmin": "fluss.api.admin",
     "FlussConnection": "fluss.api.connection",
     "FlussTable": "fluss.api.table",
     "LogScanner": "fluss.api.scanner",
+    "Lookuper": "fluss.api.lookup",
+    "PrefixLookuper": "fluss.api.lookup",
     "TableAppend": "fluss.api.append",
+    "TableLookup": "fluss.api.lookup",
+    "TablePrefixLookup": "fluss.api.lookup",
     "TableScan": "fluss.api.table",
-    "WriteResultHandle": "fluss.api.append",
+    "TableUpsert": "fluss.api.upsert",
+    "UpsertWriter": "fluss.api.upsert",
+    "WriteResultHandle": "fluss.api.writer",
     "connect": "fluss.api.connection",
 }
 
 __all__ = [
     "AppendWriter",
     "BatchScanner",
+    "Changes",
     "FlussAdmin",
     "FlussConnection",
     "FlussTable",
     "LogScanner",
+    "Lookuper",
+    "PrefixLookuper",
     "TableAppend",
+    "TableLookup",
+    "TablePrefixLookup",
     "TableScan",
+    "TableUpsert",
+    "UpsertWriter",
     "WriteResultHandle",
     "connect",
     *_values.__all__,

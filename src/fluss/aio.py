@@ -4,22 +4,33 @@ from __future__ import annotations
 
 from fluss.api import values as _values
 from fluss.api.admin import FlussAdmin
-from fluss.api.append import AppendWriter, TableAppend, WriteResultHandle
+from fluss.api.append import AppendWriter, TableAppend
 from fluss.api.batch_scanner_aio import BatchScanner
+from fluss.api.changes_aio import Changes
 from fluss.api.connection_aio import FlussConnection, connect
+from fluss.api.lookup import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
 from fluss.api.scanner_aio import LogScanner
 from fluss.api.table_aio import FlussTable, TableScan
+from fluss.api.upsert import TableUpsert, UpsertWriter
 from fluss.api.values import *  # noqa: F403
+from fluss.api.writer import WriteResultHandle
 
 __all__ = [
     "AppendWriter",
     "BatchScanner",
+    "Changes",
     "FlussAdmin",
     "FlussConnection",
     "FlussTable",
     "LogScanner",
+    "Lookuper",
+    "PrefixLookuper",
     "TableAppend",
+    "TableLookup",
+    "TablePrefixLookup",
     "TableScan",
+    "TableUpsert",
+    "UpsertWriter",
     "WriteResultHandle",
     "connect",
     *_values.__all__,

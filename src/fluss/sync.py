@@ -4,22 +4,33 @@ from __future__ import annotations
 
 from fluss.api import values as _values
 from fluss.api.admin_sync import FlussAdmin
-from fluss.api.append_sync import AppendWriter, TableAppend, WriteResultHandle
+from fluss.api.append_sync import AppendWriter, TableAppend
 from fluss.api.batch_scanner import BatchScanner
+from fluss.api.changes import Changes
 from fluss.api.connection_sync import FlussConnection, connect
+from fluss.api.lookup_sync import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
 from fluss.api.scanner import LogScanner
 from fluss.api.table_sync import FlussTable, TableScan
+from fluss.api.upsert_sync import TableUpsert, UpsertWriter
 from fluss.api.values import *  # noqa: F403
+from fluss.api.writer_sync import WriteResultHandle
 
 __all__ = [
     "AppendWriter",
     "BatchScanner",
+    "Changes",
     "FlussAdmin",
     "FlussConnection",
     "FlussTable",
     "LogScanner",
+    "Lookuper",
+    "PrefixLookuper",
     "TableAppend",
+    "TableLookup",
+    "TablePrefixLookup",
     "TableScan",
+    "TableUpsert",
+    "UpsertWriter",
     "WriteResultHandle",
     "connect",
     *_values.__all__,

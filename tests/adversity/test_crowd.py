@@ -22,9 +22,9 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.limits import Limits
 from fluss.testing import FlussServer
+from tests.adversity.memory import MIB, Memory
 from tests.crash.wire import ConnectionLostError, Wire, produce_request
 
-MIB = 1 << 20
 CLIENTS = 200
 ROWS_PER_CLIENT = 20
 FLOOD_WRITERS = 64
@@ -40,36 +40,6 @@ def make_table(address: str, buckets: int = 1) -> int:
         descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=buckets, properties=UNCOMPRESSED)
         connection.get_admin().create_table(PATH, descriptor)
         return int(connection.get_admin().get_table_info(PATH).table_id)
-
-
-class Memory:
-    """The largest resident size of a server, sampled in a thread."""
-
-    def __init__(self, pid: int) -> None:
-        self._process = psutil.Process(pid)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample)
-        self.before_bytes = self.peak_bytes = self._resident()
-
-    @property
-    def growth_bytes(self) -> int:
-        return self.peak_bytes - self.before_bytes
-
-    def __enter__(self) -> Memory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        print(f"memory: {self.before_bytes / MIB:.0f} MiB before, {self.growth_bytes / MIB:.0f} MiB more at the peak")
-
-    def _sample(self) -> None:
-        while not self._stop.wait(0.01):
-            self.peak_bytes = max(self.peak_bytes, self._resident())
-
-    def _resident(self) -> int:
-        return int(self._process.memory_info().rss)
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -46,11 +47,19 @@ class Client:
 
         return self.loop.run_until_complete(asyncio.wait_for(wait(), DEADLINE_S))
 
-    def create(self, name: str, columns: list[tuple[str, pa.DataType]] | pa.Schema, **options: Any) -> Any:
+    def create(
+        self,
+        name: str,
+        columns: list[tuple[str, pa.DataType]] | pa.Schema | fluss.Schema,
+        primary_keys: list[str] | None = None,
+        **options: Any,
+    ) -> Any:
         """A new table, ready for rows."""
         path = fluss.TablePath(self.database, name)
-        schema = columns if isinstance(columns, pa.Schema) else pa.schema(columns)
-        self.do(self.admin.create_table(path, fluss.TableDescriptor(fluss.Schema(schema), **options)))
+        if not isinstance(columns, fluss.Schema):
+            schema = columns if isinstance(columns, pa.Schema) else pa.schema(columns)
+            columns = fluss.Schema(schema, primary_keys)
+        self.do(self.admin.create_table(path, fluss.TableDescriptor(columns, **options)))
         if not options.get("partition_keys"):  # there only partitions have leaders
             self.backend.await_table(path.database_name, path.table_name)
         return self.do(self.conn.get_table(path))
@@ -61,6 +70,30 @@ class Client:
         for row in rows:
             writer.append(row)
         self.do(writer.flush())
+
+    def upsert(self, table: Any, rows: list[Any], deleted: Sequence[Any] = ()) -> None:
+        """Upsert rows, then delete keys, and wait until all is stored."""
+        writer = table.new_upsert().create_writer()
+        for row in rows:
+            writer.upsert(row)
+        for key in deleted:
+            writer.delete(key)
+        self.do(writer.flush())
+
+    def lookup(self, table: Any, key: Any) -> Any:
+        """The row at a key."""
+        return self.do(table.new_lookup().create_lookuper().lookup(key))
+
+    def changes(self, table: Any, count: int, buckets: int = 1) -> list[tuple[str, dict[str, Any]]]:
+        """The first changes of a table: change type and row, bucket by bucket in order of offsets."""
+        scanner = self.do(table.new_scan().create_log_scanner())
+        scanner.subscribe_buckets(dict.fromkeys(range(buckets), fluss.EARLIEST_OFFSET))
+        found: list[Any] = []
+        deadline = time.monotonic() + DEADLINE_S
+        while len(found) < count and time.monotonic() < deadline:
+            found += self.do(scanner.poll(1_000))
+        scanner.close()
+        return [(record.change_type.short_string(), record.row) for record in found]
 
     def batch_scanner(self, table: Any, offset: int = fluss.EARLIEST_OFFSET, columns: list[str] | None = None) -> Any:
         """A batch scanner on all buckets."""

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 import fluss.sync as fluss
+from fluss.model.aggregation import AggFunction
 from tests.peers.columns import arrow_schema, arrow_type
 from tests.peers.peer import DEFAULT_TIMEOUT_S, Record, Row
 
@@ -28,9 +29,20 @@ class OurPeer:
     def create_database(self, database: str, *, ignore_if_exists: bool = True) -> None:
         self.admin.create_database(database, ignore_if_exists=ignore_if_exists)
 
-    def create_table(self, database: str, table: str, columns: Mapping[str, str], **options: Any) -> None:
-        descriptor = fluss.TableDescriptor(fluss.Schema(arrow_schema(columns)), **options)
-        self.admin.create_table(fluss.TablePath(database, table), descriptor)
+    def create_table(
+        self,
+        database: str,
+        table: str,
+        columns: Mapping[str, str],
+        *,
+        primary_keys: list[str] | None = None,
+        auto_increment: str | None = None,
+        aggregations: Mapping[str, tuple[str, dict[str, str]]] | None = None,
+        **options: Any,
+    ) -> None:
+        functions = {name: AggFunction(*function) for name, function in (aggregations or {}).items()}
+        schema = fluss.Schema(arrow_schema(columns), primary_keys, auto_increment, functions)
+        self.admin.create_table(fluss.TablePath(database, table), fluss.TableDescriptor(schema, **options))
 
     def alter_table(
         self,
@@ -80,6 +92,51 @@ class OurPeer:
         writer.write_arrow(data)
         writer.flush()
 
+    def upsert_rows(
+        self,
+        database: str,
+        table: str,
+        rows: Sequence[Row],
+        *,
+        columns: Sequence[str] | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        with self._upserter(database, table, columns, overwrite) as writer:
+            for row in rows:
+                writer.upsert(row)
+
+    def delete_rows(
+        self, database: str, table: str, keys: Sequence[Row], *, columns: Sequence[str] | None = None
+    ) -> None:
+        with self._upserter(database, table, columns) as writer:
+            for key in keys:
+                writer.delete(key)
+
+    def _upserter(
+        self, database: str, table: str, columns: Sequence[str] | None, overwrite: bool = False
+    ) -> fluss.UpsertWriter:
+        builder = self.table(database, table).new_upsert()
+        builder = builder if columns is None else builder.partial_update_by_name(columns)
+        return (builder.merge_mode(fluss.MergeMode.OVERWRITE) if overwrite else builder).create_writer()
+
+    def lookup(
+        self, database: str, table: str, keys: Sequence[Row], *, insert_if_not_exists: bool = False
+    ) -> list[Row | None]:
+        builder = self.table(database, table).new_lookup()
+        lookuper = (builder.enable_insert_if_not_exists() if insert_if_not_exists else builder).create_lookuper()
+        return [lookuper.lookup(key) for key in keys]
+
+    def prefix_lookup(
+        self, database: str, table: str, prefixes: Sequence[Row], *, columns: Sequence[str]
+    ) -> list[list[Row]]:
+        lookuper = self.table(database, table).new_lookup().lookup_by(columns).create_lookuper()
+        return [lookuper.lookup(prefix) for prefix in prefixes]
+
+    def read_table(self, database: str, table: str) -> list[Row]:
+        """The current rows of a primary-key table."""
+        rows: list[Row] = self.table(database, table).new_scan().to_arrow().to_pylist()
+        return rows
+
     def scan_arrow(self, database: str, table: str, columns: Sequence[str] | None = None) -> pa.Table:
         found = self.table(database, table)
         scan = found.new_scan() if columns is None else found.new_scan().project_by_name(list(columns))
@@ -92,9 +149,12 @@ class OurPeer:
         return rows
 
     def scan_records(self, database: str, table: str) -> list[Record]:
-        """All records of an unpartitioned table, also of one that has no Arrow batches."""
+        """All records of a table without empty batches, also of one that has no Arrow batches."""
+        info = self.table(database, table).get_table_info()
+        partitions: list[str | None] = list(self.list_partitions(database, table)) if info.is_partitioned() else [None]
+        ends = [self.list_offsets(database, table, partition=partition) for partition in partitions]
         tail = self.start_tail(database, table)
-        records = tail.take(sum(self.list_offsets(database, table).values()))
+        records = tail.take(sum(sum(found.values()) for found in ends))
         tail.stop()
         return records
 

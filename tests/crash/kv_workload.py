@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 
 from fluss.storage.kv_recovery import Recovery
-from fluss.storage.kv_store import KvState, KvStore
+from fluss.storage.kv_store import MEMORY_BYTES_MIN, KvState, KvStore
 from fluss.storage.rocks import WRITE_ROWS_MAX, open_store
-from fluss.storage.rocks_settings import MEMORY_BYTES_MIN, Resources
+from fluss.storage.rocks_settings import Resources
 
 READY = "ready"
 KEYS = 6_000

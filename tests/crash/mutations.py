@@ -7,10 +7,12 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
+import pyarrow as pa
 from crc32c import crc32c
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from fluss.formats.kv_batch import HEADER_SIZE_BYTES, decode_records, encode_header, encode_records, parse_header
 from fluss.protocol import messages_pb2 as pb
 
 INTERESTING: Final = (0, 1, -1, 2, 7, 8, 127, 128, 255, 256, 32_767, 65_536, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
@@ -31,6 +33,17 @@ _FIELDS: Final = (
     ("batch_sequence", 40, "<i"),
     ("record_count", 44, "<i"),
     ("statistics_length", 48, "<i"),
+)
+# The same of a kv batch.
+_KV_FIELDS: Final = (
+    ("length", 0, "<i"),
+    ("magic", 4, "<b"),
+    ("crc", 5, "<I"),
+    ("schema_id", 9, "<h"),
+    ("attributes", 11, "<B"),
+    ("writer_id", 12, "<q"),
+    ("batch_sequence", 20, "<i"),
+    ("record_count", 24, "<i"),
 )
 _EPOCH_SIZE: Final = 4
 _MAGIC_AT: Final = 12
@@ -138,6 +151,62 @@ def mutated_batch(batch: bytes | bytearray, chance: random.Random) -> bytes:
     if not keep_length and chance.random() < 0.9:
         _put(changed, 8, "<i", len(changed) - 12)
     return sealed(changed) if chance.random() < 0.9 else bytes(changed)
+
+
+def mutated_kv_batch(batch: bytes, chance: random.Random) -> bytes:
+    """A kv batch with a changed header field, changed bytes, or records that are changed but whole."""
+    match chance.randrange(5):
+        case 0:
+            changed = bytearray(batch)
+            name, at, kind = chance.choice(_KV_FIELDS)
+            _put(changed, at, kind, chance.choice((*INTERESTING, 3, 9)))
+            return sealed_kv(changed, keep_length=name == "length", keep_crc=name == "crc")
+        case 1:
+            changed = bytearray(batch[:HEADER_SIZE_BYTES]) + mutated(batch[HEADER_SIZE_BYTES:], chance)
+            return sealed_kv(changed)
+        case _:
+            return _with_changed_records(batch, chance)
+
+
+def _with_changed_records(batch: bytes, chance: random.Random) -> bytes:
+    header = parse_header(batch)
+    keys, values = decode_records(batch, header)
+    rows = [None if value is None else value[2:] for value in values]
+    for _ in range(chance.choice((1, 1, 2, 4)) if keys else 0):
+        at, other = chance.randrange(len(keys)), chance.randrange(len(keys))
+        match chance.randrange(8):
+            case 0 | 1 | 2:
+                rows[at] = mutated(rows[at] or b"", chance) or None
+            case 3:
+                keys[at] = mutated(keys[at], chance)
+            case 4:
+                keys[at] = keys[other]
+            case 5:
+                rows[at] = rows[other]
+            case 6:
+                rows[at] = None
+            case 7:
+                keys.append(keys[other])
+                rows.append(rows[at])
+    records = encode_records(pa.array(keys, pa.binary()), pa.array(rows, pa.binary()))
+    made = encode_header(
+        records,
+        schema_id=header.schema_id,
+        record_count=len(keys),
+        writer_id=header.writer_id,
+        batch_sequence=chance.choice((header.batch_sequence, header.batch_sequence, 0, 1, 7)),
+    )
+    return bytes(made + records)
+
+
+def sealed_kv(batch: bytes | bytearray, *, keep_length: bool = False, keep_crc: bool = False) -> bytes:
+    """A kv batch with length and checksum made right."""
+    changed = bytearray(batch)
+    if not keep_length:
+        _put(changed, 0, "<i", len(changed) - 4)
+    if not keep_crc:
+        _put(changed, 5, "<I", crc32c(bytes(changed[9:])))
+    return bytes(changed)
 
 
 def sealed(batch: bytes | bytearray) -> bytes:

@@ -21,6 +21,7 @@ from fluss.model.errors import FlussError
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.limits import Limits
+from tests.adversity.memory import Memory
 from tests.crash.batch_samples import CODECS, FLAT, FLAT_ROWS, NESTED, NESTED_ROWS, good_batches
 from tests.crash.mutations import Pools, mutated, mutated_batch, random_message, random_predicate, sealed
 from tests.crash.servers import new_server
@@ -108,14 +109,12 @@ def tables(target: Target) -> Tables:
 
 
 @contextlib.contextmanager
-def watched(target: Target) -> Iterator[None]:
+def watched(target: Target, growth_bytes_max: int = MEMORY_GROWTH_BYTES_MAX) -> Iterator[None]:
     """No crash, no stall for others, no exception in the log, memory within bounds."""
-    before = target.memory_bytes
-    yield
-    target.check()
-    growth_bytes = target.memory_bytes - before
-    print(f"memory grew by {growth_bytes >> 20} MiB")
-    assert growth_bytes < MEMORY_GROWTH_BYTES_MAX
+    with Memory(target.server.pid) as memory:
+        yield
+        target.check()
+    assert memory.growth_bytes < growth_bytes_max
 
 
 def rounds(seconds: float) -> Iterator[int]:
@@ -128,9 +127,9 @@ def rounds(seconds: float) -> Iterator[int]:
     assert number > 2
 
 
-def ask_all(wire: Wire, requests: list[tuple[int, bytes]]) -> list[frames.Response]:
+def ask_all(wire: Wire, requests: list[tuple[int, bytes]], api_version: int = 0) -> list[frames.Response]:
     """Send many at once; each gets one answer, in whichever order."""
-    sent = [wire.frame(api_key, body) for api_key, body in requests]
+    sent = [wire.frame(api_key, body, api_version) for api_key, body in requests]
     wire.send_bytes(b"".join(frame for _, frame in sent))
     answers = [wire.receive() for _ in sent]
     by_id = {answer.request_id: answer for answer in answers}

@@ -17,6 +17,7 @@ from fluss.model.errors import ErrorCode
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.testing import FlussServer
+from tests.crash.kv_clients import KvLoad
 from tests.crash.rows import Row, descriptor, wire_batch
 from tests.crash.servers import new_server
 from tests.crash.wire import ConnectionLostError, Wire, error_of, produce_request
@@ -186,7 +187,7 @@ ATTACKS: tuple[Attack, ...] = (
 class Target:
     """A server under a normal load, with a table for attacks."""
 
-    def __init__(self, server: FlussServer, load: Workload, table_id: int) -> None:
+    def __init__(self, server: FlussServer, load: Workload | KvLoad, table_id: int) -> None:
         self.server = server
         self.load = load
         self.table_id = table_id

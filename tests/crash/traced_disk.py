@@ -86,6 +86,13 @@ class Disk:
     def listing(self) -> list[Path]:
         return sorted(_paths(self._prefix, self._root))
 
+    def size_bytes(self, path: Path) -> int:
+        """Of a file as its writer sees it; 0 when it is not there."""
+        try:
+            return len(_file(self._find(path)).data)
+        except KeyError:
+            return 0
+
     def write_image(self, path: Path, chance: random.Random) -> None:
         path.mkdir()
         self._write_directory(path, self._root, chance)
@@ -103,7 +110,9 @@ class Disk:
         paths = [Path(text.decode()) for text in call.strings] if call.descriptor is None else [call.descriptor]
         if call.name == "openat" and "O_CREAT" not in call.arguments:
             return False
-        return paths[-1] != self._prefix and paths[-1].is_relative_to(self._prefix)
+        if paths[-1] == self._prefix:
+            return call.name == "fsync"
+        return paths[-1].is_relative_to(self._prefix)
 
     def _change(self, call: Call) -> None:
         paths = [Path(text.decode()) for text in call.strings] if call.descriptor is None else []

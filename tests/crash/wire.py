@@ -100,9 +100,9 @@ class Wire:
 
     # --- one request, one answer
 
-    def call(self, api: Api[Req, Resp], request: Req) -> Resp:
+    def call(self, api: Api[Req, Resp], request: Req, api_version: int = 0) -> Resp:
         """Ask and wait for the answer; an error answer is raised."""
-        request_id = self.send(api.key, request.SerializeToString())
+        request_id = self.send(api.key, request.SerializeToString(), api_version)
         response = self.receive()
         if response.request_id != request_id:
             raise AssertionError(f"answer {response.request_id} for request {request_id}")

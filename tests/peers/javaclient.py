@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from filelock import FileLock
 
 from fluss.testing.maven import CLIENT_ARTIFACTS, cache_dir, fetch_jars
 from tests.peers.jsonlines import JsonLinesProcess
-from tests.peers.peer import Peer
+from tests.peers.peer import Peer, Row
 
 _SOURCES = Path(__file__).parent / "java" / "peer"
 _COMPILE_TIMEOUT_S = 120
@@ -27,8 +28,21 @@ _JVM_OPTIONS = (
 )
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """A bucket of a primary-key table as of an offset of its changelog."""
+
+    bucket: int
+    snapshot_id: int
+    log_offset: int
+    rows: list[Row]
+
+
 class JavaPeer(Peer):
-    """fluss-client 0.9.1; `config` takes Java's keys, e.g. `{"client.writer.batch-timeout": "0ms"}`."""
+    """fluss-client 0.9.1; `config` takes Java's keys, e.g. `{"client.writer.batch-timeout": "0ms"}`.
+
+    `create_table` also takes `aggregations={column: [function, parameters]}`.
+    """
 
     def __init__(self, bootstrap_servers: str, work_dir: Path, config: Mapping[str, str] | None = None) -> None:
         class_path = f"{compiled_driver()}:{_client_jars()}/*"
@@ -57,6 +71,24 @@ class JavaPeer(Peer):
     def table_stats(self, database: str, table: str) -> int:
         """The number of rows."""
         return int(self.call("table_stats", database=database, table=table))
+
+    def read_snapshots(
+        self, database: str, table: str, *, partition: str | None = None, columns: Sequence[str] | None = None
+    ) -> dict[int, Snapshot]:
+        """The latest snapshot of each bucket that has one, read from its files."""
+        place: dict[str, Any] = {"database": database, "table": table, "partition": partition}
+        found = self.call("read_snapshots", columns=columns, **place)
+        return {item["bucket"]: Snapshot(**item) for item in found}
+
+    def lease_snapshots(
+        self, database: str, table: str, lease: str, *, duration_ms: int, partition: str | None = None
+    ) -> list[int]:
+        """Keep the latest snapshots from being removed; returns the buckets whose snapshot is gone already."""
+        place: dict[str, Any] = {"database": database, "table": table, "partition": partition}
+        return list(self.call("lease_snapshots", lease=lease, duration_ms=duration_ms, **place))
+
+    def drop_lease(self, lease: str) -> None:
+        self.call("drop_lease", lease=lease)
 
     def database_info(self, database: str) -> dict[str, Any]:
         """name, comment, custom_properties."""

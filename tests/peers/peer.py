@@ -64,8 +64,8 @@ class Peer:
         return list(self.call("list_databases"))
 
     def create_table(self, database: str, table: str, columns: Columns, **options: Any) -> None:
-        """`columns` by Fluss type names; options: primary_keys, partition_keys, bucket_count, bucket_keys, comment,
-        log_format, properties, custom_properties."""
+        """`columns` by Fluss type names; options: primary_keys, auto_increment, partition_keys, bucket_count,
+        bucket_keys, comment, log_format, kv_format, properties, custom_properties."""
         self.call("create_table", database=database, table=table, columns=dict(columns), **options)
 
     def drop_table(self, database: str, table: str) -> None:
@@ -106,15 +106,26 @@ class Peer:
         arguments = {"database": database, "table": table, "rows": list(rows), "flush": flush}
         self.call("append_rows", timeout_s=timeout_s, **arguments)
 
-    def upsert_rows(self, database: str, table: str, rows: Sequence[Row]) -> None:
-        self.call("upsert_rows", database=database, table=table, rows=list(rows))
+    def upsert_rows(
+        self, database: str, table: str, rows: Sequence[Row], *, columns: Sequence[str] | None = None, **options: Any
+    ) -> None:
+        """With `columns` a partial update; options: overwrite (Java)."""
+        self.call("upsert_rows", database=database, table=table, rows=list(rows), columns=columns, **options)
 
-    def delete_rows(self, database: str, table: str, keys: Sequence[Row]) -> None:
-        self.call("delete_rows", database=database, table=table, rows=list(keys))
+    def delete_rows(
+        self, database: str, table: str, keys: Sequence[Row], *, columns: Sequence[str] | None = None
+    ) -> None:
+        self.call("delete_rows", database=database, table=table, rows=list(keys), columns=columns)
 
-    def lookup(self, database: str, table: str, keys: Sequence[Row]) -> list[Row | None]:
-        """The row of each key, None for a key that has none."""
-        return list(self.call("lookup", database=database, table=table, rows=list(keys)))
+    def lookup(self, database: str, table: str, keys: Sequence[Row], **options: Any) -> list[Row | None]:
+        """The row of each key, None for a key that has none; options: insert_if_not_exists (Java)."""
+        return list(self.call("lookup", database=database, table=table, rows=list(keys), **options))
+
+    def prefix_lookup(
+        self, database: str, table: str, prefixes: Sequence[Row], *, columns: Sequence[str]
+    ) -> list[list[Row]]:
+        """The rows of each prefix, which has the values of `columns`."""
+        return list(self.call("prefix_lookup", database=database, table=table, rows=list(prefixes), columns=columns))
 
     def flush(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """Wait until all rows appended so far are acknowledged."""
@@ -145,7 +156,7 @@ class Peer:
         partition_id: int | None = None,
         columns: Sequence[str] | None = None,
     ) -> list[Row]:
-        """The last rows of one bucket."""
+        """The last rows of one bucket of a log table; of a primary-key table, rows of one bucket."""
         place: dict[str, Any] = {"bucket": bucket, "partition_id": partition_id}
         return list(self.call("limit_scan", database=database, table=table, limit=limit, columns=columns, **place))
 

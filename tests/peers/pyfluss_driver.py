@@ -35,7 +35,7 @@ class Driver:
         self._connection: Any = None
         self._admin: Any = None
         self._tables: dict[tuple[str, str], Any] = {}
-        self._writers: dict[tuple[str, str], Any] = {}
+        self._writers: dict[tuple[str, str], dict[tuple[str, ...] | None, Any]] = {}
         self._unacknowledged: list[Any] = []
         self._tails: dict[str, asyncio.Task[None]] = {}
 
@@ -53,10 +53,16 @@ class Driver:
         return list(await self._admin.list_databases())
 
     async def create_table(
-        self, database: str, table: str, schema: str, primary_keys: list[str] | None = None, **options: Any
+        self,
+        database: str,
+        table: str,
+        schema: str,
+        primary_keys: list[str] | None = None,
+        auto_increment: str | None = None,
+        **options: Any,
     ) -> None:
         arrow = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(schema)))
-        descriptor = fluss.TableDescriptor(fluss.Schema(arrow, primary_keys=primary_keys), **options)
+        descriptor = fluss.TableDescriptor(fluss.Schema(arrow, primary_keys, auto_increment), **options)
         await self._admin.create_table(fluss.TablePath(database, table), descriptor, False)
 
     async def reopen_table(self, database: str, table: str) -> None:
@@ -109,23 +115,35 @@ class Driver:
         if flush:
             await self.flush()
 
-    async def upsert_rows(self, database: str, table: str, rows: list[dict[str, Any]]) -> None:
-        writer = await self._writer(database, table, "new_upsert")
+    async def upsert_rows(
+        self, database: str, table: str, rows: list[dict[str, Any]], columns: list[str] | None
+    ) -> None:
+        writer = await self._writer(database, table, "new_upsert", columns)
         self._unacknowledged += [writer.upsert(row) for row in rows]
         await self.flush()
 
-    async def delete_rows(self, database: str, table: str, rows: list[dict[str, Any]]) -> None:
-        writer = await self._writer(database, table, "new_upsert")
+    async def delete_rows(
+        self, database: str, table: str, rows: list[dict[str, Any]], columns: list[str] | None
+    ) -> None:
+        writer = await self._writer(database, table, "new_upsert", columns)
         self._unacknowledged += [writer.delete(row) for row in rows]
         await self.flush()
 
     async def lookup(self, database: str, table: str, rows: list[dict[str, Any]]) -> list[Any]:
-        lookuper = (await self._table(database, table)).new_lookup().create_lookuper()
-        return [await lookuper.lookup(row) for row in rows]
+        handle = await self._table(database, table)
+        # A lookuper waits for company before it asks; one for each key keeps that to once.
+        return list(await asyncio.gather(*(handle.new_lookup().create_lookuper().lookup(row) for row in rows)))
+
+    async def prefix_lookup(
+        self, database: str, table: str, rows: list[dict[str, Any]], columns: list[str]
+    ) -> list[list[dict[str, Any]]]:
+        builder = (await self._table(database, table)).new_lookup().lookup_by(columns)
+        return list(await asyncio.gather(*(builder.create_lookuper().lookup(row) for row in rows)))
 
     async def flush(self) -> None:
-        for writer in self._writers.values():
-            await writer.flush()
+        for writers in self._writers.values():
+            for writer in writers.values():
+                await writer.flush()
         # A write that failed must not pass for acknowledged: its own handle knows.
         handles, self._unacknowledged = self._unacknowledged, []
         for handle in handles:
@@ -228,11 +246,14 @@ class Driver:
             self._tables[database, table] = await self._connection.get_table(fluss.TablePath(database, table))
         return self._tables[database, table]
 
-    async def _writer(self, database: str, table: str, builder: str) -> Any:
-        if (database, table) not in self._writers:
+    async def _writer(self, database: str, table: str, builder: str, columns: list[str] | None = None) -> Any:
+        writers = self._writers.setdefault((database, table), {})
+        key = None if columns is None else tuple(columns)
+        if key not in writers:
             handle = await self._table(database, table)
-            self._writers[database, table] = getattr(handle, builder)().create_writer()
-        return self._writers[database, table]
+            found = getattr(handle, builder)()
+            writers[key] = (found if columns is None else found.partial_update_by_name(columns)).create_writer()
+        return writers[key]
 
     async def _partitions(self, handle: Any) -> dict[str | None, int | None]:
         if not handle.get_table_info().is_partitioned():

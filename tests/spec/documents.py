@@ -3,10 +3,9 @@
 Each Markdown file in `documents` holds the Python blocks of one page, in order and unchanged but for line breaks and
 indentation that the page had lost. Kinds of blocks:
 
-    python              a block of the page
-    python raises       a block of which the page says that it fails with a FlussError
-    python primary-key  a block about primary-key tables
-    python given        what the page takes for granted, and checks of what a block did
+    python         a block of the page
+    python raises  a block of which the page says that it fails with a FlussError
+    python given   what the page takes for granted, and checks of what a block did
 
 The harness changes two things while compiling: the address is the backend's, and an endless loop runs once.
 """
@@ -21,7 +20,7 @@ from types import CodeType
 
 FOLDER = Path(__file__).parent / "documents"
 ADDRESS = "127.0.0.1:9123"
-_FENCE = re.compile(r"^```python ?([a-z-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```python ?([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "names.md"
-LATER = "comes with primary-key tables"
 
 _AWAITED = "an asynchronous constructor: await FlussConnection.create(config)"
 _ROW = "a row is a dict or None"
@@ -37,16 +36,15 @@ PAGES: dict[str, dict[str, str]] = {
         "drop_table get_table_info list_tables table_exists list_offsets list_partition_offsets create_partition "
         "drop_partition list_partition_infos get_latest_lake_snapshot get_server_nodes",
         "ServerNode": "id host port server_type uid",
-        "FlussTable": f"new_scan new_append new_upsert!{LATER}; new_lookup!{LATER}; get_table_info get_table_path "
-        "has_primary_key",
+        "FlussTable": "new_scan new_append new_upsert new_lookup get_table_info get_table_path has_primary_key",
         "TableScan": "project project_by_name create_log_scanner create_record_batch_log_scanner",
         "TableAppend": "create_writer",
-        "TableUpsert": f"partial_update_by_name!{LATER}; partial_update_by_index!{LATER}; create_writer!{LATER};",
-        "TableLookup": f"create_lookuper!{LATER};",
+        "TableUpsert": "partial_update_by_name partial_update_by_index create_writer",
+        "TableLookup": "create_lookuper",
         "AppendWriter": "append write_arrow write_arrow_batch write_pandas flush",
-        "UpsertWriter": f"upsert!{LATER}; delete!{LATER}; flush!{LATER};",
+        "UpsertWriter": "upsert delete flush",
         "WriteResultHandle": "wait",
-        "Lookuper": f"lookup!{LATER};",
+        "Lookuper": "lookup",
         "LogScanner": "subscribe subscribe_buckets subscribe_partition subscribe_partition_buckets unsubscribe "
         "unsubscribe_partition poll poll_arrow poll_record_batch to_arrow to_pandas",
         "ScanRecords": "buckets records count is_empty keys values items __len__ __getitem__ __contains__ __iter__",
@@ -82,8 +80,7 @@ PAGES: dict[str, dict[str, str]] = {
         "create_partition drop_partition list_offsets list_partition_offsets get_latest_lake_snapshot "
         "get_server_nodes",
         "ServerNode": "id host port server_type uid",
-        "FlussTable": f"get_table_info new_append new_scan new_lookup!{LATER}; new_upsert!{LATER}; has_primary_key "
-        "table_path",
+        "FlussTable": "get_table_info new_append new_scan new_lookup new_upsert has_primary_key table_path",
         "TableAppend": "create_writer",
         "AppendWriter": "append append_arrow_batch flush",
         "TableScan": "project project_by_name create_log_scanner create_record_batch_log_scanner",
@@ -97,10 +94,10 @@ PAGES: dict[str, dict[str, str]] = {
         "ScanRecord": "row offset timestamp change_type",
         "ScanRecords": "count is_empty records records_by_buckets into_iter=ScanRecords.__iter__",
         "ScanBatch": "bucket batch base_offset last_offset num_records",
-        "TableUpsert": f"create_writer!{LATER}; partial_update!{LATER}; partial_update_with_column_names!{LATER};",
-        "UpsertWriter": f"upsert!{LATER}; delete!{LATER}; flush!{LATER};",
-        "TableLookup": f"create_lookuper!{LATER};",
-        "Lookuper": f"lookup!{LATER};",
+        "TableUpsert": "create_writer partial_update partial_update_with_column_names",
+        "UpsertWriter": "upsert delete flush",
+        "TableLookup": "create_lookuper",
+        "Lookuper": "lookup",
         "LookupResult": f"get_single_row!{_ROW}; get_rows!{_ROW};",
         "WriteResultFuture": "await=WriteResultHandle.__await__",
         "Schema": "builder columns primary_key column_names primary_key_indexes",
@@ -143,7 +140,9 @@ PAGES: dict[str, dict[str, str]] = {
         "FlussConnection": "connect get_admin get_table close __enter__",
         "FlussAdmin": "create_database list_databases database_exists drop_database create_table get_table "
         "list_tables drop_table list_offsets list_partition_offsets create_partition list_partition_infos",
-        "FlussTable": f"new_append_writer new_scan new_upsert!{LATER}; new_lookup!{LATER};",
+        "FlussTable": "new_append_writer new_scan new_upsert new_lookup",
+        "TableUpsert": "upsert delete flush",
+        "TableLookup": "lookup",
         "AppendWriter": "append flush write_arrow write_arrow_batch write_pandas",
         "WriteResultHandle": "wait",
         "TableScan": "create_batch_scanner create_log_scanner project project_by_name",

@@ -11,7 +11,7 @@ import fluss
 import fluss.aio
 import fluss.sync
 from fluss.model.config import Option
-from tests.spec.names import DOCUMENT, LATER, Name, names, table
+from tests.spec.names import DOCUMENT, Name, names, table
 
 # `fluss.sync` awaits nothing, so a write's handle can't be awaited there.
 NOT_IN_SYNC = {"WriteResultHandle.__await__"}
@@ -38,11 +38,6 @@ def _annotated(facade: ModuleType, name: Name) -> set[str]:
     annotations = getattr(kind, "__annotations__", {})
     instance = {"message", "error_code"} if owner == "FlussError" else set()
     return {f"{owner}.{attribute}" for attribute in {*annotations, *instance}}
-
-
-def test_nothing_is_announced_for_later_that_is_here() -> None:
-    later = [name for name in names() if name.reason == LATER]
-    assert not [name for name in later if hasattr(getattr(fluss, name.owner, None), name.name)]
 
 
 def test_documentation_is_current() -> None:

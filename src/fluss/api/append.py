@@ -2,60 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Generator
-from typing import Any
-
-from fluss.api.append_base import AppendWriterBase, WriteResultHandleBase
+from fluss.api.append_base import AppendMethods
 from fluss.api.table_base import FlussTableBase
-from fluss.client.runtime import bridge
+from fluss.api.writer import AwaitedWriter, WriteResultHandle
+from fluss.client.append import AppendWriterCore
 from fluss.client.table import TableCore
 
-# Writes that do not wait keep the event loop for no longer than this before other tasks have a turn.
-TURN_S_MAX = 0.005
 
-
-class WriteResultHandle(WriteResultHandleBase):
-    """A write under way: ignore it, or await it (or `wait()`) until the server has stored the rows."""
-
-    __slots__ = ()
-
-    async def wait(self) -> None:
-        """Wait until the server has stored the rows."""
-        await bridge(self._handle.wait())
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return self.wait().__await__()
-
-
-class AppendWriter(AppendWriterBase[WriteResultHandle]):
-    __doc__ = AppendWriterBase.__doc__
-    _handle_class = WriteResultHandle
-    _yielded_at = 0.0
-
-    async def flush(self) -> None:
-        """Send everything buffered and wait until it is stored; raises the first failure."""
-        await bridge(self._core.flush())
-
-    async def drain(self) -> None:
-        """Wait until the buffer has room, so that the next write does not block the event loop.
-
-        Lets other tasks run now and then, so a loop of writes may await it after each of them.
-        """
-        if self._core.is_full:
-            await bridge(self._core.drain())
-        elif time.monotonic() - self._yielded_at < TURN_S_MAX:
-            return
-        else:
-            await asyncio.sleep(0)
-        self._yielded_at = time.monotonic()
-
-    async def __aenter__(self) -> AppendWriter:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.flush()
+class AppendWriter(AppendMethods[WriteResultHandle], AwaitedWriter[AppendWriterCore]):
+    __doc__ = AppendMethods.__doc__
 
 
 class TableAppend:

@@ -1,74 +1,27 @@
-"""What the append writers of all facades share: rows and batches go into the buffer at once."""
+"""What the append writers of all facades share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from fluss.api.arguments import arrow_table, pandas_table
-from fluss.client.append import AppendWriterCore, WriteHandle
+from fluss.api.writer_base import Handle, WriterBase
+from fluss.client.append import AppendWriterCore
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
 
 
-class WriteResultHandleBase:
-    """A write under way."""
-
-    __slots__ = ("_handle",)
-
-    def __init__(self, handle: WriteHandle) -> None:
-        self._handle = handle
-
-    def _is_for(self, handle: WriteHandle) -> bool:
-        """Whether this is the shell of a core handle: rows that travel together share one."""
-        return self._handle is handle
-
-    def __repr__(self) -> str:
-        return f"WriteResultHandle(done={self._handle.done()})"
-
-
-Handle = TypeVar("Handle", bound=WriteResultHandleBase)
-
-
-class AppendWriterBase(Generic[Handle]):
+class AppendMethods(WriterBase[AppendWriterCore, Handle]):
     """Appends rows to a log table. Rows are buffered and sent in batches; `flush` waits until all are stored.
 
     When the buffer is full the write methods wait for room; in async code await `drain()` between writes instead.
     """
 
-    _handle_class: type[Handle]
-
-    def __init__(self, core: AppendWriterCore) -> None:
-        self._core = core
-        self._last: Handle | None = None
-
-    def _handle(self, handle: WriteHandle) -> Handle:
-        last = self._last
-        if last is None or not last._is_for(handle):
-            last = self._last = self._handle_class(handle)
-        return last
-
     def append(self, row: Mapping[str, Any] | Sequence[Any]) -> Handle:
         """Append one row: a dict by column name, or a list or tuple in column order."""
         return self._handle(self._core.append(row))
 
-    def write_arrow(self, table: pa.Table) -> None:
-        """Append a PyArrow Table, or anything with `__arrow_c_stream__`."""
-        self._core.write_table(arrow_table(table))
-
-    def write_arrow_batch(self, batch: pa.RecordBatch) -> Handle:
-        """Append a PyArrow RecordBatch."""
-        return self._handle(self._core.write_batch(batch))
-
     def append_arrow_batch(self, batch: pa.RecordBatch) -> Handle:
         """Same as `write_arrow_batch`."""
         return self.write_arrow_batch(batch)
-
-    def write_pandas(self, df: pd.DataFrame) -> None:
-        """Append a pandas DataFrame. Its index is not written, except for levels that are named as a column."""
-        self._core.write_table(pandas_table(df, self._core.arrow_schema))
-
-    def __repr__(self) -> str:
-        return f"AppendWriter({self._core.table_path}, pending_rows={self._core.pending_rows})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fluss.client.limit_scan import LimitScanCore
 from fluss.client.scanner import LogScannerCore
@@ -11,6 +11,9 @@ from fluss.client.table import TableCore
 from fluss.model.errors import InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.model.predicates import Predicate
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LIMIT_MAX = 2**31 - 1
 
@@ -66,27 +69,49 @@ class TableScanBase:
 
         The server leaves out batches where it can, and the rest is filtered here, so exactly the matching rows come.
         (pyfluss returns whole batches and leaves this second step to its caller.) A second filter narrows the first.
+
+        In a changelog each change is judged by its own row: when an update takes a row out of what matches, its `-U`
+        comes alone, and its `+U` when it brings one in. A whole-table read judges current rows.
         """
         self._core.scan_filter(predicate)  # raises when it does not fit the table
         given = self._options.predicate
         return self._with(predicate=predicate if given is None else given & predicate)
 
     def limit(self, n: int) -> Self:
-        """Read at most the last `n` rows of a bucket, with `create_bucket_batch_scanner`."""
+        """Read at most `n` rows of a bucket, with `create_bucket_batch_scanner`.
+
+        They are the last ones of a log table, and the first ones by key of a primary-key table.
+        """
         if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= LIMIT_MAX:
             raise InvalidRequestError(f"A limit is a number from 1 to {LIMIT_MAX}, not {n!r}.")
         return self._with(limit=n)
 
     def _scanner(self, *, records: bool) -> LogScannerCore:
         options = self._options
-        if options.limit is not None:
-            raise InvalidRequestError(
-                f"A log scanner reads without end and takes no limit ({options.limit} was given); "
-                "use create_bucket_batch_scanner()."
-            )
+        self._check_no_limit("A log scanner reads without end")
         if not records:
             self._core.check_batches("a batch scanner")
         return self._core.log_scanner(options.projection, options.predicate, fixed_schema=options.fixed_schema)
+
+    def _changelog_scanner(self) -> LogScannerCore:
+        options = self._options
+        self._check_no_limit("A scanner of changes reads without end")
+        return self._core.log_scanner(
+            options.projection, options.predicate, fixed_schema=options.fixed_schema, changelog=True
+        )
+
+    def _check_no_limit(self, reason: str) -> None:
+        if self._options.limit is not None:
+            raise InvalidRequestError(
+                f"{reason} and takes no limit ({self._options.limit} was given); use create_bucket_batch_scanner()."
+            )
+
+    async def _read(self) -> tuple[pa.Table, dict[TableBucket, int]]:
+        options = self._options
+        self._check_no_limit("A whole-table read has all rows")
+        if self._core.info.has_primary_key() and not options.fixed_schema:
+            raise InvalidRequestError("Current rows have the table's schema: leave out with_fixed_schema(False).")
+        return await self._core.read(options.projection, options.predicate, fixed_schema=options.fixed_schema)
 
     def _limit_scan(self, bucket: TableBucket) -> LimitScanCore:
         options = self._options

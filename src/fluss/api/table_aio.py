@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fluss.api.append import AppendableTable
 from fluss.api.batch_scanner_aio import BatchScanner
+from fluss.api.changes_aio import Changes
+from fluss.api.extras import to_pandas
+from fluss.api.lookup import TableLookup
 from fluss.api.scan_base import TableScanBase
 from fluss.api.scanner_aio import LogScanner
 from fluss.api.table_base import FlussTableBase
+from fluss.api.upsert import TableUpsert
+from fluss.client.runtime import bridge, run
+from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TableBucket
+from fluss.model.positions import ChangesPosition
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
 
 
 class TableScan(TableScanBase):
@@ -25,9 +38,29 @@ class TableScan(TableScanBase):
         """The older spelling of `create_record_batch_log_scanner`."""
         return await self.create_record_batch_log_scanner()
 
+    async def create_changelog_batch_scanner(self) -> LogScanner:
+        """A scanner that returns Arrow batches with `_change_type`, `_log_offset` and `_commit_timestamp` in front."""
+        return LogScanner(self._changelog_scanner(), records=False)
+
     def create_bucket_batch_scanner(self, bucket: TableBucket) -> BatchScanner:
-        """A reader of the last rows of a bucket; needs `limit(n)`. It asks the server at its first read."""
+        """A reader of some rows of a bucket; needs `limit(n)`. It asks the server at its first read."""
         return BatchScanner(self._limit_scan(bucket))
+
+    async def to_arrow(self) -> pa.Table:
+        """All rows as they are now, as a PyArrow Table: see `to_arrow_with_offsets`."""
+        return (await bridge(self._read()))[0]
+
+    async def to_arrow_with_offsets(self) -> tuple[pa.Table, dict[TableBucket, int]]:
+        """All rows as they are now, and for each bucket the offset that its log, or changelog, goes on from.
+
+        Of a primary-key table these are the current rows, each bucket's as of its offset; of a log table all rows up to
+        the latest. Partitions are those that exist at the call.
+        """
+        return await bridge(self._read())
+
+    async def to_pandas(self) -> pd.DataFrame:
+        """All rows as they are now, as a DataFrame."""
+        return to_pandas(await self.to_arrow())
 
 
 class FlussTable(AppendableTable):
@@ -36,3 +69,21 @@ class FlussTable(AppendableTable):
     def new_scan(self) -> TableScan:
         """Start a scan."""
         return TableScan(self._core)
+
+    def new_lookup(self) -> TableLookup:
+        """Start looking rows up; for tables with a primary key."""
+        return TableLookup(self._core)
+
+    def changes(self, start: str | OffsetSpec | ChangesPosition = "snapshot") -> Changes:
+        """Follow the table's changes: after its current rows ("snapshot"), from "earliest" or "latest", or a position.
+
+        A log table has no current rows: there "snapshot" is "earliest". Partitions that come later are found.
+        """
+        core = self._core.changes()
+        run(core.start(start))
+        return Changes(core)
+
+    def new_upsert(self, columns: list[str] | None = None) -> TableUpsert:
+        """Start upserting; `columns` makes it a partial update of these."""
+        upsert = TableUpsert(self._core)
+        return upsert if columns is None else upsert.partial_update_by_name(columns)

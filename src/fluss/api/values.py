@@ -1,5 +1,6 @@
 """Value classes, the same objects in all three facades. None of them needs pyarrow to be imported."""
 
+from fluss.model.aggregation import AggFunction
 from fluss.model.config import Config
 from fluss.model.descriptor import (
     DatabaseDescriptor,
@@ -32,10 +33,11 @@ from fluss.model.infos import (
     TableInfo,
     TableStats,
 )
+from fluss.model.merge_mode import MergeMode
 from fluss.model.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec
 from fluss.model.partitions import PartitionSpec
 from fluss.model.paths import TableBucket, TablePath
-from fluss.model.positions import Positions
+from fluss.model.positions import ChangesPosition, Positions
 from fluss.model.predicates import ColumnRef, Predicate, col
 from fluss.model.records import ChangeType, RecordBatch, ScanRecord, ScanRecords
 from fluss.model.rows import GenericRow, InternalRow
@@ -48,9 +50,11 @@ ScanBatch = RecordBatch
 __all__ = [
     "EARLIEST_OFFSET",
     "LATEST_OFFSET",
+    "AggFunction",
     "AlreadyExistsError",
     "AuthenticationError",
     "ChangeType",
+    "ChangesPosition",
     "Column",
     "ColumnRef",
     "Config",
@@ -71,6 +75,7 @@ __all__ = [
     "KvFormat",
     "LakeSnapshot",
     "LogFormat",
+    "MergeMode",
     "NotFoundError",
     "OffsetSpec",
     "PartitionInfo",

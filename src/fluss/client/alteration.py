@@ -42,12 +42,16 @@ def alter_request(
     request = pb.AlterTableRequest(ignore_if_not_exists=ignore_if_not_exists)
     set_path(request.table_path, path)
     for column in columns:
-        request.add_columns.add(
+        item = request.add_columns.add(
             column_name=column.name,
             data_type_json=json.dumps(type_to_json(column.data_type)).encode(),
             comment=column.comment,
             column_position_type=POSITION_LAST,
         )
+        if column.agg_function is not None:
+            item.agg_function_type = column.agg_function.type
+            for name, parameter in column.agg_function.parameters.items():
+                item.agg_function_params.add(key=name, value=parameter)
     for key, value in (set_properties or {}).items():
         request.config_changes.add(config_key=key, config_value=_text(key, value), op_type=SET)
     for key in reset_properties or ():

@@ -1,283 +1,65 @@
-"""Appending to a log table: rows and Arrow batches gather in chunks, the sender takes them from there."""
+"""Appending to a log table."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fluss.client import runtime
-from fluss.client.chunk import Chunk, Encoder, pieces
-from fluss.client.handles import Outcome, RowsOutcome, WriteHandle
-from fluss.client.partition_routing import router, writable_schema
-from fluss.formats.cast import ArrowCaster
-from fluss.formats.row_builder import RowBuilder
-from fluss.model.errors import FlussError, TimeoutError
+from fluss.client.chunk import Chunk
+from fluss.client.encoder import BatchLimits, Encoder
+from fluss.client.partition_routing import Route, Router, router, writable_schema
+from fluss.client.write_request import PRODUCE_LOG
+from fluss.client.writer import WriterCore
+from fluss.formats import arrow_payload, row_log, statistics
+from fluss.formats.arrow_payload import Codec
+from fluss.formats.log_batch import encode_header
+from fluss.model.descriptor import LogFormat
 from fluss.model.infos import TableInfo
-from fluss.model.paths import TablePath
+from fluss.model.table_options import LOG_FORMAT
 
 if TYPE_CHECKING:
     from fluss.client.core import ClientCore
 
-__all__ = ["AppendWriterCore", "WriteHandle"]
 
-# A chunk that is split over partitions or buckets holds a batch for each of them, up to this many.
-CHUNK_BATCHES_MAX = 8
-# Bytes are counted against the buffer in steps, so that a row costs no lock.
-RESERVE_STEP_BYTES = 64 << 10
-REQUEST_OVERHEAD_BYTES = 1024
-_BUILDERS_KEPT_MAX = 4
-# Failures that nobody awaited, until a write or a flush raises the first.
-FAILURES_KEPT_MAX = 100
-# A flush sends at once unless this many chunks are under way already.
-FLUSH_OUTSTANDING_MAX = 5
+class AppendWriterCore(WriterCore):
+    """Takes rows and Arrow batches of a log table."""
 
-
-class AppendWriterCore:
-    """Write methods are for user threads, any number of them; coroutines are for the I/O loop."""
+    append = WriterCore.take_row
 
     def __init__(self, client: ClientCore, info: TableInfo) -> None:
-        config, sender = client.config, client.sender
-        self._client = client  # a writer keeps its connection open
-        self._sender = sender
-        self._info = info
-        self._pid = runtime.process_id
-        self._memory = sender.memory
-        self._wait_timeout_s: float = config.writer_buffer_wait_timeout_ms / 1000
-        self._linger_s: float = config.writer_batch_timeout_ms / 1000
-        self._delivery_s: float = config.writer_delivery_timeout_ms / 1000
-        request_max = max(1, config.writer_request_max_size - REQUEST_OVERHEAD_BYTES)
-        batch_size: int = min(config.writer_batch_size, request_max)
-        self.encoder = Encoder(info, batch_size, request_max)
-        self.route = router(info, config)
-        spread = info.num_buckets if info.get_bucket_keys() or config.writer_bucket_no_key_assigner != "sticky" else 1
-        if info.is_partitioned():
-            spread = CHUNK_BATCHES_MAX
-        share = max(1, config.writer_buffer_memory_size // 4)
-        self._chunk_size_bytes = min(batch_size * min(spread, CHUNK_BATCHES_MAX), max(batch_size, share))
-        self._schema = writable_schema(info)
-        self._caster = ArrowCaster(self._schema)
-        self._lock = threading.Lock()
-        self._open: Chunk | None = None
-        self._builders: list[RowBuilder] = []
-        self._outstanding: set[Chunk] = set()
-        self._close_below = 0
-        """Somebody waits for the open chunk: close it when fewer chunks than this are outstanding."""
-        self._partitioned = info.is_partitioned()
-        """Rows of one chunk may fare differently, so each write has a handle of its own."""
-        self._failures: list[FlussError] = []
-        self.preparing: deque[Chunk] = deque()
-        """Closed chunks in order, until the sender has put their batches into the buckets' queues."""
-        sender.register(self)
+        encoder = LogEncoder(info, BatchLimits.of(client.config), router(info, client.config))
+        super().__init__(client, info, encoder, writable_schema(info))
 
-    @property
-    def table_path(self) -> TablePath:
-        return self._info.table_path
 
-    @property
-    def info(self) -> TableInfo:
-        return self._info
+class LogEncoder(Encoder):
+    """Batches of log tables."""
 
-    @property
-    def arrow_schema(self) -> pa.Schema:
-        """What Arrow data is brought to."""
-        return self._caster.target
+    __slots__ = ("_codec", "_log_format", "_statistics_columns", "_types")
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the next write would wait for room in the buffer."""
-        return self._memory.full
+    def __init__(self, info: TableInfo, limits: BatchLimits, route: Router) -> None:
+        super().__init__(info, limits, route, PRODUCE_LOG)
+        self._codec = Codec.of(info.properties)
+        self._log_format = info.properties.get(LOG_FORMAT, LogFormat.ARROW).upper()
+        columns = [(column.name, column.data_type) for column in info.schema.columns]
+        self._types = [data_type for _, data_type in columns]
+        self._statistics_columns = statistics.columns_of(info.properties, columns)
 
-    @property
-    def pending_rows(self) -> int:
-        """Rows taken and not acknowledged yet."""
-        with self._lock:
-            chunks = [self._open] if self._open is not None else []
-            return sum(chunk.row_count for chunk in (*chunks, *self._outstanding))
+    def _routes(self, chunk: Chunk) -> Iterable[Route]:
+        routes, chunk.partitions = self._route(chunk.take_rows())
+        return routes
 
-    # ---- user threads ----
-
-    def append(self, row: Mapping[str, Any] | Sequence[Any]) -> WriteHandle:
-        """Take one row; waits while the buffer is full."""
-        # A million of these a second: every attribute counts.
-        if self._failures or self._memory.full or self._pid != runtime.process_id:
-            self._admit()
-        with self._lock:
-            chunk = self._open
-            if chunk is None or chunk.add_row is None:
-                chunk = self._open_rows()
-            size_bytes = chunk.size_bytes = chunk.size_bytes + chunk.add_row(row)  # type: ignore[arg-type, misc]
-            if size_bytes >= chunk.reserved_bytes:
-                self._grow(chunk)
-            return WriteHandle(chunk.outcome_of(1)) if self._partitioned else chunk.handle
-
-    def write_batch(self, batch: pa.RecordBatch) -> WriteHandle:
-        """Take an Arrow batch of any layout that fits the table; waits while the buffer is full."""
-        return self._write([self._caster.cast(batch)])
-
-    def write_table(self, table: pa.Table) -> WriteHandle:
-        """Take an Arrow table. A column that does not fit is refused before any row is taken."""
-        return self._write(list(self._caster.cast_all(table)))
-
-    def _write(self, batches: list[pa.RecordBatch]) -> WriteHandle:
-        taken: list[Outcome | RowsOutcome] = []
-        row_count = 0
-        for batch in batches:
-            for piece in pieces(batch, self._chunk_size_bytes):
-                try:
-                    self._admit()
-                except TimeoutError as error:
-                    if row_count:
-                        raise TimeoutError(f"{error.message} {row_count} rows before it were.") from None
-                    raise
-                outcome = self._take(piece)
-                row_count += piece.num_rows
-                if not taken or taken[-1] is not outcome:
-                    taken.append(outcome)
-        return WriteHandle(*taken)
-
-    def _take(self, piece: pa.RecordBatch) -> Outcome | RowsOutcome:
-        size_bytes = piece.nbytes
-        with self._lock:
-            chunk = self._open
-            if chunk is None or chunk.add_row is not None or chunk.size_bytes + size_bytes > self._chunk_size_bytes:
-                chunk = self._open_chunk(None)
-            chunk.add_batch(piece)
-            outcome = chunk.outcome_of(piece.num_rows) if self._partitioned else chunk.outcome
-            self._grow(chunk)
-        return outcome
-
-    def _admit(self) -> None:
-        """Before a write: raise what failed unseen, and wait for room."""
-        runtime.check_process(self._pid, "writer")
-        self._raise_failure()
-        if self._memory.full:
-            self._sender.relieve()
-            self._memory.wait_for_room(self._wait_timeout_s)
-        if self._sender.closed:
-            raise self._closed()
-
-    def _closed(self) -> FlussError:
-        return FlussError(f"The writer of table {self.table_path} was closed with its connection.")
-
-    def _raise_failure(self) -> None:
-        failures, self._failures = self._failures, []
-        if failures:
-            raise failures[0]
-
-    # ---- with the lock held ----
-
-    def _open_rows(self) -> Chunk:
-        if self._sender.closed:
-            raise self._closed()
-        return self._open_chunk(self._builders.pop() if self._builders else RowBuilder(self._schema))
-
-    def _open_chunk(self, builder: RowBuilder | None) -> Chunk:
-        self._close_open()
-        chunk = self._open = Chunk(self, self._delivery_s, builder)
-        runtime.call_soon(self._linger, chunk)
-        return chunk
-
-    def _grow(self, chunk: Chunk) -> None:
-        full = chunk.size_bytes >= self._chunk_size_bytes
-        wanted = chunk.size_bytes if full else min(chunk.size_bytes + RESERVE_STEP_BYTES, self._chunk_size_bytes)
-        self._memory.add(wanted - chunk.reserved_bytes)
-        chunk.reserved_bytes = wanted
-        if full:
-            self._close_open()
-
-    def _close_open(self) -> None:
-        chunk, self._open = self._open, None
-        self._close_below = 0
-        if chunk is None:
-            return
-        if chunk.row_count == 0:
-            chunk.outcome.done = True  # opened by a row that was refused
-            return
-        self._outstanding.add(chunk)
-        self.preparing.append(chunk)
-        self._sender.submit(self)
-
-    def _close_when(self, fewer_than: int) -> None:
-        """Close now, or when fewer chunks than this are outstanding.
-
-        Rows that come while others travel gather, so that many small writes with a wait become few batches.
-        """
-        if len(self._outstanding) < fewer_than:
-            self._close_open()
+    def _batch(self, rows: pa.RecordBatch) -> tuple[bytearray, memoryview]:
+        if self._log_format == LogFormat.ARROW:
+            payload = memoryview(arrow_payload.encode(rows, self._codec)).cast("B")
         else:
-            self._close_below = max(self._close_below, fewer_than)
-
-    # ---- any thread ----
-
-    def close_open(self) -> None:
-        """Let the sender have the rows gathered so far."""
-        with self._lock:
-            self._close_open()
-
-    def give_back(self, builder: RowBuilder) -> None:
-        """An empty builder for the next chunk."""
-        if len(self._builders) < _BUILDERS_KEPT_MAX:
-            self._builders.append(builder)
-
-    # ---- I/O loop ----
-
-    def _linger(self, chunk: Chunk) -> None:
-        if self._open is chunk:
-            asyncio.get_running_loop().call_later(self._linger_s, self._linger_over, chunk)
-
-    def _linger_over(self, chunk: Chunk) -> None:
-        with self._lock:
-            if self._open is chunk:
-                self._close_open()
-
-    def expedite(self, chunk: Chunk) -> None:
-        """Somebody waits for a chunk: close it as soon as nothing else is under way."""
-        with self._lock:
-            if self._open is chunk:
-                self._close_when(1)
-
-    def seen(self, error: FlussError) -> None:
-        """A failure was raised by a handle; the writer need not report it."""
-        self._failures = [other for other in self._failures if other is not error]
-
-    def finished(self, chunk: Chunk, error: FlussError | None) -> None:
-        """The sender is done with a chunk."""
-        with self._lock:
-            self._outstanding.discard(chunk)
-            if len(self._outstanding) < self._close_below:
-                self._close_open()
-        chunk.error = error
-        if error is None:
-            chunk.partitions = None
-        elif not chunk.outcome.awaited:
-            failures = list(chunk.failures.values()) or [error]
-            self._failures = [*self._failures, *failures][:FAILURES_KEPT_MAX]
-        chunk.outcome.set(error)
-
-    async def flush(self) -> None:
-        """Wait until all rows taken before are stored; raises the first failure that nobody awaited."""
-        runtime.check_process(self._pid, "writer")
-        await self.settle()
-        self._raise_failure()
-
-    async def settle(self) -> None:
-        """Wait until all rows taken before are stored or have failed."""
-        with self._lock:
-            self._close_when(FLUSH_OUTSTANDING_MAX)
-            chunks = list(self._outstanding)
-            if self._open is not None and self._open.row_count:
-                chunks.append(self._open)
-        for chunk in chunks:
-            await chunk.outcome.settled()
-
-    async def drain(self) -> None:
-        """Wait until the buffer has room."""
-        runtime.check_process(self._pid, "writer")
-        if self._memory.full:
-            self._sender.relieve()
-            await self._memory.room()
+            payload = memoryview(row_log.encode(rows, self._info.schema, self._log_format))
+        wanted = self._statistics_columns
+        header = encode_header(
+            payload,
+            schema_id=self._info.schema_id,
+            record_count=rows.num_rows,
+            statistics=statistics.encode(rows, self._types, wanted) if wanted else b"",
+        )
+        return header, payload

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 import pyarrow as pa
 
 from fluss.client.admin import AdminCore
+from fluss.client.changelog import changelog_schema, with_changes
 from fluss.client.cursor import Cursor
 from fluss.client.fetched import FetchedBatch
 from fluss.client.filtering import ScanFilter
@@ -77,16 +78,20 @@ class BatchReader:
         scan_filter: ScanFilter | None = None,
         *,
         fixed_schema: bool = True,
+        changelog: bool = False,
     ) -> None:
+        """With `changelog`, batches have what happened to each row in front of its columns."""
         self._admin = admin
         self._info = info
         self._filter = scan_filter
+        self._changelog = changelog
         self.is_arrow = log_format(info) == LogFormat.ARROW
         # A projection names columns of this schema, so it fixes the schema.
         self.fixed_schema = fixed_schema or projection is not None
         full = arrow_schema(info.schema)
         self._wanted = list(range(len(full))) if projection is None else list(projection)
-        self.schema: pa.Schema = pa.schema([full.field(index) for index in self._wanted])
+        self._rows_schema = pa.schema([full.field(index) for index in self._wanted])
+        self.schema: pa.Schema = changelog_schema(self._rows_schema) if changelog else self._rows_schema
         fields = sorted({*self._wanted, *(scan_filter.columns if scan_filter else ())})
         # The server does not renew checksums when it leaves columns out, so a full read is read in full.
         self.pushed_fields: list[int] | None = None if len(fields) == len(full) or not self.is_arrow else fields
@@ -122,7 +127,8 @@ class BatchReader:
         filtered = {index: places.get(ids[index]) for index in (self._filter.columns if self._filter else ())}
         if not self.fixed_schema:
             return _Plan(written, on_wire, on_wire, tuple(range(len(on_wire))), filtered)
-        return _Plan(written, on_wire, self.schema, tuple(places.get(ids[index]) for index in self._wanted), filtered)
+        sources = tuple(places.get(ids[index]) for index in self._wanted)
+        return _Plan(written, on_wire, self._rows_schema, sources, filtered)
 
     def decode(self, parts: Sequence[Part]) -> list[tuple[Part, FetchedBatch | FlussError | None]]:
         """Each part's rows from its cursor's offset on, None for none, or what is wrong with it."""
@@ -159,9 +165,12 @@ class BatchReader:
             header.commit_timestamp_ms,
             change_types,
         ).slice(skipped, count)
-        if self._filter is None:
-            return fetched
-        return fetched.filter(_mask(self._filter, plan, on_wire.slice(skipped, count), self._info.schema))
+        if self._filter is not None:
+            kept = fetched.filter(_mask(self._filter, plan, on_wire.slice(skipped, count), self._info.schema))
+            if kept is None:
+                return None
+            fetched = kept
+        return with_changes(fetched) if self._changelog else fetched
 
     def _rows(self, part: Part, plan: _Plan) -> tuple[bytes | None, pa.RecordBatch]:
         if self.is_arrow:

@@ -15,7 +15,6 @@ from itertools import takewhile
 
 from fluss.client.chunk import WireBatch
 from fluss.client.retry import pause_s
-from fluss.formats.log_batch import set_writer
 from fluss.model.infos import TableInfo
 
 _SEQUENCE_MAX = 2**31 - 1
@@ -101,9 +100,8 @@ class BucketQueue:
         if batch.sequence == NOT_NUMBERED and writer_id is not None:
             if self.writer_id is None:
                 self.writer_id, self._next_sequence = writer_id, 0
-            batch.writer_id, batch.sequence = self.writer_id, self._next_sequence
+            batch.number(self.writer_id, self._next_sequence)
             self._next_sequence = 0 if self._next_sequence == _SEQUENCE_MAX else self._next_sequence + 1
-            set_writer(batch.header, batch.writer_id, batch.sequence, batch.payload)
         self.in_flight.append(batch)
         return batch
 

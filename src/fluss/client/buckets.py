@@ -22,7 +22,7 @@ def bucket_splitter(info: TableInfo, config: Config) -> BucketSplit:
     """How a writer of a table chooses buckets."""
     if info.num_buckets == 1:
         return lambda rows: [(0, rows)]
-    keys = info.get_bucket_keys()
+    keys = info.get_bucket_keys() or info.physical_primary_keys
     if keys:
         columns = {column.name: column for column in info.schema.columns}
         lake_format = info.properties.get(DATALAKE_FORMAT)

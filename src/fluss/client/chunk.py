@@ -1,4 +1,4 @@
-"""Rows on their way from a writer to the wire: a chunk is closed as one, then cut into wire batches by bucket."""
+"""Rows on their way from a writer to the wire: a chunk is closed as one, then becomes wire batches of its buckets."""
 
 from __future__ import annotations
 
@@ -8,22 +8,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fluss.client.handles import Outcome, RowsOutcome, WriteHandle
-from fluss.formats import arrow_payload, row_log, statistics
-from fluss.formats.arrow_payload import Codec
-from fluss.formats.log_batch import encode_header
+from fluss.client.write_request import PRODUCE_LOG, WriteRequest
 from fluss.formats.row_builder import RowBuilder
-from fluss.model.descriptor import LogFormat
-from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
-from fluss.model.infos import TableInfo
-from fluss.model.table_options import LOG_FORMAT
+from fluss.model.errors import FlussError
 
 if TYPE_CHECKING:
-    from fluss.client.append import AppendWriterCore
-    from fluss.client.partition_routing import Router, RowPartitions
+    from fluss.client.partition_routing import RowPartitions
+    from fluss.client.writer import WriterCore
 
 
 class WireBatch:
-    """One encoded log batch of one bucket, with its place in the writer's sequence once it was sent."""
+    """One encoded batch of one bucket, with its place in the writer's sequence once it was sent."""
 
     __slots__ = (
         "attempts",
@@ -33,6 +28,7 @@ class WireBatch:
         "in_doubt",
         "partition",
         "payload",
+        "request",
         "row_count",
         "sequence",
         "size_bytes",
@@ -47,8 +43,10 @@ class WireBatch:
         payload: memoryview,
         row_count: int,
         partition: str | None = None,
+        request: WriteRequest = PRODUCE_LOG,
     ) -> None:
         self.chunk = chunk
+        self.request = request
         self.partition = partition
         self.bucket = bucket
         self.header = header
@@ -61,6 +59,11 @@ class WireBatch:
         self.in_doubt = False
         """An attempt ended without a clear answer: the server may have stored the batch."""
 
+    def number(self, writer_id: int, sequence: int) -> None:
+        """Give the batch its place among those of a writer."""
+        self.writer_id, self.sequence = writer_id, sequence
+        self.request.set_writer(self.header, writer_id, sequence, self.payload)
+
 
 class Chunk:
     """Rows of one writer that were closed together and share an outcome."""
@@ -71,6 +74,7 @@ class Chunk:
         "add_row",
         "batches",
         "deadline",
+        "deletes",
         "error",
         "failures",
         "handle",
@@ -85,8 +89,12 @@ class Chunk:
         "writer",
     )
 
-    def __init__(self, writer: AppendWriterCore, delivery_timeout_s: float, builder: RowBuilder | None = None) -> None:
+    def __init__(
+        self, writer: WriterCore, delivery_timeout_s: float, builder: RowBuilder | None = None, *, deletes: bool = False
+    ) -> None:
         self.writer = writer
+        self.deletes = deletes
+        """The Arrow batches are keys of rows to delete."""
         self._builder = builder
         self.add_row = None if builder is None else builder.append
         """Takes a row and returns its size; None when the chunk gathers Arrow batches."""
@@ -150,77 +158,3 @@ class Chunk:
             return batch
         records, self.records = self.records, []
         return records[0] if len(records) == 1 else pa.concat_batches(records)
-
-
-class Encoder:
-    """Cuts a table's chunks into wire batches. Has no state of its own, so that workers can share it."""
-
-    __slots__ = (
-        "_batch_size_bytes",
-        "_codec",
-        "_info",
-        "_log_format",
-        "_request_size_bytes_max",
-        "_statistics_columns",
-        "_types",
-    )
-
-    def __init__(self, info: TableInfo, batch_size_bytes: int, request_size_bytes_max: int) -> None:
-        self._info = info
-        self._codec = Codec.of(info.properties)
-        self._log_format = info.properties.get(LOG_FORMAT, LogFormat.ARROW).upper()
-        columns = [(column.name, column.data_type) for column in info.schema.columns]
-        self._types = [data_type for _, data_type in columns]
-        self._statistics_columns = statistics.columns_of(info.properties, columns)
-        self._batch_size_bytes = batch_size_bytes
-        self._request_size_bytes_max = request_size_bytes_max
-
-    def prepare(self, chunk: Chunk, route: Router) -> None:
-        """Fill the chunk's wire batches, or its error. Never raises: the chunk would wait for ever."""
-        try:
-            routes, chunk.partitions = route(chunk.take_rows())
-            for partition, bucket, rows in routes:
-                for piece in pieces(rows, self._batch_size_bytes):
-                    self._encode(chunk, partition, bucket, piece)
-        except FlussError as error:
-            chunk.error = error
-        except Exception as error:
-            chunk.error = FlussError(f"Rows for table {self._info.table_path} could not be encoded: {error!r}")
-            chunk.error.__cause__ = error
-        if chunk.error is not None:
-            chunk.batches.clear()
-
-    def _encode(self, chunk: Chunk, partition: str | None, bucket: int, rows: pa.RecordBatch) -> None:
-        if self._log_format == LogFormat.ARROW:
-            payload = memoryview(arrow_payload.encode(rows, self._codec)).cast("B")
-        else:
-            payload = memoryview(row_log.encode(rows, self._info.schema, self._log_format))
-        wanted = self._statistics_columns
-        header = encode_header(
-            payload,
-            schema_id=self._info.schema_id,
-            record_count=rows.num_rows,
-            statistics=statistics.encode(rows, self._types, wanted) if wanted else b"",
-        )
-        batch = WireBatch(chunk, bucket, header, payload, rows.num_rows, partition)
-        if batch.size_bytes <= self._request_size_bytes_max:
-            chunk.batches.append(batch)
-            return
-        if rows.num_rows == 1:
-            raise InvalidRequestError(
-                f"One row for table {self._info.table_path} takes {batch.size_bytes} bytes on the wire; the limit "
-                f"writer.request-max-size leaves {self._request_size_bytes_max}.",
-                ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
-            )
-        half = rows.num_rows // 2
-        self._encode(chunk, partition, bucket, rows.slice(0, half))
-        self._encode(chunk, partition, bucket, rows.slice(half))
-
-
-def pieces(rows: pa.RecordBatch, size_bytes: int) -> list[pa.RecordBatch]:
-    """Slices of about `size_bytes` each."""
-    count = min(max(1, -(-rows.nbytes // size_bytes)), rows.num_rows)
-    if count <= 1:
-        return [rows] if rows.num_rows else []
-    step = -(-rows.num_rows // count)
-    return [rows.slice(start, step) for start in range(0, rows.num_rows, step)]

@@ -11,6 +11,7 @@ from fluss.client import runtime
 from fluss.client.address import parse_bootstrap
 from fluss.client.admin import AdminCore
 from fluss.client.embedded import EMBEDDED_HOST, embedded_server
+from fluss.client.lookup import Lookups
 from fluss.client.metadata import Metadata
 from fluss.client.pool import ConnectionPool
 from fluss.client.retry import Backoff
@@ -39,6 +40,7 @@ class ClientCore:
         bootstrap = [] if embedded is not None else parse_bootstrap(config.bootstrap_servers)
         self.metadata = Metadata(self.pool, bootstrap, self.request_timeout_s, embedded)
         self.sender = Sender(self.config, self.metadata)
+        self.lookups = Lookups(self.metadata, self.request_timeout_s)
         self.admin = AdminCore(self)
 
     @classmethod
@@ -113,6 +115,7 @@ class ClientCore:
             pass
         finally:
             self.sender.close()
+            self.lookups.close()
             self.pool.close()
 
     def close_soon(self) -> None:

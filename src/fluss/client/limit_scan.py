@@ -1,4 +1,4 @@
-"""The last rows of one bucket, in one request."""
+"""Some rows of one bucket, in one request: the last of a log, the first by key of a primary-key table."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from fluss.client.answers import STALE_METADATA_CODES, server_error
 from fluss.client.batch_reader import BatchReader, Part
 from fluss.client.cursor import Cursor
 from fluss.client.fetched import FetchedBatch
+from fluss.client.lookup_values import ValueReader
 from fluss.client.retry import Backoff
 from fluss.formats.log_batch import walk
+from fluss.formats.values import decode_value_batch
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, TimeoutError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TableBucket
@@ -33,6 +35,7 @@ class LimitScanCore:
         self._client = client
         self._info = info
         self._limit = limit
+        self._projection = projection
         self._reader = BatchReader(client.admin, info, projection)
         self._pid = runtime.process_id
         self._spent = False
@@ -49,7 +52,10 @@ class LimitScanCore:
         if self._spent:
             return None
         self._spent = True
-        batches = await self._decoded(memoryview(await self._ask()))
+        records = await self._ask()
+        if self._info.has_primary_key():
+            return await self._current(records)
+        batches = await self._decoded(memoryview(records))
         if not batches:
             return FetchedBatch(_empty(self.arrow_schema), self.bucket, 0, -1, 0, None)
         table = pa.Table.from_batches([fetched.batch for fetched in batches]).combine_chunks()
@@ -58,6 +64,13 @@ class LimitScanCore:
         whole = FetchedBatch(batch, self.bucket, first.base_offset, last.last_offset, last.timestamp_ms, None)
         surplus = max(0, whole.row_count - self._limit)
         return whole.slice(surplus, whole.row_count - surplus)
+
+    async def _current(self, records: bytes) -> FetchedBatch:
+        """Rows as they are now: they have no place in the log."""
+        values = decode_value_batch(records) if records else []
+        rows = await ValueReader(self._client.admin, self._info).decode(values[: self._limit])
+        rows = rows if self._projection is None else rows.select(list(self._projection))
+        return FetchedBatch(rows, self.bucket, 0, -1, 0, None)
 
     async def _decoded(self, records: memoryview) -> list[FetchedBatch]:
         cursor = Cursor(self.bucket, 0)

@@ -70,6 +70,10 @@ class RemoteFiles:
             raise _unreadable(uri, f"it ends at byte {position + len(data)}, {position + size_bytes} were announced")
         return data
 
+    async def size_bytes(self, file: pa.NativeFile, uri: str) -> int:
+        """The size of an open file."""
+        return await self._in_thread(uri, file.size)
+
     def close(self) -> None:
         """Let the threads end."""
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -39,11 +39,14 @@ class LogScannerCore:
         scan_filter: ScanFilter | None = None,
         *,
         fixed_schema: bool = True,
+        changelog: bool = False,
     ) -> None:
         self._client = client
         self._info = info
         self._pid = runtime.process_id
-        self._reader = BatchReader(client.admin, info, projection, scan_filter, fixed_schema=fixed_schema)
+        self._reader = BatchReader(
+            client.admin, info, projection, scan_filter, fixed_schema=fixed_schema, changelog=changelog
+        )
         self._fetcher = Fetcher(client, info, self._reader, scan_filter)
         self._remote_log = RemoteLog(client)
         self._reading = Reading(
@@ -128,15 +131,20 @@ class LogScannerCore:
 
     async def read_to_latest(self) -> list[FetchedBatch]:
         """All rows from the subscribed offsets to the latest, bucket by bucket; does not move the position of polls."""
+        return (await self.read_to_latest_with_offsets())[0]
+
+    async def read_to_latest_with_offsets(self) -> tuple[list[FetchedBatch], dict[TableBucket, int]]:
+        """The rows that `read_to_latest` reads, and where each bucket's next row will be."""
         reading = await self._bounded()
-        by_bucket: dict[TableBucket, list[FetchedBatch]] = {cursor.bucket: [] for cursor in reading.cursors.values()}
+        stops = {cursor.bucket: cursor.stop_offset or 0 for cursor in reading.cursors.values()}
+        by_bucket: dict[TableBucket, list[FetchedBatch]] = {bucket: [] for bucket in stops}
         try:
             while batches := await self._next(reading):
                 for fetched in batches:
                     by_bucket[fetched.bucket].append(fetched)
         finally:
             reading.close()
-        return [fetched for batches in by_bucket.values() for fetched in batches]
+        return [fetched for batches in by_bucket.values() for fetched in batches], stops
 
     def batches_to_latest(self) -> Iterator[pa.RecordBatch]:
         """The rows that `read_to_latest` reads, one batch after the other as they come; blocks its caller."""
@@ -159,7 +167,10 @@ class LogScannerCore:
         self._check_subscribed()
         subscribed = list(self._reading.cursors.values())
         latest = await self._latest([cursor.key for cursor in subscribed])
-        cursors = [Cursor(cursor.bucket, cursor.start_offset, latest[cursor.key]) for cursor in subscribed]
+        return self.between([Cursor(cursor.bucket, cursor.start_offset, latest[cursor.key]) for cursor in subscribed])
+
+    def between(self, cursors: Iterable[Cursor]) -> BoundedReading:
+        """A reading of its own, from start to stop offsets; does not touch the position of polls."""
         return BoundedReading(self._client, self.table_path, self._fetcher, self._remote_log, cursors, min_bytes=1)
 
     async def _next(self, reading: BoundedReading) -> list[FetchedBatch]:

@@ -9,14 +9,20 @@ import pyarrow as pa
 
 from fluss.client.append import AppendWriterCore
 from fluss.client.batch_reader import log_format
+from fluss.client.changes import ChangesCore
 from fluss.client.filtering import ScanFilter
 from fluss.client.limit_scan import LimitScanCore
+from fluss.client.lookuper import LookuperCore, PrefixLookuperCore
 from fluss.client.offsets import check_buckets
 from fluss.client.scanner import LogScannerCore
+from fluss.client.table_read import TableRead, read_log_table
+from fluss.client.upsert import UpsertWriterCore
+from fluss.client.upsert_columns import UpsertColumns
 from fluss.model.arrow_types import arrow_schema
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.infos import TableInfo
+from fluss.model.merge_mode import MergeMode
 from fluss.model.paths import TableBucket
 from fluss.model.predicates import Predicate
 
@@ -41,28 +47,80 @@ class TableCore:
             )
         return AppendWriterCore(self._client, self.info)
 
+    def upsert_writer(
+        self, columns: UpsertColumns | None = None, merge_mode: MergeMode = MergeMode.DEFAULT
+    ) -> UpsertWriterCore:
+        """A writer of rows by key; all writers of a client share its sender."""
+        self._client.check_usable()
+        self.check_upserts()
+        return UpsertWriterCore(self._client, self.info, columns, merge_mode)
+
+    def check_upserts(self) -> None:
+        """Raise unless rows are upserted."""
+        if not self.info.has_primary_key():
+            raise InvalidRequestError(
+                f"Table {self.info.table_path} has no primary key: its rows are appended, not upserted."
+            )
+
+    def lookuper(self, *, insert_if_not_exists: bool = False) -> LookuperCore:
+        """Looks rows up by primary key; all lookups of a client share its requests."""
+        self._client.check_usable()
+        return LookuperCore(self._client, self.info, insert_if_not_exists=insert_if_not_exists)
+
+    def prefix_lookuper(self, columns: Sequence[str]) -> PrefixLookuperCore:
+        """Looks rows up by their partition columns and bucket key."""
+        self._client.check_usable()
+        return PrefixLookuperCore(self._client, self.info, columns)
+
     def log_scanner(
         self,
         projection: Sequence[int] | None = None,
         predicate: Predicate | None = None,
         *,
         fixed_schema: bool = True,
+        changelog: bool = False,
     ) -> LogScannerCore:
-        """A reader of the table's log; `projection` has column indexes in the order wanted."""
+        """A reader of the table's log; `projection` has column indexes in the order wanted.
+
+        With `changelog`, what happened to each row comes in front of its columns.
+        """
         self._client.check_usable()
         self._check_projection(projection)
         scan_filter = None if predicate is None else self.scan_filter(predicate)
-        return LogScannerCore(self._client, self.info, projection, scan_filter, fixed_schema=fixed_schema)
+        return LogScannerCore(
+            self._client, self.info, projection, scan_filter, fixed_schema=fixed_schema, changelog=changelog
+        )
 
-    def limit_scan(self, bucket: TableBucket, limit: int, projection: Sequence[int] | None = None) -> LimitScanCore:
-        """A reader of a bucket's last rows."""
+    async def read(
+        self,
+        projection: Sequence[int] | None = None,
+        predicate: Predicate | None = None,
+        *,
+        fixed_schema: bool = True,
+    ) -> tuple[pa.Table, dict[TableBucket, int]]:
+        """All rows as they are now, and the offset that each bucket's log goes on from."""
         self._client.check_usable()
         self._check_projection(projection)
-        if self.info.has_primary_key():
-            raise InvalidRequestError(
-                f"Table {self.info.table_path} has a primary key; limit scans of such tables are not supported yet."
-            )
-        self.check_batches("a limit scan")
+        if not self.info.has_primary_key():
+            scanner = self.log_scanner(projection, predicate, fixed_schema=fixed_schema)
+            try:
+                return await read_log_table(self._client, scanner)
+            finally:
+                scanner.close()
+        scan_filter = None if predicate is None else self.scan_filter(predicate)
+        return await TableRead(self._client, self.info, projection, scan_filter).run()
+
+    def changes(self) -> ChangesCore:
+        """A reader of changes, to be started."""
+        self._client.check_usable()
+        return ChangesCore(self._client, self.info)
+
+    def limit_scan(self, bucket: TableBucket, limit: int, projection: Sequence[int] | None = None) -> LimitScanCore:
+        """A reader of a bucket's last rows, or of its first ones by key in a primary-key table."""
+        self._client.check_usable()
+        self._check_projection(projection)
+        if not self.info.has_primary_key():
+            self.check_batches("a limit scan")
         if bucket.table_id != self.info.table_id:
             raise InvalidRequestError(
                 f"The bucket is of the table with id {bucket.table_id}, but {self.info.table_path} has id "

@@ -9,6 +9,7 @@ Columns are processed one at a time: a size pass, a prefix sum, a write pass.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time
@@ -363,6 +364,64 @@ def _add32(left: cython.uint, right: cython.uint) -> cython.uint:
         return left + right
     else:
         return (left + right) & 0xFFFFFFFF
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _add64(left: cython.ulonglong, right: cython.ulonglong) -> cython.ulonglong:
+    if cython.compiled:
+        return left + right
+    else:
+        return (left + right) & 0xFFFFFFFFFFFFFFFF
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _mul64(left: cython.ulonglong, right: cython.ulonglong) -> cython.ulonglong:
+    if cython.compiled:
+        return left * right
+    else:
+        return (left * right) & 0xFFFFFFFFFFFFFFFF
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _wrapped(pattern: cython.ulonglong, bits: cython.int) -> cython.longlong:
+    """The number that the lowest 8, 16, 32 or 64 bits of a pattern mean."""
+    if cython.compiled:
+        if bits == 8:
+            return cython.cast(cython.schar, cython.cast(cython.uchar, pattern))
+        if bits == 16:
+            return cython.cast(cython.short, cython.cast(cython.ushort, pattern))
+        return _signed(pattern, bits)
+    else:
+        return _signed(pattern & ((1 << bits) - 1), bits)
+
+
+@cython.cfunc
+@cython.inline
+def _as_double(base: cython.p_uchar) -> cython.p_double:
+    if cython.compiled:
+        return cython.cast(cython.p_double, base)
+    else:
+        return base[: len(base) // 8 * 8].cast("d")
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _to_single(number: cython.double) -> cython.double:
+    """The nearest number of 32 bits."""
+    if cython.compiled:
+        return cython.cast(cython.float, number)
+    else:
+        try:
+            return struct.unpack("<f", struct.pack("<f", number))[0]
+        except OverflowError:
+            return math.copysign(math.inf, number)
 
 
 # --- Rows of Python values into columns -----------------------------------------------------------------------------
@@ -1983,6 +2042,61 @@ def decode_columns(
     return columns
 
 
+def decode_value(value: bytes, columns: Sequence[Any], row: dict[str, Any]) -> dict[str, Any]:
+    """Fill `row` from a stored value: a schema id and a compacted row without nested columns.
+
+    A column is its name (None to leave it out), spec, whether it may be null, and what makes a Python value of the
+    physical one (None where it is one already).
+    """
+    i: cython.Py_ssize_t
+    rows: _Rows = _rows_behind_each_other(
+        value, struct.pack("<2i", 2, len(value)), 1, _COMPACTED, (len(columns) + 7) // 8, 0
+    )
+    for i in range(len(columns)):
+        name, spec, nullable, convert = columns[i]
+        if rows.is_null(0, i):
+            if not nullable:
+                raise CorruptDataError(f"rows: column {name!r} is NOT NULL and null")
+            continue
+        field = _take_value(rows, value, spec)
+        if name is not None:
+            row[name] = field if convert is None else convert(field)
+    if rows.cursor[0] != rows.ends[0]:
+        raise CorruptDataError(f"row: {rows.ends[0] - rows.cursor[0]} bytes left over")
+    return row
+
+
+@cython.cfunc
+def _take_value(rows: _Rows, value: bytes, spec: object) -> object:
+    """The next physical value of the only row."""
+    code: cython.int = spec[0]
+    at: cython.Py_ssize_t
+    number: cython.longlong
+    if code == _CODE_VARINT:
+        number = _signed(rows.take_varint(0, spec[4]), spec[4])
+        if not spec[5] <= number <= spec[6]:
+            raise CorruptDataError(f"row: {number} is outside {spec[5]} to {spec[6]}")
+        return number // spec[2] * spec[3]
+    if code == _CODE_BOOL:
+        return rows.data[rows.take(0, 1)] != 0
+    if code == _CODE_FIXED_INT:
+        at = rows.take(0, spec[1])
+        return int.from_bytes(value[at : at + spec[1]], "little", signed=True)
+    if code == _CODE_FIXED_FLOAT:
+        return struct.unpack_from("<f" if spec[1] == 4 else "<d", value, rows.take(0, spec[1]))[0]
+    if code == _CODE_TIMESTAMP:
+        valid: cython.p_uchar = _pointer(b"\x01")
+        return struct.unpack("<q", _take_timestamps(rows, valid, spec[2]))[0]
+    at = rows.take_span(0)
+    if code == _CODE_BIG_DECIMAL:
+        if rows.span < 1 or rows.span > 16:
+            raise CorruptDataError(f"row: a decimal of {rows.span} bytes")
+        return int.from_bytes(value[at : at + rows.span], "big", signed=True)
+    if code == _CODE_FIXED_BYTES and rows.span != spec[1]:
+        raise CorruptDataError(f"row: {rows.span} bytes in a column of {spec[1]}")
+    return value[at : at + rows.span]
+
+
 def decode_aligned(
     data: Any, offsets: Any, row_count: int, specs: Sequence[Any]
 ) -> list[tuple[bytearray | None, int, bytearray | None, bytearray]]:
@@ -2774,12 +2888,11 @@ def fold_changes(
     keep_present: bool,
     versions: list[int] | None = None,
     old_versions: dict[bytes, int] | None = None,
-    remains: dict[bytes, bytes | None] | None = None,
-) -> tuple[bytearray, list[bytes], dict[bytes, bytes | None]]:
-    """Change types, the values they are about, and what is left at each key that changed; None is a delete.
+) -> tuple[bytearray, list[bytes], list[bytes], dict[bytes, bytes | None]]:
+    """Change types, keys and values they are about, and what is left at each key that changed; None is a delete.
 
     `keep_present`: a value does not replace another. `versions`: it does not replace one with a higher version; those
-    of old values are in `old_versions`, which is changed. `remains`: what a delete leaves at a key.
+    of old values are in `old_versions`, which is changed.
     """
     i: cython.Py_ssize_t
     listed_keys: list = keys
@@ -2791,12 +2904,12 @@ def fold_changes(
     news: list = [] if versions is None else versions
     olds: dict = {} if old_versions is None else old_versions
     table: dict = old
-    left: dict = {} if remains is None else remains
     if len(listed) != len(listed_keys) or (versioned and len(news) != len(listed)):
         raise ValueError(
             f"{len(listed_keys)} keys, {len(listed)} values and {len(news)} versions do not belong together"
         )
     changes = bytearray()
+    changed_keys: list = []
     changed: list = []
     state: dict = {}
     for i in range(len(listed_keys)):
@@ -2808,12 +2921,12 @@ def fold_changes(
         if new is None:
             if current is None:
                 continue
-            new = left.get(key)
         elif current is not None and (keep or (versioned and news[i] < olds[key])):
             continue
         if versioned:
             olds[key] = news[i]
         state[key] = new
+        changed_keys.append(key)
         if new is None:
             changes.append(_DELETE)
             changed.append(current)
@@ -2824,6 +2937,328 @@ def fold_changes(
             if before:
                 changes.append(_UPDATE_BEFORE)
                 changed.append(current)
+                changed_keys.append(key)
             changes.append(_UPDATE_AFTER)
         changed.append(new)
-    return changes, changed, state
+    return changes, changed_keys, changed, state
+
+
+def chain_changes(
+    keys: list[bytes],
+    values: list[bytes | None],
+    stored: dict[bytes, int],
+    kept: Any,
+    kept_new: bool,
+    with_before: bool,
+    keep_present: bool,
+) -> tuple[bytearray, bytearray, bytearray, list[bytes], bytearray, dict[bytes, int]]:
+    """What the records do, by the numbers of rows: stored rows come first, then one for every record.
+
+    `stored` has the keys of stored rows. A delete (None) removes a row, unless `kept` has a byte for its stored row
+    that is not 0, or `kept_new` for one that came with the batch: then the delete leaves a row. Returned are, int32
+    each, what every record's row is merged with (-1: nothing) and which row it began with; change types, keys and rows
+    they are about, and what is left at each key that changed; -1 is a delete.
+    """
+    i: cython.Py_ssize_t
+    current: cython.int
+    origin: cython.int
+    row: cython.int
+    listed_keys: list = keys
+    listed: list = values
+    places: dict = stored
+    count: cython.int = len(places)
+    keeps_rows: cython.bint = kept is not None
+    flags_bytes = b"" if kept is None else kept
+    flags: cython.p_uchar = _pointer(flags_bytes)
+    new_stays: cython.bint = kept_new
+    before: cython.bint = with_before
+    keep: cython.bint = keep_present
+    if len(listed) != len(listed_keys) or (keeps_rows and len(flags_bytes) != count):
+        raise ValueError(f"{len(listed_keys)} keys, {len(listed)} values and {count} rows do not belong together")
+    merged_bytes = bytearray(4 * len(listed))
+    merged: cython.p_int = _as_int32(_pointer(merged_bytes))
+    origins_bytes = bytearray(4 * len(listed))
+    origins: cython.p_int = _as_int32(_pointer(origins_bytes))
+    changes = bytearray()
+    changed_keys: list = []
+    rows_bytes = bytearray(8 * len(listed))
+    rows: cython.p_int = _as_int32(_pointer(rows_bytes))
+    changed: cython.Py_ssize_t = 0
+    state: dict = {}
+    for i in range(len(listed_keys)):
+        key = listed_keys[i]
+        found = state.get(key)
+        if found is None:
+            found = places.get(key)
+        current = -1 if found is None else found
+        if current >= count + i:
+            raise ValueError(f"there is no row {current} before record {i}")
+        row = count + i
+        merged[i] = -1
+        origins[i] = row
+        origin = row
+        if current >= 0:
+            origin = current if current < count else origins[current - count]
+        if listed[i] is None:
+            if current < 0:
+                continue
+            if not keeps_rows or not (new_stays if origin >= count else flags[origin]):
+                changes.append(_DELETE)
+                changed_keys.append(key)
+                rows[changed] = current
+                changed += 1
+                state[key] = -1
+                continue
+        elif current >= 0:
+            if keep:
+                continue
+            merged[i] = current
+        origins[i] = origin
+        state[key] = row
+        if current < 0:
+            changes.append(_INSERT)
+        else:
+            if before:
+                changes.append(_UPDATE_BEFORE)
+                changed_keys.append(key)
+                rows[changed] = current
+                changed += 1
+            changes.append(_UPDATE_AFTER)
+        changed_keys.append(key)
+        rows[changed] = row
+        changed += 1
+    return merged_bytes, origins_bytes, changes, changed_keys, rows_bytes[: 4 * changed], state
+
+
+# --- Aggregates -----------------------------------------------------------------------------------------------------
+# Values of stored rows come first, then those of records. `merged` has what every record is merged with, see
+# `chain_changes`; a record comes after what it is merged with, so one pass in order is enough. A value that is null is
+# as if it were not there.
+
+_SUM = cython.declare(cython.int, _kinds.AGGREGATE_SUM)
+_MAX = cython.declare(cython.int, _kinds.AGGREGATE_MAX)
+_MIN = cython.declare(cython.int, _kinds.AGGREGATE_MIN)
+_FIRST = cython.declare(cython.int, _kinds.AGGREGATE_FIRST)
+
+
+@cython.cclass
+class _Merges:
+    """The rows that are merged, in order."""
+
+    held: object
+    merged: cython.p_int
+    bits: cython.p_uchar
+    stored: cython.Py_ssize_t
+    records: cython.Py_ssize_t
+
+    def __init__(self, merged: Any, validity: Any, row_count: int) -> None:
+        i: cython.Py_ssize_t
+        self.held = (merged, validity)
+        self.records = len(merged) // 4
+        self.stored = row_count - self.records
+        self.merged = _as_int32(_pointer(merged))
+        self.bits = _pointer(validity)
+        if self.stored < 0 or len(validity) < (row_count + 7) // 8:
+            raise ValueError(f"{self.records} records are more than {row_count} rows, or bits are missing")
+        for i in range(self.records):
+            if not -1 <= self.merged[i] < self.stored + i:
+                raise ValueError(f"record {i} is merged with row {self.merged[i]}")
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def other(self, record: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """The row whose value a record's value is combined with; -1: there is none."""
+        at: cython.Py_ssize_t = self.merged[record]
+        return -1 if at < 0 or not _is_set(self.bits, at) else at
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _set_bit(bits: cython.p_uchar, at: cython.Py_ssize_t) -> cython.void:
+    bits[at >> 3] = bits[at >> 3] | (1 << (at & 7))
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _clear_bit(bits: cython.p_uchar, at: cython.Py_ssize_t) -> cython.void:
+    bits[at >> 3] = bits[at >> 3] & (0xFF ^ (1 << (at & 7)))
+
+
+def merge_ints(values: bytearray, validity: bytearray, merged: Any, bits: int, function: int) -> None:
+    """Sums or products of int64 that wrap at 8, 16, 32 or 64 bits, in place."""
+    i: cython.Py_ssize_t
+    other: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    width: cython.int = bits
+    summed: cython.bint = function == _SUM
+    rows: _Merges = _Merges(merged, validity, len(values) // 8)
+    numbers: cython.p_longlong = _as_int64(_pointer(values))
+    for i in range(rows.records):
+        row = rows.stored + i
+        other = rows.other(i)
+        if other < 0:
+            continue
+        if not _is_set(rows.bits, row):
+            _set_bit(rows.bits, row)
+            numbers[row] = numbers[other]
+        elif summed:
+            numbers[row] = _wrapped(_add64(_unsigned(numbers[other], 64), _unsigned(numbers[row], 64)), width)
+        else:
+            numbers[row] = _wrapped(_mul64(_unsigned(numbers[other], 64), _unsigned(numbers[row], 64)), width)
+
+
+def merge_floats(values: bytearray, validity: bytearray, merged: Any, single: bool, function: int) -> None:
+    """Sums or products of doubles, rounded to 32 bits each time when `single`, in place."""
+    i: cython.Py_ssize_t
+    other: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    rounded: cython.bint = single
+    summed: cython.bint = function == _SUM
+    rows: _Merges = _Merges(merged, validity, len(values) // 8)
+    numbers: cython.p_double = _as_double(_pointer(values))
+    for i in range(rows.records):
+        row = rows.stored + i
+        other = rows.other(i)
+        if other < 0:
+            continue
+        if not _is_set(rows.bits, row):
+            _set_bit(rows.bits, row)
+            numbers[row] = numbers[other]
+            continue
+        numbers[row] = numbers[other] + numbers[row] if summed else numbers[other] * numbers[row]
+        if rounded:
+            numbers[row] = _to_single(numbers[row])
+
+
+def merge_decimals(
+    values: bytearray, validity: bytearray, merged: Any, precision: int, scale: int, function: int
+) -> int:
+    """Sums or products of 128-bit decimals, in place; one with too many digits is null. Returns how many were."""
+    i: cython.Py_ssize_t
+    other: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    lost: cython.Py_ssize_t = 0
+    summed: cython.bint = function == _SUM
+    rows: _Merges = _Merges(merged, validity, len(values) // 16)
+    limit = 10**precision
+    unit = 10**scale
+    for i in range(rows.records):
+        row = rows.stored + i
+        other = rows.other(i)
+        if other < 0:
+            continue
+        left = values[16 * other : 16 * other + 16]
+        if not _is_set(rows.bits, row):
+            _set_bit(rows.bits, row)
+            values[16 * row : 16 * row + 16] = left
+            continue
+        number = int.from_bytes(left, "little", signed=True)
+        own = int.from_bytes(values[16 * row : 16 * row + 16], "little", signed=True)
+        if summed:
+            number += own
+        else:
+            number *= own
+            # Half a unit is rounded away from zero.
+            number = (number + unit // 2) // unit if number >= 0 else -((unit // 2 - number) // unit)
+        if -limit < number < limit:
+            values[16 * row : 16 * row + 16] = number.to_bytes(16, "little", signed=True)
+        else:
+            _clear_bit(rows.bits, row)
+            lost += 1
+    return lost
+
+
+def merge_choices(ranks: Any, validity: Any, merged: Any, row_count: int, function: int) -> bytearray:
+    """The row whose value every record has then, int32 each; `row_count` where all values so far are null.
+
+    `ranks`: the order of all values, int64 each, for maximum and minimum.
+    """
+    i: cython.Py_ssize_t
+    other: cython.Py_ssize_t
+    own: cython.Py_ssize_t
+    chosen: cython.int = function
+    rows: _Merges = _Merges(merged, validity, row_count)
+    none: cython.Py_ssize_t = row_count
+    ordered: cython.bint = chosen in (_MAX, _MIN)
+    ranks_bytes = b"" if ranks is None else ranks
+    if ordered and len(ranks_bytes) < 8 * row_count:
+        raise ValueError(f"{len(ranks_bytes)} bytes are not the ranks of {row_count} values")
+    order: cython.p_longlong = _as_int64(_pointer(ranks_bytes))
+    out_bytes = bytearray(4 * rows.records)
+    out: cython.p_int = _as_int32(_pointer(out_bytes))
+    for i in range(rows.records):
+        own = rows.stored + i
+        if not _is_set(rows.bits, own):
+            own = none
+        other = rows.merged[i]
+        if other >= rows.stored:
+            other = out[other - rows.stored]
+        elif other < 0 or not _is_set(rows.bits, other):
+            other = none
+        if other == none or own == none:
+            own = other if own == none else own
+        elif chosen == _FIRST or (ordered and (order[other] >= order[own]) == (chosen == _MAX)):
+            own = other
+        out[i] = cython.cast(cython.int, own) if cython.compiled else own
+    return out_bytes
+
+
+def merge_texts(
+    data: Any, offsets: Any, validity: bytearray, merged: Any, delimiter: bytes, size_max: int
+) -> tuple[bytearray, bytearray] | None:
+    """Data and int32 offsets of the records' texts, joined; None if they take more than `size_max` bytes."""
+    i: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    other: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    size: cython.longlong
+    total: cython.longlong = 0
+    limit: cython.longlong = min(size_max, _I32_MAX)
+    row_count: cython.Py_ssize_t = len(offsets) // 4 - 1
+    rows: _Merges = _Merges(merged, validity, row_count)
+    texts: _Rows = _rows_behind_each_other(data, offsets, row_count, _KEY, 0, 0)
+    between: cython.p_uchar = delimiter
+    gap: cython.longlong = len(delimiter)
+    ends_bytes = bytearray(4 * (rows.records + 1))
+    ends: cython.p_int = _as_int32(_pointer(ends_bytes))
+    joined = bytearray(rows.records)  # 1: with the other text in front
+    for i in range(rows.records):
+        row = rows.stored + i
+        other = rows.other(i)
+        size = texts.ends[row] - texts.starts[row] if _is_set(rows.bits, row) else 0
+        if other >= 0:
+            size += gap if _is_set(rows.bits, row) else 0
+            joined[i] = 1 if not _is_set(rows.bits, row) else 2
+            _set_bit(rows.bits, row)
+            if other < rows.stored:
+                size += texts.ends[other] - texts.starts[other]
+            else:
+                size += ends[other - rows.stored + 1] - ends[other - rows.stored]
+        total += size
+        if total > limit:
+            return None
+        ends[i + 1] = cython.cast(cython.int, total) if cython.compiled else total
+    out_bytes = bytearray(total)
+    out: cython.p_uchar = _pointer(out_bytes)
+    for i in range(rows.records):
+        row = rows.stored + i
+        at = ends[i]
+        if joined[i]:
+            other = rows.merged[i]
+            if other < rows.stored:
+                size = texts.ends[other] - texts.starts[other]
+                _copy(out, at, texts.data, texts.starts[other], size)
+            else:
+                other -= rows.stored
+                size = ends[other + 1] - ends[other]
+                _copy(out, at, out, ends[other], size)
+            at += size
+            if joined[i] == 1:
+                continue
+            _copy(out, at, between, 0, gap)
+            at += gap
+        if _is_set(rows.bits, row):
+            _copy(out, at, texts.data, texts.starts[row], texts.ends[row] - texts.starts[row])
+    return out_bytes, ends_bytes

@@ -1,159 +1,121 @@
 """What a batch of puts does to a primary-key table: the changes for its log, and what is stored in the end.
 
-Nothing here reads or writes a table. An engine that computes values first turns the values of the batch into the ones
-its records leave, and then all of them are folded by the same loop; so would one that aggregates.
+Nothing here reads or writes a table. Whole rows that replace each other or are dropped stay bytes, and are decoded
+once, as changes; that is also the check that they are rows. Where rows are merged, by partial updates and aggregates,
+it is done column by column, and only what is stored is made bytes again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import compress
 from operator import not_
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.formats import kernel
+from fluss.formats.aggregation import CHANGES_SIZE_MAX_BYTES, Merges, aggregated, taken, too_large
 from fluss.formats.kv_batch import KvRecords
 from fluss.formats.nested import view_of
 from fluss.formats.values import ValueCodec
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.model.schema import Schema
-from fluss.model.types import TypeRoot
+from fluss.model.merge_rules import ChangelogImage, DeleteBehavior, MergeEngine, MergeRules
+from fluss.model.schema import Column, Schema
 
-_VERSION_TYPES: Final = (TypeRoot.INTEGER, TypeRoot.BIGINT, TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ)
 _INT32_MIN: Final = -(1 << 31)
 _INT64_MIN: Final = -(1 << 63)
-
-
-class MergeEngine(StrEnum):
-    """What becomes of a row when another is put at its key; without an engine it is replaced."""
-
-    FIRST_ROW = "FIRST_ROW"
-    VERSIONED = "VERSIONED"
-
-
-class DeleteBehavior(StrEnum):
-    """What a delete does."""
-
-    ALLOW = "ALLOW"
-    IGNORE = "IGNORE"
-    DISABLE = "DISABLE"
-
-
-class ChangelogImage(StrEnum):
-    """Whether the changelog has rows as they were before an update."""
-
-    FULL = "FULL"
-    WAL = "WAL"
-
-
-@dataclass(frozen=True, slots=True)
-class MergeRules:
-    """The rules of one table."""
-
-    engine: MergeEngine | None = None
-    version_column: str = ""  # of VERSIONED
-    delete_behavior: DeleteBehavior | None = None  # None: what is usual for the engine
-    image: ChangelogImage = ChangelogImage.FULL
-
-    def __post_init__(self) -> None:
-        if self.engine is not None and self.delete_behavior is DeleteBehavior.ALLOW:
-            raise InvalidRequestError(
-                f"The merge engine {self.engine} has no deletes: set table.delete.behavior to IGNORE or DISABLE.",
-                ErrorCode.INVALID_CONFIG_EXCEPTION,
-            )
-
-    @property
-    def deletes(self) -> DeleteBehavior:
-        usual = DeleteBehavior.ALLOW if self.engine is None else DeleteBehavior.IGNORE
-        return self.delete_behavior or usual
+_INSERT: Final = 1
+# Gives that many numbers that nobody else gets.
+Numbering: TypeAlias = Callable[[int], Sequence[int]]
 
 
 class Changes(NamedTuple):
-    """What a batch changes; without a change an empty log batch is due.
-
-    `values` are those of the changelog, in order, each with its schema id: `ValueCodec.decode` makes its rows of them.
-    """
+    """What a batch changes; without a change an empty log batch is due. The first three are those of the changelog."""
 
     change_types: bytes
-    values: list[bytes]
+    keys: list[bytes]
+    rows: pa.RecordBatch  # of the newest schema
     state: dict[bytes, bytes | None]  # what is to be stored at every key that changed; None: nothing
 
 
 class Folder:
     """Folds batches of puts into changes of one table, by its rules and its schemas so far; has no state."""
 
-    __slots__ = ("_codec", "_rules")
+    __slots__ = ("_codec", "_number_index", "_overwrite", "_rules")
 
     def __init__(self, rules: MergeRules, codec: ValueCodec) -> None:
+        schema = codec.schema
+        rules.check_schema(schema)
         self._rules = rules
+        self._overwrite = MergeRules(delete_behavior=DeleteBehavior.ALLOW, image=rules.image)
         self._codec = codec
-        if rules.engine is MergeEngine.VERSIONED:
-            check_version_column(codec.schema, rules.version_column)
+        numbered = schema.get_auto_increment_columns()
+        self._number_index = schema.column_names.index(numbered[0]) if numbered else None
 
-    def keys_to_read(self, records: KvRecords, target_columns: Sequence[int] = ()) -> list[bytes]:
+    @property
+    def numbers_rows(self) -> bool:
+        """Whether `fold` needs numbers, at most one for every record."""
+        return self._number_index is not None
+
+    def keys_to_read(
+        self, records: KvRecords, target_columns: Sequence[int] = (), *, overwrite: bool = False
+    ) -> list[bytes]:
         """The keys whose stored values `fold` has to know, each once."""
-        if self._is_blind(self._targets(target_columns)):
+        rules = self._overwrite if overwrite else self._rules
+        if self._is_blind(rules, self._targets(rules, target_columns)):
             return list(dict.fromkeys(compress(records.keys, map(not_, records.values))))
         return list(dict.fromkeys(records.keys))
 
-    def fold(self, records: KvRecords, old: dict[bytes, bytes | None], target_columns: Sequence[int] = ()) -> Changes:
+    def fold(
+        self,
+        records: KvRecords,
+        old: dict[bytes, bytes | None],
+        target_columns: Sequence[int] = (),
+        *,
+        overwrite: bool = False,
+        number: Numbering | None = None,
+    ) -> Changes:
         """What the records do, each after those before it. `old`: what is stored; a key that is not there has nothing.
 
-        `target_columns` are the indexes of a partial update; none means that rows are whole.
+        `target_columns` are the indexes of a partial update; none means that rows are whole. `overwrite` goes past the
+        merge engine. `number` is called once at most, for the rows that are new.
         """
-        targets = self._targets(target_columns)
-        records = self._without_deletes(records)
-        engine = self._rules.engine
-        image = (self._rules.image is ChangelogImage.FULL, not self._is_blind(targets))
-        if engine is MergeEngine.VERSIONED:
-            folded = kernel.fold_changes(*records, old, *image, False, *self._versions(records, old))
-        elif targets is None:
-            folded = kernel.fold_changes(*records, old, *image, engine is MergeEngine.FIRST_ROW)
-        else:
-            merged, remains = self._partial(records, old, targets)
-            keys_only = targets == set(self._codec.schema.primary_key_indexes)
-            folded = kernel.fold_changes(*merged, old, *image, keys_only, remains=remains)
-        change_types, values, state = folded
-        return Changes(bytes(change_types), values, state)
+        rules = self._overwrite if overwrite else self._rules
+        targets = self._targets(rules, target_columns)
+        records = _without_deletes(rules, records)
+        if targets is not None or rules.engine is MergeEngine.AGGREGATION:
+            return self._merged(rules, records, old, targets, number)
+        image = (rules.image is ChangelogImage.FULL, not self._is_blind(rules, targets))
+        versions = self._versions(records, old) if rules.engine is MergeEngine.VERSIONED else ()
+        folded = kernel.fold_changes(*records, old, *image, rules.engine is MergeEngine.FIRST_ROW, *versions)
+        change_types, keys, values, state = folded
+        self._check_size(len(values), sum(map(len, values)))
+        return Changes(bytes(change_types), keys, self._codec.decode(values), state)
 
-    def _is_blind(self, targets: set[int] | None) -> bool:
+    def _is_blind(self, rules: MergeRules, targets: set[int] | None) -> bool:
         """Whether an upsert does not depend on what is there: it is written as an update, be it one or not."""
-        rules = self._rules
-        numbered = self._codec.schema.get_auto_increment_columns()
-        return rules.image is ChangelogImage.WAL and rules.engine is None and targets is None and not numbered
+        return rules.image is ChangelogImage.WAL and rules.engine is None and targets is None
 
-    def _targets(self, target_columns: Sequence[int]) -> set[int] | None:
+    def _targets(self, rules: MergeRules, target_columns: Sequence[int]) -> set[int] | None:
         """Target columns that are worth a partial update."""
+        schema = self._codec.schema
+        if self._number_index is not None:
+            _check_number_column(schema.column_names[self._number_index], self._number_index, target_columns)
         if not target_columns:
             return None
-        if self._rules.engine is not None:
+        if rules.engine in (MergeEngine.FIRST_ROW, MergeEngine.VERSIONED):
             raise InvalidRequestError(
-                f"The merge engine {self._rules.engine} takes whole rows only: write all columns.",
+                f"The merge engine {rules.engine} takes whole rows only: write all columns.",
                 ErrorCode.UNKNOWN_SERVER_ERROR,
             )
         targets = set(target_columns)
-        schema = self._codec.schema
         if targets == set(range(len(schema.columns))):
             return None
         check_target_columns(schema, targets)
         return targets
-
-    def _without_deletes(self, records: KvRecords) -> KvRecords:
-        """The records that count; a delete is refused where deletes are disabled."""
-        if self._rules.deletes is DeleteBehavior.ALLOW or all(records.values):
-            return records
-        if self._rules.deletes is DeleteBehavior.DISABLE:
-            raise InvalidRequestError(
-                "The table takes no deletes: its table.delete.behavior is DISABLE.",
-                ErrorCode.DELETION_DISABLED_EXCEPTION,
-            )
-        return KvRecords(list(compress(records.keys, records.values)), list(filter(None, records.values)))
 
     def _versions(self, records: KvRecords, old: dict[bytes, bytes | None]) -> tuple[list[int], dict[bytes, int]]:
         """Versions of the records, which have no deletes, and of what is stored."""
@@ -171,43 +133,135 @@ class Folder:
         used = data[width * numbers.offset : width * (numbers.offset + len(numbers))]
         return used.cast("i" if is_int32 else "q").tolist()
 
-    def _partial(
-        self, records: KvRecords, old: dict[bytes, bytes | None], targets: set[int]
-    ) -> tuple[KvRecords, dict[bytes, bytes | None]]:
-        """Records with whole rows, and what a delete leaves at keys where it does not remove the row.
+    def _merged(
+        self,
+        rules: MergeRules,
+        records: KvRecords,
+        old: dict[bytes, bytes | None],
+        targets: set[int] | None,
+        number: Numbering | None,
+    ) -> Changes:
+        """Changes where rows are merged column by column.
 
-        Columns that are no target stay what they were before the batch: no record of it can change them, and a row is
-        removed only where they are all null. So what a record leaves does not depend on the records before it.
+        Columns that are no target stay what they were before the batch, or are null: no record of it can change them,
+        and a row is removed only where they are all null. So whether a delete leaves a row is known beforehand.
         """
         codec = self._codec
-        present = list(compress(old, old.values()))
+        columns = codec.schema.columns
+        keys_at = codec.schema.primary_key_indexes
+        self._check_size(len(old) + len(records.keys))
         stored = codec.decode(list(filter(None, old.values())))
-        new = codec.decode(list(filter(None, records.values)))
-        place_of = dict(zip(present, range(len(present)), strict=True))
-        places = pa.array(map(place_of.get, compress(records.keys, records.values)), pa.int32())
-        columns = [
-            new.column(i) if i in targets else stored.column(i).take(places) for i in range(len(codec.schema.columns))
-        ]
-        merged = codec.encode(pa.RecordBatch.from_arrays(columns, schema=codec.arrow_schema), records.values)
-        remains = self._remains(present, stored, targets) if not all(records.values) else {}
-        return KvRecords(records.keys, merged), remains
+        new = self._given(records)
+        places = dict(zip(compress(old, old.values()), range(stored.num_rows), strict=True))
+        others = set() if targets is None else set(range(len(columns))) - targets
+        merged, origins, change_types, keys, change_rows, state = kernel.chain_changes(
+            *records,
+            places,
+            _kept(stored, others) if others else None,
+            self.numbers_rows,
+            rules.image is ChangelogImage.FULL,
+            rules.engine is None and targets == set(keys_at),
+        )
+        self._check_size(len(change_types))
+        merges, origin, changed_at = Merges(len(places), merged), _int32(origins), _int32(change_rows)
+        kept_at = pa.array([row for row in state.values() if row >= 0], pa.int32())
+        changed, kept = [], []
+        for index, column in enumerate(columns):
+            given = new[index]
+            if index in others:
+                given = pa.nulls(len(given), given.type)
+            if index == self._number_index:
+                given = self._numbered(given, change_types, change_rows, len(places), number)
+            before = stored.column(index)
+            if index in others or index in keys_at:
+                given = taken(pa.concat_arrays([before, given]), origin)
+            elif rules.engine is MergeEngine.AGGREGATION:
+                given = aggregated(pa.concat_arrays([before, given]), column, merges)
+            # One column at a time: together they would be in memory once more.
+            merged_column = pa.concat_arrays([before, given])
+            changed.append(_with_values(column, taken(merged_column, changed_at)))
+            kept.append(_with_values(column, taken(merged_column, kept_at)))
+        rows, kept_rows = (pa.RecordBatch.from_arrays(arrays, schema=codec.arrow_schema) for arrays in (changed, kept))
+        values = codec.encode(kept_rows, [None if row < 0 else b"" for row in state.values()])
+        return Changes(bytes(change_types), keys, rows, dict(zip(state, values, strict=True)))
 
-    def _remains(self, present: list[bytes], stored: pa.RecordBatch, targets: set[int]) -> dict[bytes, bytes | None]:
-        others = [column.is_valid() for i, column in enumerate(stored.columns) if i not in targets]
-        kept = reduce(pc.or_, others)
-        cleared = targets - set(self._codec.schema.primary_key_indexes)
-        columns = [
-            pa.nulls(stored.num_rows, column.type) if i in cleared else column
-            for i, column in enumerate(stored.columns)
-        ]
-        rows = pa.RecordBatch.from_arrays(columns, schema=self._codec.arrow_schema).filter(kept)
-        return dict(zip(compress(present, kept.to_pylist()), self._codec.encode(rows), strict=True))
+    def _check_size(self, row_count: int, size_bytes: int = 0) -> None:
+        """Refuse rows that would take too much memory: a null takes a bit in a row, and its full width in Arrow."""
+        if (size_bytes := max(size_bytes, row_count * self._codec.row_width_bytes)) > CHANGES_SIZE_MAX_BYTES:
+            raise too_large(f"{size_bytes} bytes")
+
+    def _given(self, records: KvRecords) -> list[pa.Array]:
+        """The columns of the records; a delete has nothing."""
+        given: list[pa.Array] = self._codec.decode(list(filter(None, records.values))).columns
+        if all(records.values):
+            return given
+        is_upsert = pa.array(map(bool, records.values), pa.bool_())
+        ordinals = pc.subtract(pc.cumulative_sum(is_upsert.cast(pa.int32())), 1)
+        places = pc.if_else(is_upsert, ordinals, pa.scalar(None, pa.int32()))
+        return [column.take(places) for column in given]
+
+    def _numbered(
+        self, empty: pa.Array, change_types: bytearray, change_rows: bytearray, stored: int, number: Numbering | None
+    ) -> pa.Array:
+        """Numbers for the records that are new rows."""
+        count = change_types.count(_INSERT)
+        if not count:
+            return empty
+        if number is None:
+            raise ValueError("new rows of this table need numbers")
+        numbers = number(count)
+        limit = (1 << (empty.type.bit_width - 1)) - 1
+        if max(numbers) > limit:
+            column = self._codec.schema.columns[self._number_index or 0]
+            raise InvalidRequestError(
+                f"The auto-increment column {column.name!r} is {column.data_type}, which ends at {limit}: "
+                "no number is left for a new row.",
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+            )
+        is_insert = pc.equal(pa.array(change_types, pa.uint8()), _INSERT)
+        inserted = _int32(change_rows).filter(is_insert)
+        records = pa.array(range(stored, stored + len(empty)), pa.int32())
+        return pa.array(numbers, empty.type).take(pc.index_in(records, value_set=inserted))
+
+
+def _int32(content: bytearray) -> pa.Array:
+    return pa.Array.from_buffers(pa.int32(), len(content) // 4, [None, pa.py_buffer(content)], null_count=0)
+
+
+def _with_values(column: Column, values: pa.Array) -> pa.Array:
+    """The values, which must be there in a column that is NOT NULL."""
+    if values.null_count and not column.data_type.nullable:
+        raise InvalidRequestError(
+            f"The column {column.name!r} is NOT NULL, and a row would have no value there.",
+            ErrorCode.INVALID_TARGET_COLUMN,
+        )
+    return values
+
+
+def _kept(stored: pa.RecordBatch, others: set[int]) -> memoryview:
+    """A byte for every stored row: whether a delete of the other columns leaves something."""
+    some = reduce(pc.or_, [stored.column(index).is_valid() for index in others])
+    flags = some.cast(pa.uint8())
+    return view_of(flags.buffers()[1])[flags.offset : flags.offset + len(flags)]
+
+
+def _without_deletes(rules: MergeRules, records: KvRecords) -> KvRecords:
+    """The records that count; a delete is refused where deletes are disabled."""
+    if rules.deletes is DeleteBehavior.ALLOW or all(records.values):
+        return records
+    if rules.deletes is DeleteBehavior.DISABLE:
+        raise InvalidRequestError(
+            "The table takes no deletes: its table.delete.behavior is DISABLE.",
+            ErrorCode.DELETION_DISABLED_EXCEPTION,
+        )
+    return KvRecords(list(compress(records.keys, records.values)), list(filter(None, records.values)))
 
 
 def check_target_columns(schema: Schema, targets: set[int]) -> None:
     """Refuse a partial update that leaves out the key, or columns that can't be null."""
     columns = schema.columns
     keys = schema.primary_key_indexes
+    filled = schema.get_auto_increment_columns()
     problem = None
     for index in targets:
         if not 0 <= index < len(columns):
@@ -216,21 +270,15 @@ def check_target_columns(schema: Schema, targets: set[int]) -> None:
         if index not in targets:
             problem = f"the key column {columns[index].name!r} must be among the target columns"
     for index, column in enumerate(columns):
-        if index not in keys and not column.data_type.nullable:
+        if index not in keys and not column.data_type.nullable and column.name not in filled:
             problem = f"the column {column.name!r} is NOT NULL, and only key columns may be so"
     if problem is not None:
         raise InvalidRequestError(f"No partial update: {problem}.", ErrorCode.INVALID_TARGET_COLUMN)
 
 
-def check_version_column(schema: Schema, name: str) -> None:
-    """Refuse a version column that does not exist or has no order that all clients agree on."""
-    for column in schema.columns:
-        if column.name == name:
-            if column.data_type.root in _VERSION_TYPES:
-                return
-            raise _bad_version_column(f"{name!r} is {column.data_type}; use INT, BIGINT, TIMESTAMP or TIMESTAMP_LTZ")
-    raise _bad_version_column(f"{name!r} is not among the columns {schema.column_names}")
-
-
-def _bad_version_column(problem: str) -> InvalidRequestError:
-    return InvalidRequestError(f"The version column {problem}.", ErrorCode.INVALID_CONFIG_EXCEPTION)
+def _check_number_column(name: str, index: int, target_columns: Sequence[int]) -> None:
+    if not target_columns or index in target_columns:
+        raise InvalidRequestError(
+            f"The auto-increment column {name!r} is filled by the server: write the other columns as a partial update.",
+            ErrorCode.INVALID_TARGET_COLUMN,
+        )

@@ -42,6 +42,14 @@ LAYOUT_KEY: Final = 0  # compacted without null bits
 LAYOUT_COMPACTED: Final = 1
 LAYOUT_INDEXED: Final = 2
 
+# What the kernels can do with the values of one key.
+AGGREGATE_SUM: Final = 1
+AGGREGATE_PRODUCT: Final = 2
+AGGREGATE_MAX: Final = 3
+AGGREGATE_MIN: Final = 4
+AGGREGATE_FIRST: Final = 5
+AGGREGATE_LAST: Final = 6
+
 DECIMAL_COMPACT_PRECISION_MAX: Final = 18
 DECIMAL_WIDTH_BYTES: Final = 16
 _DAY_MS_MAX: Final = 86_400_000 - 1

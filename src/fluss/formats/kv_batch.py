@@ -14,7 +14,7 @@ from crc32c import crc32c
 from fluss.formats import kernel
 from fluss.formats.log_batch import NO_BATCH_SEQUENCE, NO_WRITER_ID, BufferLike
 from fluss.formats.nested import rows_of, view_of
-from fluss.model.errors import CorruptDataError
+from fluss.model.errors import CorruptDataError, ErrorCode
 
 _HEADER: Final = struct.Struct(
     "<"
@@ -91,33 +91,40 @@ def encode_header(
     return header
 
 
-def set_writer(header: bytearray, writer_id: int, batch_sequence: int, records: bytes | bytearray) -> None:
+def set_writer(header: bytearray, writer_id: int, batch_sequence: int, records: BufferLike) -> None:
     """Give a batch of ours its idempotence identity, in place, and renew the checksum."""
     _WRITER.pack_into(header, _WRITER_AT, writer_id, batch_sequence)
     _set_crc(header, records)
 
 
-def _set_crc(header: bytearray, records: bytes | bytearray) -> None:
+def _set_crc(header: bytearray, records: BufferLike) -> None:
     _CRC.pack_into(header, _CRC_AT, crc32c(records, crc32c(memoryview(header)[_CRC_START:])))
 
 
 def parse_header(buf: BufferLike) -> KvBatchHeader:
-    """Read and check the header of the one batch that `buf` is, checksum included."""
+    """Read and check the header of the one batch that `buf` is, checksum included.
+
+    A bad checksum has code 14: the bytes may have been damaged on their way. All else has one that no client retries.
+    """
     if len(buf) < HEADER_SIZE_BYTES:
-        raise CorruptDataError(f"kv batch: a header takes {HEADER_SIZE_BYTES} bytes, {len(buf)} are there")
+        raise _malformed(f"a header takes {HEADER_SIZE_BYTES} bytes, {len(buf)} are there")
     header = KvBatchHeader(*_HEADER.unpack_from(buf))
     if header.magic != _MAGIC:
-        raise CorruptDataError(f"kv batch: magic {header.magic} is not known, only {_MAGIC} is")
+        raise _malformed(f"magic {header.magic} is not known, only {_MAGIC} is")
     if header.size_bytes != len(buf):
-        raise CorruptDataError(f"kv batch: {header.size_bytes} bytes announced, {len(buf)} are there")
+        raise _malformed(f"{header.size_bytes} bytes announced, {len(buf)} are there")
     actual = crc32c(memoryview(buf)[_CRC_START:])
     if actual != header.crc:
         raise CorruptDataError(f"kv batch: CRC-32C is {actual:08x}, the header says {header.crc:08x}")
     if header.attributes:
-        raise CorruptDataError(f"kv batch: attributes {header.attributes} are not known")
+        raise _malformed(f"attributes {header.attributes} are not known")
     if not 0 <= header.record_count <= RECORD_COUNT_MAX:
-        raise CorruptDataError(f"kv batch: {header.record_count} records, where at most {RECORD_COUNT_MAX} may be")
+        raise _malformed(f"{header.record_count} records, where at most {RECORD_COUNT_MAX} may be")
     return header
+
+
+def _malformed(text: str) -> CorruptDataError:
+    return CorruptDataError(f"kv batch: {text}", ErrorCode.UNSUPPORTED_VERSION)
 
 
 def decode_records(buf: BufferLike, header: KvBatchHeader) -> KvRecords:

@@ -191,11 +191,13 @@ def encode_header(
     writer_id: int = NO_WRITER_ID,
     batch_sequence: int = NO_BATCH_SEQUENCE,
     change_types: bytes | bytearray | None = None,
+    append_only: bool | None = None,
     statistics: bytes = b"",
 ) -> bytearray:
-    """All of a batch that lies before its payload. Without `change_types` the batch is append-only.
+    """All of a batch that lies before its payload.
 
-    With `statistics`, as `statistics.encode` makes them, the batch is of magic 1.
+    Without `change_types` the batch is append-only, or its rows say what they are and `append_only` is False. With
+    `statistics`, as `statistics.encode` makes them, the batch is of magic 1.
     """
     payload_bytes = memoryview(payload).nbytes
     if record_count == 0 and payload_bytes:
@@ -203,7 +205,8 @@ def encode_header(
     if change_types is not None and len(change_types) != record_count:
         raise ValueError(f"{len(change_types)} change types for {record_count} records")
     changes = b"" if change_types is None else change_types
-    attributes = ATTRIBUTE_APPEND_ONLY if change_types is None else 0
+    is_append_only = change_types is None if append_only is None else append_only
+    attributes = ATTRIBUTE_APPEND_ONLY if is_append_only else 0
     delta = record_count - 1 if record_count else 0
     length = LENGTH_MIN_BYTES + len(changes) + payload_bytes
     content = (schema_id, attributes, delta, writer_id, batch_sequence, record_count)
@@ -226,6 +229,7 @@ def encode_batch(
     writer_id: int = NO_WRITER_ID,
     batch_sequence: int = NO_BATCH_SEQUENCE,
     change_types: bytes | bytearray | None = None,
+    append_only: bool | None = None,
     statistics: bytes = b"",
 ) -> bytearray:
     """Put a batch together in one piece; an empty batch has no payload."""
@@ -236,6 +240,7 @@ def encode_batch(
         writer_id=writer_id,
         batch_sequence=batch_sequence,
         change_types=change_types,
+        append_only=append_only,
         statistics=statistics,
     )
     return bytearray().join((header, payload))

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from fluss.formats import kernel
 from fluss.formats.kinds import Spec, spec_of
 from fluss.model.arrow_types import to_arrow
-from fluss.model.errors import CorruptDataError, SchemaMismatchError
+from fluss.model.errors import CorruptDataError, ErrorCode, SchemaMismatchError
 from fluss.model.types import DataType, TypeRoot
 
 _BINARY: Final = pa.binary()
@@ -54,7 +54,7 @@ class ColumnCodec:
     def array(self, count: int, column: DecodedColumn) -> pa.Array:
         """The array of a column that a kernel read."""
         if column[1] and not self.nullable:
-            raise CorruptDataError(f"rows: column {self.name!r} is NOT NULL and null")
+            raise _null_in(self.name)
         return _array(self.arrow_type, count, column)
 
 
@@ -68,7 +68,7 @@ class _PackedCodec(ColumnCodec):
 
     def array(self, count: int, column: DecodedColumn) -> pa.Array:
         if column[1] and not self.nullable:
-            raise CorruptDataError(f"rows: column {self.name!r} is NOT NULL and null")
+            raise _null_in(self.name)
         return self.unpack(_array(_BINARY, count, column))
 
     def pack(self, array: pa.Array) -> pa.Array:
@@ -213,6 +213,12 @@ def _array(arrow_type: pa.DataType, count: int, column: DecodedColumn) -> pa.Arr
 
 def _buffer(content: Any) -> pa.Buffer:
     return content if isinstance(content, pa.Buffer) else pa.py_buffer(content)
+
+
+def _null_in(name: str) -> CorruptDataError:
+    return CorruptDataError(
+        f"The column {name!r} is NOT NULL and null in a row; give it a value.", ErrorCode.INVALID_TARGET_COLUMN
+    )
 
 
 def rows_of(array: pa.Array) -> tuple[memoryview, memoryview]:

@@ -36,7 +36,7 @@ _MAGIC: Final = 0
 class ValueCodec:
     """Writes values of a table's newest schema, and reads those of all its schemas as rows of the newest."""
 
-    __slots__ = ("_formats", "_kv_format", "_prefix", "_row_width_bytes", "_schemas", "arrow_schema", "schema_id")
+    __slots__ = ("_formats", "_kv_format", "_prefix", "_schemas", "arrow_schema", "row_width_bytes", "schema_id")
 
     def __init__(self, schemas: Mapping[int, Schema], kv_format: str = KvFormat.COMPACTED) -> None:
         self._schemas = dict(schemas)
@@ -45,7 +45,8 @@ class ValueCodec:
         self.schema_id = max(schemas)
         self.arrow_schema = arrow_schema(self.schema)
         self._prefix = _SCHEMA_ID.pack(self.schema_id)
-        self._row_width_bytes = sum(kind_of(column.data_type).fixed_size_bytes for column in self.schema.columns)
+        # What a row takes in Arrow at least, be it of nulls only.
+        self.row_width_bytes = sum(kind_of(column.data_type).fixed_size_bytes for column in self.schema.columns)
 
     @property
     def schema(self) -> Schema:
@@ -60,7 +61,7 @@ class ValueCodec:
     def decode(self, values: list[bytes]) -> pa.RecordBatch:
         """Rows of the newest schema, in the order of the values; columns an older row does not have are null."""
         # A null takes a bit in a row and its type's full width in Arrow.
-        if len(values) * self._row_width_bytes > DECODED_SIZE_MAX_BYTES:
+        if len(values) * self.row_width_bytes > DECODED_SIZE_MAX_BYTES:
             raise CorruptDataError(f"{len(values)} values take more than {DECODED_SIZE_MAX_BYTES} bytes as Arrow")
         schema_ids = kernel.schema_ids_of(values) or [self.schema_id]
         formats = [self._format(schema_id) for schema_id in schema_ids]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from fluss.model.aggregation import AggFunction
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.model.types import DataType
+from fluss.model.types import DataType, TypeRoot
 from fluss.model.types_json import optional_text, text_list, type_from_json, type_to_json
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Column:
     name: str
     data_type: DataType
     comment: str | None = None
+    agg_function: AggFunction | None = None  # of tables with the merge engine AGGREGATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,17 @@ class Schema:
         schema: pa.Schema,
         primary_keys: list[str] | None = None,
         auto_increment_column: str | None = None,
+        agg_functions: Mapping[str, AggFunction | str] | None = None,
     ) -> None:
         from fluss.model.arrow_types import from_arrow
 
-        columns = [Column(field.name, from_arrow(field.type, field.nullable)) for field in schema]
+        functions = {name: AggFunction.of(function) for name, function in (agg_functions or {}).items()}
+        columns = [
+            Column(field.name, from_arrow(field.type, field.nullable), agg_function=functions.pop(field.name, None))
+            for field in schema
+        ]
+        if functions:
+            raise _bad(f"The aggregate functions of {list(functions)} have no column; there are {schema.names}")
         self._set(columns, primary_keys or [], auto_increment_column)
 
     @classmethod
@@ -75,11 +84,14 @@ class Schema:
                 raise _bad(f"The primary key column {key!r} is not among the columns {names}")
         if len(set(primary_keys)) != len(primary_keys):
             raise _bad(f"The primary key {primary_keys} names a column twice")
-        if auto_increment is not None and auto_increment not in names:
-            raise _bad(f"The auto-increment column {auto_increment!r} is not among the columns {names}")
+        for column in columns:
+            if column.name in primary_keys and column.agg_function is not None:
+                raise _bad(f"The key column {column.name!r} can't have an aggregate function")
+        if auto_increment is not None:
+            _check_auto_increment(columns, primary_keys, auto_increment)
         # A key column can't be null, whatever its declaration says.
         self._columns = tuple(
-            Column(column.name, column.data_type.not_null(), column.comment) if column.name in primary_keys else column
+            replace(column, data_type=column.data_type.not_null()) if column.name in primary_keys else column
             for column in columns
         )
         self._primary_keys = tuple(primary_keys)
@@ -140,6 +152,8 @@ class Schema:
             item["data_type"] = type_to_json(column.data_type, ids)
             if column.comment is not None:
                 item["comment"] = column.comment
+            if column.agg_function is not None:
+                item["agg_function"] = column.agg_function.to_json()
             item["id"] = column_id
             columns.append(item)
         result: dict[str, Any] = {"version": 1, "columns": columns}
@@ -159,8 +173,18 @@ class Schema:
         for item in value["columns"]:
             if not isinstance(item, dict) or not isinstance(item.get("name"), str):
                 raise _bad("A column must be a JSON object with a 'name'")
-            columns.append(Column(item["name"], type_from_json(item.get("data_type")), optional_text(item, "comment")))
+            function = item.get("agg_function")
+            columns.append(
+                Column(
+                    item["name"],
+                    type_from_json(item.get("data_type")),
+                    optional_text(item, "comment"),
+                    None if function is None else AggFunction.from_json(function),
+                )
+            )
         auto_increment = text_list(value, "auto_increment_column")
+        if len(auto_increment) > 1:
+            raise _bad(f"A table has at most one auto-increment column, not {auto_increment}")
         schema = cls.of(columns, text_list(value, "primary_key"), auto_increment[0] if auto_increment else None)
         ids = tuple(item.get("id") for item in value["columns"])
         if all(isinstance(number, int) for number in ids):
@@ -194,10 +218,18 @@ class SchemaBuilder:
     def __init__(self) -> None:
         self._columns: list[Column] = []
         self._primary_keys: list[str] = []
+        self._auto_increment: str | None = None
 
-    def column(self, name: str, data_type: DataType, comment: str | None = None) -> SchemaBuilder:
-        """Add a column."""
-        self._columns.append(Column(name, data_type, comment))
+    def column(
+        self,
+        name: str,
+        data_type: DataType,
+        comment: str | None = None,
+        agg_function: AggFunction | str | None = None,
+    ) -> SchemaBuilder:
+        """Add a column; a table with the merge engine AGGREGATION combines its values by a function."""
+        function = None if agg_function is None else AggFunction.of(agg_function)
+        self._columns.append(Column(name, data_type, comment, function))
         return self
 
     def primary_key(self, keys: list[str]) -> SchemaBuilder:
@@ -205,9 +237,27 @@ class SchemaBuilder:
         self._primary_keys = list(keys)
         return self
 
+    def enable_auto_increment(self, column_name: str) -> SchemaBuilder:
+        """Let the server number new rows in this column."""
+        self._auto_increment = column_name
+        return self
+
     def build(self) -> Schema:
         """The schema, checked."""
-        return Schema.of(self._columns, self._primary_keys)
+        return Schema.of(self._columns, self._primary_keys, self._auto_increment)
+
+
+def _check_auto_increment(columns: list[Column], primary_keys: list[str], name: str) -> None:
+    if not primary_keys:
+        raise _bad(f"The auto-increment column {name!r} needs a table with a primary key")
+    if name in primary_keys:
+        raise _bad(f"The auto-increment column {name!r} can't be part of the primary key")
+    for column in columns:
+        if column.name == name:
+            if column.data_type.root in (TypeRoot.INTEGER, TypeRoot.BIGINT):
+                return
+            raise _bad(f"The auto-increment column {name!r} must be INT or BIGINT, not {column.data_type}")
+    raise _bad(f"The auto-increment column {name!r} is not among the columns {[column.name for column in columns]}")
 
 
 def _check_columns(columns: list[Column]) -> None:

@@ -12,17 +12,20 @@ from fluss.formats.arrow_message import parse_record_batch_message
 from fluss.formats.log_batch import HEADER_SIZE_BYTES, BatchHeader, parse_header, payload_of, verify_crc
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, InvalidRequestError
-from fluss.server.table_formats import log_format, schema_columns
+from fluss.server.table_formats import schema_columns, table_format
 from fluss.storage.catalog import Catalog
 
 
 def check_batch(records: memoryview, table_id: int, catalog: Catalog, batch_bytes_max: int) -> BatchHeader:
     """The header of the one batch in `records`, or why it is refused."""
-    if len(records) > batch_bytes_max:
+    entry = catalog.table_by_id(table_id)
+    if entry is not None and table_format(entry.table_json).has_primary_key:
+        # It would put rows into the changelog that the table does not have.
         raise InvalidRequestError(
-            f"A batch may have {batch_bytes_max} bytes, not {len(records)}; write smaller batches.",
-            ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+            f"{entry.path} has a primary key: rows are upserted into it and not appended.",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
         )
+    check_size(records, batch_bytes_max)
     if len(records) < HEADER_SIZE_BYTES:
         raise _refused(f"a batch has at least {HEADER_SIZE_BYTES} bytes, not {len(records)}")
     try:
@@ -43,6 +46,15 @@ def check_batch(records: memoryview, table_id: int, catalog: Catalog, batch_byte
     return header
 
 
+def check_size(records: memoryview, batch_bytes_max: int) -> None:
+    """Code 13 for a batch above the limit."""
+    if len(records) > batch_bytes_max:
+        raise InvalidRequestError(
+            f"A batch may have {batch_bytes_max} bytes, not {len(records)}; write smaller batches.",
+            ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+        )
+
+
 def _check_content(records: memoryview, header: BatchHeader, table_id: int, catalog: Catalog) -> None:
     if not header.append_only:
         raise _refused("a log table takes append-only batches, without change types")
@@ -53,7 +65,7 @@ def _check_content(records: memoryview, header: BatchHeader, table_id: int, cata
             raise _refused("a batch without records has no payload")
         return
     entry = catalog.table_by_id(table_id)
-    if entry is None or log_format(entry.table_json) is LogFormat.ARROW:
+    if entry is None or table_format(entry.table_json).log_format is LogFormat.ARROW:
         _check_arrow(payload, header, schema_json)
     elif not kernel.are_records_sound(payload, header.record_count):
         raise _refused(f"its {len(payload)} bytes are not {header.record_count} appended records of rows")

@@ -13,6 +13,9 @@ from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.table_options import DATALAKE_FORMATS
 from fluss.server.limits import Limits
 from fluss.storage.catalog import BUCKETS_MAX, PARTITIONS_PER_TABLE_MAX
+from fluss.storage.kv_pool import OPEN_STORES_MAX
+from fluss.storage.kv_snapshots import INTERVAL_MS as SNAPSHOT_INTERVAL_MS
+from fluss.storage.kv_store import MEMORY_BYTES, MEMORY_BYTES_MIN
 from fluss.storage.log import SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES_MAX
 from fluss.storage.retention import INTERVAL_MS, SIZE_KEY, UNLIMITED
 
@@ -46,6 +49,9 @@ class ServerConfig:
     datalake_format: str | None = None  # stamped on new tables
     retention_size_bytes: int = UNLIMITED  # per bucket; 0: everything is kept that is not too old
     retention_interval_ms: int = INTERVAL_MS
+    kv_memory_bytes: int = MEMORY_BYTES  # of all stores of primary-key tables
+    kv_open_stores_max: int = OPEN_STORES_MAX
+    kv_snapshot_interval_ms: int = SNAPSHOT_INTERVAL_MS  # of buckets that changed
     disk_free_bytes_min: int | None = None  # None: by the size of segments
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None  # None: no metrics; 0: any free one
@@ -62,17 +68,22 @@ class ServerConfig:
             raise _bad(f"default.bucket.number must be from 1 to {BUCKET_COUNT_MAX}, not {self.default_bucket_number}")
         if not 1 <= self.segment_size_bytes <= SEGMENT_SIZE_BYTES_MAX:
             raise _bad(f"log.segment.file-size must be from 1 to {SEGMENT_SIZE_BYTES_MAX} bytes")
-        for key, number in (("max.partition.num", self.max_partition_num), ("max.bucket.num", self.max_bucket_num)):
-            if number < 1:
-                raise _bad(f"{key} must be at least 1, not {number}")
         if self.datalake_format is not None and self.datalake_format.upper() not in DATALAKE_FORMATS:
             raise _bad(f"datalake.format must be one of {', '.join(DATALAKE_FORMATS)}, not {self.datalake_format!r}")
         if self.retention_size_bytes < 0:
             raise _bad(f"{SIZE_KEY} must be a number of bytes, or 0 to keep everything")
         if self.disk_free_bytes_min is not None and self.disk_free_bytes_min < 0:
             raise _bad("disk.free-bytes-min must be a number of bytes, or 0 to let the disk fill up")
-        if self.retention_interval_ms < 1:
-            raise _bad("log.retention.check-interval-ms must be at least 1")
+        for key, number, number_min in (
+            ("max.partition.num", self.max_partition_num, 1),
+            ("max.bucket.num", self.max_bucket_num, 1),
+            ("log.retention.check-interval-ms", self.retention_interval_ms, 1),
+            ("kv.snapshot.interval-ms", self.kv_snapshot_interval_ms, 1),
+            ("kv.memory-bytes", self.kv_memory_bytes, MEMORY_BYTES_MIN),
+            ("kv.open-stores-max", self.kv_open_stores_max, 1),
+        ):
+            if number < number_min:
+                raise _bad(f"{key} must be at least {number_min}, not {number}")
 
 
 # Key in fluss.toml, type of its value, field of ServerConfig.
@@ -89,6 +100,9 @@ _KEYS: Final[dict[str, tuple[type, str]]] = {
     "datalake.format": (str, "datalake_format"),
     SIZE_KEY: (int, "retention_size_bytes"),
     "log.retention.check-interval-ms": (int, "retention_interval_ms"),
+    "kv.memory-bytes": (int, "kv_memory_bytes"),
+    "kv.open-stores-max": (int, "kv_open_stores_max"),
+    "kv.snapshot.interval-ms": (int, "kv_snapshot_interval_ms"),
     "disk.free-bytes-min": (int, "disk_free_bytes_min"),
     "metrics-host": (str, "metrics_host"),
     "metrics-port": (int, "metrics_port"),

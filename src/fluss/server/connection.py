@@ -79,7 +79,7 @@ class Connection(asyncio.BufferedProtocol):
             name = transport.get_extra_info("sockname")
             address = self._server.config.advertise or Address(name[0], name[1])
             self._context = ConnectionContext(self._server, address, peer[0])
-            self._session = Session(self._context, self._send)
+            self._session = Session(self._context, self._send, self._update_reading)
             self._await_login()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -130,6 +130,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reader = frames.FrameReader()
         if self._session is not None:
             self._session.close()
+        if self._context is not None:
+            self._context.close()
         self._connections.forget(self)
 
     # --- called by the server

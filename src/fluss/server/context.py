@@ -11,7 +11,9 @@ from fluss.server.auth import Logins
 from fluss.server.auto_partition import AutoPartitioner
 from fluss.server.budgets import RequestBudget, ResponseBudget
 from fluss.server.config import Address, ServerConfig
+from fluss.server.kv_scanners import ConnectionScanners, ServerScanners
 from fluss.server.metrics import Metrics
+from fluss.storage.kv_snapshots import KvSnapshots
 from fluss.storage.store import Storage
 
 
@@ -26,6 +28,8 @@ class ServerContext:
         self.loop = loop
         self.request_budget = RequestBudget(config.limits.request_bytes_total_max)
         self.response_budget = ResponseBudget(config.limits.response_bytes_total_max)
+        self.scanners = ServerScanners()
+        self.kv_snapshots = KvSnapshots(storage, lambda bucket: storage.kv.bucket(bucket))
         self.metrics = Metrics()
         self.logins: Logins | None = None  # None: nobody needs to log in
 
@@ -42,6 +46,12 @@ class ConnectionContext:
         self.user: str | None = None  # once logged in
         self.fetches = 0  # answered so far
         self.fetches_waiting = 0
+        self.reads_running = 0  # lookups that others overtake
+        self.scanners = ConnectionScanners(server.scanners, server.limits)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self.scanners.close()
 
 
 # Makes a response; returns None when that is done, or a future when it takes longer.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
@@ -16,11 +17,15 @@ from fluss.server.handlers import (
     connection,
     databases,
     fetch,
+    kv_snapshots,
     lake,
     limit_scan,
+    lookup,
     offsets,
     partitions,
     produce,
+    put_kv,
+    scan_kv,
     stats,
     tables,
 )
@@ -35,10 +40,22 @@ HANDLERS: Final[dict[int, Handler]] = {
     **partitions.HANDLERS,
     **fetch.HANDLERS,
     **limit_scan.HANDLERS,
+    **kv_snapshots.HANDLERS,
     **lake.HANDLERS,
     **offsets.HANDLERS,
+    **scan_kv.HANDLERS,
     **stats.HANDLERS,
     api_keys.INIT_WRITER.key: produce.init_writer,
+}
+# These are told the version of the request, too.
+VERSIONED: Final[dict[int, Callable[[ConnectionContext, Any, int], Handled]]] = {
+    api_keys.LOOKUP.key: lookup.lookup,
+    api_keys.PREFIX_LOOKUP.key: lookup.prefix_lookup,
+}
+# These parse the request themselves: its records stay where the socket put them.
+WRITES: Final[dict[int, Callable[[ConnectionContext, memoryview, int], Handled]]] = {
+    api_keys.PRODUCE_LOG.key: produce.produce_log,
+    api_keys.PUT_KV.key: put_kv.put_kv,
 }
 
 # Not done while the disk is nearly full; appends are checked by the logs.
@@ -61,9 +78,8 @@ def dispatch(context: ConnectionContext, request: Request) -> Handled:
     context.server.metrics.requests[api.key] += 1
     if api.needs_login:
         authenticate.check_login(context, api.name)
-    if api is api_keys.PRODUCE_LOG:
-        # Parsed by hand: its records stay where the socket put them.
-        return produce.produce_log(context, request.body)
+    if (write := WRITES.get(api.key)) is not None:
+        return write(context, request.body, request.api_version)
     if len(request.body) > context.limits.control_request_bytes_max:
         raise InvalidRequestError(
             f"A {api.name} request may have {context.limits.control_request_bytes_max} bytes, not {len(request.body)}.",
@@ -71,7 +87,10 @@ def dispatch(context: ConnectionContext, request: Request) -> Handled:
         )
     if api.key in _NEEDS_DISK:
         context.storage.disk_guard.admit()
-    return HANDLERS[api.key](context, _parse(api, request.body))
+    message = _parse(api, request.body)
+    if (versioned := VERSIONED.get(api.key)) is not None:
+        return versioned(context, message, request.api_version)
+    return HANDLERS[api.key](context, message)
 
 
 def _parse(api: api_keys.Api[Message, Message], body: memoryview) -> Message:

@@ -19,7 +19,7 @@ _MIB = 1 << 20
 class Limits:
     """The limits of one server."""
 
-    # One request. Only ProduceLog carries data, so everything else has to be small.
+    # One request. Only ProduceLog and PutKv carry data, so everything else has to be small.
     frame_bytes_max: int = FRAME_SIZE_BYTES_MAX
     control_request_bytes_max: int = 2 * _MIB
     batch_bytes_max: int = 64 * _MIB
@@ -49,8 +49,21 @@ class Limits:
     # Fetches.
     fetch_bytes_max: int = 16 * _MIB
     fetch_wait_ms_max: int = 60_000
-    limit_scan_bytes_max: int = 64 * _MIB  # batches of one answer
     fetches_waiting_per_connection_max: int = 256
+
+    # Other reads: rows of one answer.
+    limit_scan_bytes_max: int = 64 * _MIB
+    limit_scan_rows_max: int = 1_000_000  # of a primary-key table
+    lookup_keys_max: int = 100_000
+    lookup_bytes_max: int = 64 * _MIB
+    scan_kv_bytes_max: int = 8 * _MIB
+    scan_kv_rows_max: int = 100_000
+    reads_running_per_connection_max: int = 8  # lookups; the next requests wait for more
+
+    # Scans of primary-key tables: each keeps old rows alive.
+    scanners_total_max: int = 200
+    scanners_per_connection_max: int = 64
+    scanner_idle_ms_max: int = 600_000
 
     # Stopping: running requests get this long.
     stop_wait_ms_max: int = 5_000

@@ -13,7 +13,17 @@ UNKNOWN_API_KEY = -1
 class Metrics:
     """What the server has done since its start."""
 
-    __slots__ = ("errors", "logins_refused", "received_bytes", "refused_connections", "requests", "sent_bytes")
+    __slots__ = (
+        "errors",
+        "logins_refused",
+        "lookup_keys",
+        "put_batches",
+        "put_bytes",
+        "received_bytes",
+        "refused_connections",
+        "requests",
+        "sent_bytes",
+    )
 
     def __init__(self) -> None:
         self.requests: Counter[int] = Counter()  # by api key; only keys that are served
@@ -22,6 +32,9 @@ class Metrics:
         self.sent_bytes = 0
         self.refused_connections = 0
         self.logins_refused = 0
+        self.put_batches = 0
+        self.put_bytes = 0
+        self.lookup_keys = 0
 
     def failed(self, api_key: int, error: BaseException) -> None:
         """Count a request that is answered with an error."""

@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.protocol import api_keys
+from fluss.server.context import ServerContext
 from fluss.server.metrics import Metrics
 from fluss.storage.stats import SYNC_BOUNDS_S
 from fluss.storage.store import Storage
@@ -27,8 +28,9 @@ _UNKNOWN_API: Final = "unknown"
 _CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 
-def snapshot(metrics: Metrics, storage: Storage, connections: int, fetches_waiting: int) -> list[Metric]:
+def snapshot(context: ServerContext, connections: int, fetches_waiting: int) -> list[Metric]:
     """The metrics of now; made on the loop."""
+    metrics = context.metrics
     return [
         *_requests(metrics),
         _counter("fluss_received_bytes", "Bytes received from clients.", metrics.received_bytes),
@@ -37,7 +39,11 @@ def snapshot(metrics: Metrics, storage: Storage, connections: int, fetches_waiti
         _counter("fluss_connections_refused", "Connections above a limit.", metrics.refused_connections),
         _counter("fluss_logins_refused", "Logins with a wrong user or password.", metrics.logins_refused),
         GaugeMetricFamily("fluss_fetches_waiting", "Fetches that wait for data.", fetches_waiting),
-        *_storage(storage),
+        _counter("fluss_put_batches", "Batches put into primary-key tables.", metrics.put_batches),
+        _counter("fluss_put_bytes", "Bytes put into primary-key tables.", metrics.put_bytes),
+        _counter("fluss_lookup_keys", "Keys and prefixes looked up.", metrics.lookup_keys),
+        GaugeMetricFamily("fluss_kv_scanners", "Open scans of primary-key tables.", context.scanners.count),
+        *_storage(context.storage),
     ]
 
 
@@ -64,6 +70,7 @@ def _storage(storage: Storage) -> Iterator[Metric]:
     buckets = list(zip(bounds, accumulate(stats.sync_counts), strict=True))
     yield HistogramMetricFamily("fluss_sync_seconds", "How long syncs take.", buckets, stats.sync_seconds)
     yield GaugeMetricFamily("fluss_open_logs", "Logs of buckets that are open.", storage.open_logs)
+    yield GaugeMetricFamily("fluss_open_kv_stores", "Stores of primary-key tables that are open.", storage.open_stores)
     yield GaugeMetricFamily("fluss_tables", "Tables.", len(catalog.all_tables()))
     yield GaugeMetricFamily("fluss_partitions", "Partitions of all tables.", catalog.partition_count)
     yield GaugeMetricFamily("fluss_disk_free_bytes", "Free space where the data lies.", guard.free_bytes())

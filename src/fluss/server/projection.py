@@ -17,7 +17,7 @@ from fluss.formats.log_batch import BatchHeader, payload_of, resized_header
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import CorruptDataError, ErrorCode, InvalidRequestError
 from fluss.server.answers import Part
-from fluss.server.table_formats import log_format, schema_columns
+from fluss.server.table_formats import schema_columns, table_format
 from fluss.storage.catalog import Catalog, TableEntry
 
 _INDEXES_SHOWN: Final = 20
@@ -32,7 +32,7 @@ class Projection:
         self._indexes = indexes
         self._target_json = catalog.schema_json(entry.table_id, entry.schema_id)
         self._slicers: dict[int, ColumnSlicer | None] = {}
-        _check(indexes, len(schema_columns(self._target_json).types), log_format(entry.table_json))
+        _check(indexes, len(schema_columns(self._target_json).types), table_format(entry.table_json).log_format)
 
     def apply(self, data: bytes, position: int, header: BatchHeader) -> tuple[list[Part], int]:
         """The batch at `position` with these columns only, in parts, and its size.
@@ -67,10 +67,10 @@ class Projection:
             return slicer
 
 
-def _check(indexes: tuple[int, ...], columns: int, table_format: LogFormat) -> None:
-    if table_format is not LogFormat.ARROW:
+def _check(indexes: tuple[int, ...], columns: int, log_format: LogFormat) -> None:
+    if log_format is not LogFormat.ARROW:
         raise InvalidRequestError(
-            f"Only ARROW log tables can be projected, this one is {table_format}; read all columns.",
+            f"Only ARROW log tables can be projected, this one is {log_format}; read all columns.",
             ErrorCode.INVALID_COLUMN_PROJECTION,
         )
     ascending = all(left < right for left, right in pairwise(indexes))

@@ -81,6 +81,8 @@ class Server:
             self._config.segment_size_bytes,
             disk_free_bytes_min=self._config.disk_free_bytes_min,
             catalog_limits=CatalogLimits(self._config.max_bucket_num, self._config.max_partition_num),
+            kv_memory_bytes=self._config.kv_memory_bytes,
+            open_stores_max=self._config.kv_open_stores_max,
         )
         storage = await Storage.open(options)
         try:
@@ -100,8 +102,10 @@ class Server:
             await storage.close()
             raise
         context.auto_partitioner.start()
-        retention = Retention(storage, size_bytes=self._config.retention_size_bytes)
+        snapshots = context.kv_snapshots
+        retention = Retention(storage, size_bytes=self._config.retention_size_bytes, kv_snapshots=snapshots)
         self._background.append(loop.create_task(retention.run(self._config.retention_interval_ms)))
+        self._background.append(loop.create_task(snapshots.run(self._config.kv_snapshot_interval_ms)))
         _log.info("serving %s on %s, durability %s", self._config.data_dir, self._address, durability)
 
     async def stop(self) -> None:
@@ -139,7 +143,7 @@ class Server:
 
         def take_snapshot() -> list[Metric]:
             waiting = sum(connection.fetches_waiting for connection in self._connections)
-            return snapshot(self.context.metrics, self.context.storage, len(self._connections), waiting)
+            return snapshot(self.context, len(self._connections), waiting)
 
         self._metrics_page = MetricsPage(take_snapshot)
         await self._metrics_page.start(host, port)

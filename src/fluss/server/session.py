@@ -96,10 +96,13 @@ class Call:
 class Session:
     """Requests in, frames out. The connection feeds it, sends for it, and reads less when it holds too much."""
 
-    def __init__(self, context: ConnectionContext, send: Callable[[list[Part]], None]) -> None:
+    def __init__(
+        self, context: ConnectionContext, send: Callable[[list[Part]], None], has_less: Callable[[], None]
+    ) -> None:
         self._context = context
         self.metrics = context.server.metrics
         self._send = send
+        self._has_less = has_less  # called when it holds less than before
         self._queue: deque[Call] = deque()
         self._open: set[Call] = set()  # received and not answered
         self._running: asyncio.Task[Answer | Aside] | None = None
@@ -231,3 +234,4 @@ class Session:
             self._settle(call, task.result())
         if not self._closed:
             self._drain()
+            self._has_less()

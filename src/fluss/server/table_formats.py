@@ -1,4 +1,4 @@
-"""What a table's stored JSON says about the bytes of its batches, read once per table and schema."""
+"""What a table's stored JSON says about its bytes, read once per table and schema."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from fluss.formats.arrow_layout import ArrowLayout
-from fluss.model.descriptor import LogFormat
+from fluss.model import table_options as options
+from fluss.model.descriptor import LogFormat, TableDescriptor
 from fluss.model.schema import Schema
-from fluss.model.table_options import LOG_FORMAT
 from fluss.model.types import DataType
+
+_KEYS_BY_LAKE = "1"  # the first version of key encodings, which all clients know
 
 
 class SchemaColumns(NamedTuple):
@@ -19,6 +21,14 @@ class SchemaColumns(NamedTuple):
     types: tuple[DataType, ...]
     layout: ArrowLayout
     positions: dict[int, int]  # by field id, which stays the same in all schemas of a table
+
+
+class TableFormat(NamedTuple):
+    """How a table keeps its rows."""
+
+    log_format: LogFormat
+    has_primary_key: bool
+    needs_new_keys: bool  # keys are encoded in a way that clients of version 0 do not know
 
 
 @lru_cache(maxsize=4096)
@@ -31,6 +41,15 @@ def schema_columns(schema_json: bytes) -> SchemaColumns:
 
 
 @lru_cache(maxsize=4096)
-def log_format(table_json: bytes) -> LogFormat:
-    """How a table's batches hold their rows."""
-    return LogFormat(json.loads(table_json)["properties"].get(LOG_FORMAT, LogFormat.ARROW).upper())
+def table_format(table_json: bytes) -> TableFormat:
+    """The formats of a table."""
+    table = TableDescriptor.from_json(table_json, foreign_properties=True)
+    properties = table.properties
+    return TableFormat(
+        LogFormat(properties.get(options.LOG_FORMAT, LogFormat.ARROW).upper()),
+        table.has_primary_key,
+        table.has_primary_key
+        and options.DATALAKE_FORMAT in properties
+        and properties.get(options.KV_FORMAT_VERSION, _KEYS_BY_LAKE) != _KEYS_BY_LAKE
+        and table.bucket_keys != table.physical_primary_keys,
+    )

@@ -7,13 +7,14 @@ from typing import Final
 
 from fluss.model import table_options as options
 from fluss.model.auto_partition import AutoPartition, TimeUnit
-from fluss.model.descriptor import DESCRIPTOR_SIZE_BYTES_MAX, LogFormat, TableDescriptor
+from fluss.model.descriptor import DESCRIPTOR_SIZE_BYTES_MAX, KvFormat, LogFormat, TableDescriptor
 from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.model.merge_rules import DeleteBehavior, MergeRules
 from fluss.model.types import DataType, TypeRoot
 from fluss.server.config import ServerConfig
 
 REPLICATION_FACTOR: Final = 1
-_LOG_FORMATS: Final = (LogFormat.ARROW, LogFormat.INDEXED)
+_KV_FORMAT_VERSION: Final = "2"  # of key encodings; without it clients take the first
 _DATE_PATTERN: Final = "yyyy-MM-dd"
 _NO_STATISTICS: Final = (TypeRoot.BINARY, TypeRoot.BYTES, TypeRoot.ARRAY, TypeRoot.MAP, TypeRoot.ROW)
 
@@ -27,11 +28,15 @@ def completed(descriptor: TableDescriptor, config: ServerConfig) -> TableDescrip
     if len(descriptor.partition_keys) > 1 and options.is_true(given, options.AUTO_PARTITION_ENABLED):
         # The values of the other partition columns are not known ahead.
         properties.setdefault(options.AUTO_PARTITION_PRECREATE, "0")
+    if descriptor.has_primary_key:
+        properties.setdefault(options.KV_FORMAT_VERSION, _KV_FORMAT_VERSION)
+        if options.MERGE_ENGINE in given:
+            properties.setdefault(options.DELETE_BEHAVIOR, DeleteBehavior.IGNORE)
     result = TableDescriptor(
         descriptor.schema,
         partition_keys=descriptor.partition_keys,
         bucket_count=config.default_bucket_number if descriptor.bucket_count is None else descriptor.bucket_count,
-        bucket_keys=descriptor.bucket_keys,
+        bucket_keys=descriptor.bucket_keys or descriptor.physical_primary_keys,
         comment=descriptor.comment,
         properties=properties,
         custom_properties=descriptor.custom_properties,
@@ -42,12 +47,10 @@ def completed(descriptor: TableDescriptor, config: ServerConfig) -> TableDescrip
 
 def check_table(descriptor: TableDescriptor, config: ServerConfig) -> None:
     """Raise for a table that this server can't serve, new or altered."""
-    if descriptor.has_primary_key:
-        raise _refused("primary-key tables are not served yet; leave the primary key out to make a log table")
-    log_format = descriptor.properties.get(options.LOG_FORMAT, LogFormat.ARROW).upper()
-    if log_format not in _LOG_FORMATS:
-        raise _refused(f"the log format {log_format} is not served yet; use {' or '.join(_LOG_FORMATS)}")
-    _check_properties(descriptor.properties)
+    _check_formats(descriptor)
+    _check_replication(descriptor.properties)
+    MergeRules.of(descriptor)
+    _check_keys(descriptor)
     _check_partitions(descriptor)
     _check_statistics(descriptor)
     _check_datalake(descriptor.properties, config)
@@ -62,16 +65,43 @@ def stored_json(descriptor: TableDescriptor) -> tuple[str, str]:
     return table_json.decode(), schema_json
 
 
-def _check_properties(properties: dict[str, str]) -> None:
+def _check_formats(descriptor: TableDescriptor) -> None:
+    log_format = descriptor.properties.get(options.LOG_FORMAT, LogFormat.ARROW).upper()
+    kv_format = descriptor.properties.get(options.KV_FORMAT, KvFormat.COMPACTED).upper()
+    if not descriptor.has_primary_key:
+        if log_format == LogFormat.COMPACTED:
+            raise _refused(f"a log table can't have the log format {log_format}; use ARROW or INDEXED")
+    elif kv_format == KvFormat.COMPACTED and log_format == LogFormat.INDEXED:
+        raise _bad_property(
+            f"{options.LOG_FORMAT} can't be {log_format} with {options.KV_FORMAT} {kv_format}; use ARROW or COMPACTED"
+        )
+
+
+def _check_replication(properties: dict[str, str]) -> None:
     factor = int(properties.get(options.REPLICATION_FACTOR, REPLICATION_FACTOR))
     if factor > REPLICATION_FACTOR:
         raise InvalidRequestError(
             f"{options.REPLICATION_FACTOR} is {factor}, but there is 1 server to keep replicas; set it to 1.",
             ErrorCode.INVALID_REPLICATION_FACTOR,
         )
-    for key in (options.MERGE_ENGINE, options.DELETE_BEHAVIOR):
-        if key in properties:
-            raise _bad_property(f"{key} needs a primary key")
+
+
+def _check_keys(descriptor: TableDescriptor) -> None:
+    """A row needs a key within its partition, encoded in a way that its lake format has."""
+    if not descriptor.has_primary_key:
+        return
+    if not descriptor.physical_primary_keys:
+        raise _refused(
+            f"its primary key {descriptor.schema.get_primary_keys()} has partition keys only; "
+            "add a column that tells the rows of a partition apart"
+        )
+    if options.DATALAKE_FORMAT in descriptor.properties:
+        from fluss.formats.keys import primary_key_encoder
+
+        try:
+            primary_key_encoder(descriptor)
+        except InvalidRequestError as error:
+            raise _refused(error.message.rstrip(".")) from None
 
 
 def _check_partitions(descriptor: TableDescriptor) -> None:
@@ -105,7 +135,11 @@ def _check_auto_partition(descriptor: TableDescriptor, rule: AutoPartition, time
 
 def _check_statistics(descriptor: TableDescriptor) -> None:
     value = descriptor.properties.get(options.STATISTICS_COLUMNS)
-    if value is None or value.strip() == options.ALL_COLUMNS:
+    if value is None:
+        return
+    if descriptor.has_primary_key:
+        raise _bad_property(f"{options.STATISTICS_COLUMNS} is for log tables; leave it out of one with a primary key")
+    if value.strip() == options.ALL_COLUMNS:
         return
     names = options.statistics_columns(value)
     if not names:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -23,10 +24,12 @@ from fluss.storage.catalog_db import (
     CatalogDatabase,
     CatalogWork,
     DatabaseEntry,
+    LeaseEntry,
     PartitionEntry,
     TableEntry,
 )
 from fluss.storage.catalog_view import CatalogView, check_partitioned
+from fluss.storage.row_ids import RowIds, block_of
 
 __all__ = [
     "DEFAULT_DATABASE",
@@ -34,6 +37,7 @@ __all__ = [
     "Catalog",
     "CatalogLimits",
     "DatabaseEntry",
+    "LeaseEntry",
     "PartitionEntry",
     "TableEntry",
 ]
@@ -82,6 +86,8 @@ class Catalog(CatalogView):
         self._on_drop_partition: list[Callable[[PartitionEntry], None]] = []
         self._writer_id_next = 0
         self._writer_id_reserved = 0
+        self._row_ids = RowIds()
+        self._leases: dict[str, LeaseEntry] = {}
 
     @classmethod
     async def open(cls, path: Path, limits: CatalogLimits | None = None) -> Catalog:
@@ -103,6 +109,8 @@ class Catalog(CatalogView):
         content = await asyncio.get_running_loop().run_in_executor(self._executor, self._database.load)
         self._fill(content)
         self._writer_id_next = self._writer_id_reserved = content.counters[WRITER_ID]
+        self._row_ids = RowIds(content.row_ids)
+        self._leases = {lease.lease_id: lease for lease in content.leases}
         await self.create_database(DEFAULT_DATABASE, _EMPTY_DATABASE_JSON, ignore_if_exists=True)
 
     def on_drop(self, callback: Callable[[int], None]) -> None:
@@ -296,10 +304,14 @@ class Catalog(CatalogView):
                 callback(entry)
 
     def _partitioned_table(self, table_id: int) -> TableEntry:
+        table = self._existing_table(table_id)
+        check_partitioned(table)
+        return table
+
+    def _existing_table(self, table_id: int) -> TableEntry:
         table = self._tables_by_id.get(table_id)
         if table is None:
             raise error_from_code(ErrorCode.TABLE_NOT_EXIST, f"There is no table with id {table_id} any more.")
-        check_partitioned(table)
         return table
 
     def _new_partitions(self, table: TableEntry, names: Iterable[str]) -> list[PartitionEntry]:
@@ -333,7 +345,7 @@ class Catalog(CatalogView):
                 f"in use and {more_bytes} more are asked for; drop tables that are not needed.",
             )
 
-    # --- writer ids
+    # --- writer ids and row ids
 
     async def next_writer_id(self) -> int:
         """An id that was never given out before, not even by a server that was killed since."""
@@ -350,14 +362,62 @@ class Catalog(CatalogView):
         await self._commit(lambda database: database.reserve_writer_ids(reserved))
         self._writer_id_reserved = reserved
 
+    async def reserve_ids(self, table_id: int, count: int) -> int:
+        """The first of `count` ids in a row for the auto-increment column of a table; none was given out before.
+
+        Code 7 without the table, 15 when there are no more ids.
+        """
+        first = self._row_ids.take(table_id, count)
+        return await self._change(self._reserve_ids(table_id, count)) if first is None else first
+
+    async def _reserve_ids(self, table_id: int, count: int) -> int:
+        first = self._row_ids.take(table_id, count)
+        if first is not None:
+            return first
+        bound = self._row_ids.bound_for(table_id, count, block_of(self._existing_table(table_id).table_json))
+        await self._commit(lambda database: database.set_row_ids({table_id: bound}))
+        self._row_ids.reserved(table_id, bound)
+        first = self._row_ids.take(table_id, count)
+        assert first is not None
+        return first
+
+    # --- leases of KV snapshots
+
+    def leases(self) -> Mapping[str, LeaseEntry]:
+        """By lease id, the expired ones too."""
+        return self._leases
+
+    async def put_lease(self, entry: LeaseEntry) -> None:
+        """Insert or replace a lease."""
+        await self._change(self._put_lease(entry))
+
+    async def _put_lease(self, entry: LeaseEntry) -> None:
+        await self._commit(lambda database: database.put_lease(entry))
+        self._leases[entry.lease_id] = entry
+
+    async def delete_leases(self, lease_ids: Sequence[str]) -> None:
+        """Those that exist."""
+        await self._change(self._delete_leases([lease_id for lease_id in lease_ids if lease_id in self._leases]))
+
+    async def _delete_leases(self, lease_ids: Sequence[str]) -> None:
+        if not lease_ids:
+            return
+        await self._commit(lambda database: database.delete_leases(lease_ids))
+        for lease_id in lease_ids:
+            self._leases.pop(lease_id, None)
+
     async def close(self) -> None:
         """Wait for changes under way and close the database."""
         async with self._lock:
+            if unused := self._row_ids.give_back():
+                with suppress(FlussError):
+                    await self._commit(lambda database: database.set_row_ids(unused))
             await asyncio.get_running_loop().run_in_executor(self._executor, self._database.close)
         self._executor.shutdown()
 
     def _forget(self, entry: TableEntry) -> None:
         self._remove_table(entry)
+        self._row_ids.forget(entry.table_id)
         for callback in self._on_drop:
             callback(entry.table_id)
 

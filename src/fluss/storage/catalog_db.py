@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fluss.model.errors import ErrorCode, FlussError
-from fluss.model.paths import TablePath
+from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import files
 from fluss.storage.failpoints import Site
 
@@ -43,6 +43,14 @@ _MIGRATIONS: Final = (
         " table_id INTEGER NOT NULL REFERENCES tables (table_id) ON DELETE CASCADE,"
         " name TEXT NOT NULL, created_ms INTEGER NOT NULL, UNIQUE (table_id, name))",
         f"INSERT INTO counters VALUES ('{PARTITION_ID}', 0)",
+    ),
+    (
+        # Of auto-increment columns: ids from `next` on were never given out.
+        "CREATE TABLE row_ids (table_id INTEGER PRIMARY KEY REFERENCES tables (table_id) ON DELETE CASCADE,"
+        " next INTEGER NOT NULL)",
+        # `snapshots`: a JSON list of [table id, partition id or null, bucket id, snapshot id].
+        "CREATE TABLE kv_leases (lease_id TEXT PRIMARY KEY, expires_ms INTEGER NOT NULL, snapshots TEXT NOT NULL)"
+        " WITHOUT ROWID",
     ),
 )
 SCHEMA_VERSION: Final = len(_MIGRATIONS)
@@ -73,12 +81,22 @@ class PartitionEntry(NamedTuple):
     created_time_ms: int
 
 
+class LeaseEntry(NamedTuple):
+    """KV snapshots that are kept for a reader, one per bucket at most."""
+
+    lease_id: str
+    expires_ms: int
+    snapshots: dict[TableBucket, int]
+
+
 class CatalogContent(NamedTuple):
     databases: list[DatabaseEntry]
     tables: list[TableEntry]
     schemas: list[tuple[int, int, bytes]]  # table id, schema id, JSON
     partitions: list[PartitionEntry]
     counters: dict[str, int]
+    row_ids: dict[int, int]  # by table id
+    leases: list[LeaseEntry]
 
 
 class CatalogDatabase:
@@ -143,6 +161,13 @@ class CatalogDatabase:
                 for row in self._execute("SELECT partition_id, table_id, name, created_ms FROM partitions")
             ],
             dict(self._execute("SELECT name, next FROM counters")),
+            dict(self._execute("SELECT table_id, next FROM row_ids")),
+            [
+                LeaseEntry(lease_id, expires_ms, _decode_snapshots(snapshots))
+                for lease_id, expires_ms, snapshots in self._execute(
+                    "SELECT lease_id, expires_ms, snapshots FROM kv_leases"
+                )
+            ],
         )
 
     def insert_database(self, entry: DatabaseEntry) -> None:
@@ -196,6 +221,28 @@ class CatalogDatabase:
         with self._transaction():
             self._advance(WRITER_ID, next_id)
 
+    def set_row_ids(self, next_ids: Mapping[int, int]) -> None:
+        """Set from where on a table's ids are free, for each table."""
+        with self._transaction():
+            self._connection.executemany(
+                "INSERT INTO row_ids VALUES (?, ?) ON CONFLICT (table_id) DO UPDATE SET next = excluded.next",
+                next_ids.items(),
+            )
+
+    def put_lease(self, entry: LeaseEntry) -> None:
+        """Insert or replace a lease."""
+        with self._transaction():
+            self._execute(
+                "INSERT OR REPLACE INTO kv_leases VALUES (?, ?, ?)",
+                *(entry.lease_id, entry.expires_ms, _encode_snapshots(entry.snapshots)),
+            )
+
+    def delete_leases(self, lease_ids: Sequence[str]) -> None:
+        with self._transaction():
+            self._connection.executemany(
+                "DELETE FROM kv_leases WHERE lease_id = ?", [(lease_id,) for lease_id in lease_ids]
+            )
+
     def close(self) -> None:
         self._connection.close()
 
@@ -206,6 +253,19 @@ class CatalogDatabase:
 
     def _advance(self, counter: str, next_id: int) -> None:
         self._execute("UPDATE counters SET next = ? WHERE name = ?", next_id, counter)
+
+
+def _encode_snapshots(snapshots: Mapping[TableBucket, int]) -> str:
+    return json.dumps(
+        [[bucket.table_id, bucket.partition_id, bucket.bucket_id, snapshot] for bucket, snapshot in snapshots.items()]
+    )
+
+
+def _decode_snapshots(text: str) -> dict[TableBucket, int]:
+    return {
+        TableBucket(table_id, bucket_id, partition_id): snapshot_id
+        for table_id, partition_id, bucket_id, snapshot_id in json.loads(text)
+    }
 
 
 CatalogWork = Callable[[CatalogDatabase], None]

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from functools import lru_cache
+from typing import Final
+
 from fluss.model.errors import ErrorCode, error_from_code
 from fluss.model.paths import TablePath
 from fluss.storage.catalog_db import PARTITION_ID, TABLE_ID, CatalogContent, DatabaseEntry, PartitionEntry, TableEntry
+
+_TABLES_CACHED: Final = 16_384
 
 
 class CatalogView:
@@ -121,8 +127,8 @@ class CatalogView:
             self._put_database(database)
         for table in content.tables:
             self._put_table(table)
-        for table_id, schema_id, json in content.schemas:
-            self._put_schema(table_id, schema_id, json)
+        for schema in content.schemas:
+            self._put_schema(*schema)
         for partition in content.partitions:
             self._put_partition(partition)
         self._table_id_next = content.counters[TABLE_ID]
@@ -179,6 +185,12 @@ class CatalogView:
         del self._tables[entry.path.database][entry.path.table]
         del self._tables_by_id[entry.table_id]
         self._json_bytes -= len(entry.table_json) + sum(map(len, self._schemas.pop(entry.table_id).values()))
+
+
+@lru_cache(_TABLES_CACHED)
+def has_primary_key(table_json: bytes) -> bool:
+    """Whether the rows of a table are updated by key; that never changes."""
+    return bool(json.loads(table_json).get("schema", {}).get("primary_key"))
 
 
 def check_partitioned(table: TableEntry) -> None:

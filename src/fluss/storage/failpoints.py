@@ -40,6 +40,11 @@ class Site(StrEnum):
     WRITERS_REPLACE = "writers.replace"
     TABLE_REMOVE = "table.remove"
     PARTITION_REMOVE = "partition.remove"
+    KV_CREATE = "kv.create"
+    KV_COMMIT = "kv.commit"
+    KV_RESTORE = "kv.restore"
+    KV_CHECKPOINT = "kv.checkpoint"
+    KV_CHECKPOINT_REMOVE = "kv.checkpoint.remove"
 
 
 class Step(StrEnum):
@@ -89,6 +94,11 @@ STEPS: Final[dict[Site, tuple[Step, ...]]] = {
     Site.WRITERS_REPLACE: _WRITE + _RENAME,
     Site.TABLE_REMOVE: _REMOVE,
     Site.PARTITION_REMOVE: _REMOVE,
+    Site.KV_CREATE: _CREATE + _SYNC_DIRECTORY,
+    Site.KV_COMMIT: _COMMIT,
+    Site.KV_RESTORE: _REMOVE + _CREATE,
+    Site.KV_CHECKPOINT: _CREATE + _SYNC_DIRECTORY + _RENAME,
+    Site.KV_CHECKPOINT_REMOVE: _RENAME + _SYNC_DIRECTORY + _REMOVE,
 }
 
 NAMES: Final[tuple[str, ...]] = tuple(f"{site}.{step}" for site, steps in STEPS.items() for step in steps)

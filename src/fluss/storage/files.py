@@ -13,7 +13,8 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -172,6 +173,19 @@ def replace(path: Path, data: BufferLike, site: Site, *, durable: bool) -> None:
         sync_directory(path.parent, site)
 
 
+def rename(path: Path, target: Path, site: Site) -> None:
+    """Rename within a directory, which is then synced; `target` must not exist."""
+    _pass(site, Step.BEFORE_RENAME)
+    os.rename(path, target)
+    _pass(site, Step.AFTER_RENAME)
+    sync_directory(path.parent, site)
+
+
+def set_modified_ns(path: Path, modified_ns: int) -> None:
+    """Set the time of modification, which may be lost in a crash."""
+    os.utime(path, ns=(modified_ns, modified_ns))
+
+
 def overwrite(path: Path, data: BufferLike, site: Site) -> None:
     """Write a file in place, for content that nobody relies on."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
@@ -213,6 +227,14 @@ def _remove(path: Path, how: Callable[[Path], None], site: Site) -> None:
     except FileNotFoundError:
         return
     _pass(site, Step.AFTER_REMOVE)
+
+
+@contextmanager
+def creating(site: Site) -> Iterator[None]:
+    """Let a database make its files between two fail points."""
+    _pass(site, Step.BEFORE_CREATE)
+    yield
+    _pass(site, Step.AFTER_CREATE)
 
 
 def around_commit(commit: Callable[[], None], site: Site) -> None:

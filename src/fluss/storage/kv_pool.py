@@ -3,128 +3,182 @@
 A store is opened when first used and stays open until others need its place, the longest unused first. One in use is
 never closed; when all are, the limit is exceeded until the next is given back. Stores that hold many unflushed rows but
 are not written to any more are flushed when memory gets short, for RocksDB flushes only those that are written to.
-All calls come from worker threads.
+All calls are made on the loop; opening, closing and flushing run in worker threads.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from fluss.model.errors import FlussError
-from fluss.storage.kv_store import KvStore
+from fluss.model.paths import TableBucket
+from fluss.storage.kv_store import KvState, KvStore
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 OPEN_STORES_MAX: Final = 64
 
+OpenStore: TypeAlias = Callable[[TableBucket], Coroutine[Any, Any, KvStore]]
+
+
+class RunBlocking(Protocol):
+    """Does blocking work in a thread."""
+
+    def __call__(self, work: Callable[[], _T]) -> Awaitable[_T]: ...
+
 
 class _Entry:
-    def __init__(self) -> None:
-        self.lock = threading.Lock()  # held while the store is opened or closed
-        self.store: KvStore | None = None
-        self.users = 0
+    def __init__(self, opened: asyncio.Task[KvStore]) -> None:
+        self.opened = opened
+        self.users = 1  # the opening is one
+        self.closed: asyncio.Future[None] | None = None  # there from when it is not to be used any more
+        self.flushed: KvState | None = None
+
+    @property
+    def store(self) -> KvStore:
+        return self.opened.result()
 
 
 class KvPool:
     def __init__(
         self,
-        open_store: Callable[[Path], KvStore],
+        open_store: OpenStore,
+        run_blocking: RunBlocking,
         is_pressed: Callable[[], bool],
         open_max: int = OPEN_STORES_MAX,
     ) -> None:
         self._open_store = open_store
+        self._run_blocking = run_blocking
         self._is_pressed = is_pressed
         self._open_max = open_max
-        self._lock = threading.Lock()
-        self._entries: OrderedDict[Path, _Entry] = OrderedDict()
+        self._loop = asyncio.get_running_loop()
+        self._entries: OrderedDict[TableBucket, _Entry] = OrderedDict()
+        self._closings: set[asyncio.Task[None]] = set()
+        self._relieving: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    @contextmanager
-    def use(self, path: Path) -> Iterator[KvStore]:
+    @asynccontextmanager
+    async def use(self, bucket: TableBucket) -> AsyncIterator[KvStore]:
         """The open store of a bucket; it stays open until the block ends."""
-        entry = self._take(path)
+        entry = await self._take(bucket)
         try:
-            with entry.lock:
-                store = entry.store
-                if store is None:
-                    store = entry.store = self._open_store(path)
-            yield store
+            yield entry.store
         finally:
-            self._give_back(path, entry)
+            self._give_back(bucket, entry)
 
-    def discard(self, path: Path) -> None:
-        """Close a store that nobody uses, if it is open."""
-        with self._lock:
-            entry = self._entries.get(path)
-            if entry is None:
-                return
-            if entry.users:
-                raise ValueError(f"{path} is in use")
-            entry.users = 1
-        self._close(path, entry)
+    def opened(self, bucket: TableBucket) -> KvStore | None:
+        """The store of a bucket if it is open, to be used before the loop goes on."""
+        entry = self._entries.get(bucket)
+        if entry is None or entry.closed is not None or not entry.opened.done() or entry.opened.exception():
+            return None
+        self._entries.move_to_end(bucket)
+        return entry.store
 
-    def close(self) -> None:
-        """Close all; none may be in use."""
-        for path in list(self._entries):
-            self.discard(path)
+    def discard(self, bucket: TableBucket) -> asyncio.Future[None]:
+        """Close a store, if it is open, when its last user gives it back; who asks for it meanwhile waits for that.
+
+        The future completes when it is closed.
+        """
+        entry = self._entries.get(bucket)
+        if entry is None:
+            done: asyncio.Future[None] = self._loop.create_future()
+            done.set_result(None)
+            return done
+        return self._retire(bucket, entry)
+
+    async def close(self, which: Callable[[TableBucket], bool] = lambda _: True) -> None:
+        """Close stores, each when nobody uses it any more; returns when all are closed."""
+        while buckets := list(filter(which, self._entries)):
+            await asyncio.wait(list(map(self.discard, buckets)))
 
     def relieve(self) -> None:
-        """Flush the longest unused stores, one after another, until memory is no longer short."""
-        for path in list(self._entries):
+        """Flush the longest unused stores, one after another, until memory is no longer short; does not wait."""
+        if self._is_pressed() and (self._relieving is None or self._relieving.done()):
+            self._relieving = self._loop.create_task(self._relieve())
+
+    async def _relieve(self) -> None:
+        for bucket, entry in list(self._entries.items()):
             if not self._is_pressed():
                 return
-            with self._lock:
-                entry = self._entries.get(path)
-                if entry is None or entry.users or entry.store is None:
-                    continue
-                entry.users += 1
+            if entry.users or entry.closed is not None or entry.store.state == entry.flushed:
+                continue
+            entry.users += 1
             try:
-                entry.store.flush()
+                state = entry.store.state
+                await self._run_blocking(entry.store.flush)
+                entry.flushed = state
+            except FlussError as error:
+                _log.error("%s", error)
             finally:
-                self._give_back(path, entry)
+                self._give_back(bucket, entry)
 
-    def _take(self, path: Path) -> _Entry:
-        with self._lock:
-            entry = self._entries.setdefault(path, _Entry())
-            self._entries.move_to_end(path)
-            entry.users += 1
-            return entry
+    async def _take(self, bucket: TableBucket) -> _Entry:
+        while True:
+            entry = self._entries.get(bucket)
+            if entry is None:
+                entry = self._entries[bucket] = _Entry(self._loop.create_task(self._open_store(bucket)))
+                entry.opened.add_done_callback(partial(self._opened, bucket, entry))
+            # `asyncio.wait` does not cancel what others wait for, too.
+            if entry.closed is not None:
+                await asyncio.wait([entry.closed])
+            elif not entry.opened.done():
+                await asyncio.wait([entry.opened])
+                entry.opened.result()
+            else:
+                self._entries.move_to_end(bucket)
+                entry.users += 1
+                return entry
 
-    def _give_back(self, path: Path, entry: _Entry) -> None:
-        with self._lock:
-            entry.users -= 1
-            if entry.store is None and not entry.users:
-                del self._entries[path]  # it could not be opened
-            surplus = self._surplus()
-        for surplus_path, surplus_entry in surplus:
-            self._close(surplus_path, surplus_entry)
+    def _opened(self, bucket: TableBucket, entry: _Entry, _: object) -> None:
+        if entry.opened.exception() is None:
+            self._give_back(bucket, entry)
+            return
+        # Those who wait for it are told; the next one tries again.
+        del self._entries[bucket]
+        if entry.closed is not None:
+            entry.closed.set_result(None)
 
-    def _surplus(self) -> list[tuple[Path, _Entry]]:
-        """Take the longest unused that are too many."""
-        excess = len(self._entries) - self._open_max
-        idle = [(path, entry) for path, entry in self._entries.items() if not entry.users] if excess > 0 else []
-        for _, entry in idle[:excess]:
-            entry.users += 1
-        return idle[:excess]
+    def _give_back(self, bucket: TableBucket, entry: _Entry) -> None:
+        entry.users -= 1
+        if entry.users:
+            return
+        if entry.closed is not None:
+            self._start_closing(bucket, entry)
+        if len(self._entries) > self._open_max:
+            self._shrink()
 
-    def _close(self, path: Path, entry: _Entry) -> None:
-        """Close a store that was taken for it; who asks for it meanwhile waits, and opens it again."""
-        with entry.lock:
-            store, entry.store = entry.store, None
-            if store is not None:
-                try:
-                    store.close()
-                except FlussError as error:
-                    _log.error("%s could not be closed: %s", path, error)
-        with self._lock:
-            entry.users -= 1
-            if not entry.users and entry.store is None:
-                del self._entries[path]
+    def _shrink(self) -> None:
+        kept = [item for item in self._entries.items() if item[1].closed is None]
+        idle = [item for item in kept if not item[1].users]
+        for item in idle[: max(0, len(kept) - self._open_max)]:
+            self._retire(*item)
+
+    def _retire(self, bucket: TableBucket, entry: _Entry) -> asyncio.Future[None]:
+        if entry.closed is None:
+            entry.closed = self._loop.create_future()
+            if not entry.users:
+                self._start_closing(bucket, entry)
+        return entry.closed
+
+    def _start_closing(self, bucket: TableBucket, entry: _Entry) -> None:
+        task = self._loop.create_task(self._close(bucket, entry))
+        self._closings.add(task)
+        task.add_done_callback(self._closings.discard)
+
+    async def _close(self, bucket: TableBucket, entry: _Entry) -> None:
+        try:
+            await self._run_blocking(entry.store.close)
+        except Exception as error:
+            _log.error("%s could not be closed: %s", entry.store.path, error)
+        del self._entries[bucket]
+        assert entry.closed is not None
+        entry.closed.set_result(None)

@@ -52,7 +52,8 @@ class Recovery(Generic[_Store]):
                 try:
                     self._remove_live()
                     # By links, whole or not at all, and durable: as good as any checkpoint.
-                    source.checkpoint(self._path)
+                    with files.creating(Site.KV_RESTORE):
+                        source.checkpoint(self._path)
                 finally:
                     source.close()
                 _log.warning("%s is put back from %s", self._path, checkpoint.name)
@@ -84,4 +85,4 @@ class Recovery(Generic[_Store]):
 
     def _remove_live(self) -> None:
         if self._path.exists():
-            files.remove_tree(self._path, Site.TABLE_REMOVE)
+            files.remove_tree(self._path, Site.KV_RESTORE)

@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
+from fluss.storage import files
 
+MEMORY_BYTES: Final = 256 << 20  # of all stores together
+MEMORY_BYTES_MIN: Final = 8 << 20
 PAGE_ROWS_MAX: Final = 10_000
 PAGE_SIZE_BYTES_MAX: Final = 4 << 20
 
@@ -41,6 +44,13 @@ class DamagedKvStoreError(CorruptDataError):
 
     def __init__(self, message: str, error_code: int = ErrorCode.KV_STORAGE_EXCEPTION) -> None:
         super().__init__(message, error_code)
+
+
+def as_kv_error(error: Exception) -> Exception:
+    """An error that clients can be told: one of the disk gets a code, others stay as they are."""
+    if isinstance(error, OSError) and not isinstance(error, FlussError):
+        return KvStoreError(f"The rows can't be stored: {files.reason(error)}")
+    return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +85,7 @@ class KvSnapshot(Protocol):
     def close(self) -> None: ...
 
 
-class KvStore(Protocol):
+class ReadableStore(Protocol):
     @property
     def path(self) -> Path: ...
 
@@ -93,6 +103,8 @@ class KvStore(Protocol):
     ) -> Page:
         """Rows whose keys begin with `prefix`, from `from_key` on; as of now, so two pages may differ in time."""
 
+
+class KvStore(ReadableStore, Protocol):
     def write(self, keys: Sequence[bytes], values: Sequence[bytes], deletes: Sequence[bytes], state: KvState) -> None:
         """Put and delete rows, no key twice, and with that cover the log up to the state's offset.
 
@@ -113,3 +125,25 @@ class KvStore(Protocol):
 
     def close(self) -> None:
         """Flush and close; snapshots end."""
+
+
+class NoRows:
+    """What reads find in a bucket that was never written."""
+
+    state = EMPTY
+    path = Path()
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        return [None] * len(keys)
+
+    def scan(
+        self,
+        prefix: bytes = b"",
+        from_key: bytes | None = None,
+        rows_max: int = PAGE_ROWS_MAX,
+        size_bytes_max: int = PAGE_SIZE_BYTES_MAX,
+    ) -> Page:
+        return Page([], [], None)
+
+
+NO_ROWS: Final = NoRows()

@@ -169,16 +169,23 @@ class BucketLog:
 
     # --- writing
 
+    def repeated(self, writer_id: int, batch_sequence: int, now_ms: int) -> Appended | None:
+        """What was appended when a writer sent this batch before; None for its next one, code 31 for any other."""
+        self._check_usable()
+        stored = self._writers.check(writer_id, batch_sequence, now_ms) if writer_id != NO_WRITER_ID else None
+        if stored is None:
+            return None
+        return Appended(stored.base_offset, stored.last_offset, self._durable_at(stored.last_offset), True)
+
     def append(self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int) -> Appended:
         """Check one batch, stamp offset and commit time into it (in place), and write it."""
         self._check_usable()
         if header.size_bytes != len(batch):
             raise CorruptDataError(f"log batch: {header.size_bytes} bytes announced, {len(batch)} received")
         verify_crc(batch, 0, header)
-        if header.writer_id != NO_WRITER_ID:
-            stored = self._writers.check(header.writer_id, header.batch_sequence, now_ms)
-            if stored is not None:
-                return Appended(stored.base_offset, stored.last_offset, self._durable_at(stored.last_offset), True)
+        repeated = self.repeated(header.writer_id, header.batch_sequence, now_ms)
+        if repeated is not None:
+            return repeated
         if self._failure is not None:
             raise FlussError(*self._failure)
         self._options.admit(len(batch))

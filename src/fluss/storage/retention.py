@@ -2,7 +2,8 @@
 
 A pass looks at the files of all buckets, in a thread and without opening their logs; only a log that has something to
 lose is opened. A segment is too old when its newest batch was committed before the time limit; one that takes appends
-is sealed first. By size, the oldest go while those behind them still have as many bytes as are to be kept.
+is sealed first. By size, the oldest go while those behind them still have as many bytes as are to be kept. The log of a
+primary-key table stays from the older of its two snapshots on, for its rows are rebuilt from there.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.model.table_options import LOG_TTL
 from fluss.storage.catalog import TableEntry
+from fluss.storage.catalog_view import has_primary_key
 from fluss.storage.index import OffsetIndex
+from fluss.storage.kv_snapshots import KvSnapshots
 from fluss.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, list_base_offsets, segment_path
 from fluss.storage.store import Storage
 
@@ -70,19 +73,19 @@ def policy_of(table_json: bytes, size_bytes_default: int) -> Policy:
 
 
 class Retention:
-    """`keep_from_offset` may hold a bucket back: nothing from the offset it names on is removed."""
+    """With `kv_snapshots`, logs of primary-key tables are cut behind snapshots; without, they stay whole."""
 
     def __init__(
         self,
         storage: Storage,
         *,
         size_bytes: int = UNLIMITED,
-        keep_from_offset: Callable[[TableBucket], int | None] = lambda _: None,
+        kv_snapshots: KvSnapshots | None = None,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._storage = storage
         self._size_bytes = size_bytes
-        self._keep_from_offset = keep_from_offset
+        self._kv_snapshots = kv_snapshots
         self._now_ms = now_ms
 
     async def run(self, interval_ms: int = INTERVAL_MS) -> None:
@@ -127,9 +130,7 @@ class Retention:
         try:
             if seal_before_ms is not None and log.seal_if_older(seal_before_ms):
                 offset = log.log_end_offset
-            kept_from = self._keep_from_offset(bucket)
-            if kept_from is not None:
-                offset = min(offset, kept_from)
+            offset = min(offset, await self._removable_before(bucket, offset))
             if offset > start:
                 await log.remove_before(offset)
                 _log.info("%s: offsets %d to %d were removed", bucket, start, log.log_start_offset - 1)
@@ -137,6 +138,12 @@ class Retention:
             _log.warning("%s: old segments could not be removed: %s", bucket, error)
         finally:
             stop_waiting()
+
+    async def _removable_before(self, bucket: TableBucket, wanted: int) -> int:
+        entry = self._storage.catalog.table_by_id(bucket.table_id)
+        if entry is None or not has_primary_key(entry.table_json):
+            return wanted
+        return 0 if self._kv_snapshots is None else await self._kv_snapshots.log_kept_from(bucket, wanted)
 
 
 def _survey(buckets: Sequence[tuple[TableBucket, Path]], policy: Policy, now_ms: int) -> list[Finding]:

@@ -14,6 +14,7 @@ import logging
 import struct
 import threading
 import time
+import traceback
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -63,9 +64,17 @@ def open_store(path: Path, resources: Resources) -> RocksStore:
     if not is_there and path.exists() and any(path.iterdir()):
         # RocksDB would make a new, empty one, and remove the files.
         raise DamagedKvStoreError(f"{files.shown(path)}: the store has files but no {_CURRENT_NAME}; rebuild it.")
-    store = RocksStore(path, resources)
-    if not is_there:
-        files.sync_directory(path.parent, Site.BUCKET_DIRECTORY)
+    if is_there:
+        return RocksStore(path, resources)
+    store: RocksStore | None = None
+    try:
+        with files.creating(Site.KV_CREATE):
+            store = RocksStore(path, resources)
+        files.sync_directory(path.parent, Site.KV_CREATE)
+    except BaseException:
+        if store is not None:
+            store.close()
+        raise
     return store
 
 
@@ -125,14 +134,17 @@ class RocksStore:
         rows_max: int = PAGE_ROWS_MAX,
         size_bytes_max: int = PAGE_SIZE_BYTES_MAX,
     ) -> Page:
+        with _translated(self._path):
+            return self._scan(prefix, from_key, rows_max, size_bytes_max)
+
+    def _scan(self, prefix: bytes, from_key: bytes | None, rows_max: int, size_bytes_max: int) -> Page:
         options = ReadOptions()
         end = _after_prefix(prefix)
         if end is not None:
             options.set_iterate_upper_bound(end)
-        with _translated(self._path):
-            cursor = self._rows.iter(options)
-            cursor.seek(prefix if from_key is None else max(prefix, from_key))
-            return _take(cursor, rows_max, size_bytes_max)
+        cursor = self._rows.iter(options)
+        cursor.seek(prefix if from_key is None else max(prefix, from_key))
+        return _take(cursor, rows_max, size_bytes_max)
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes], deletes: Sequence[bytes], state: KvState) -> None:
         with self._lock, _translated(self._path):
@@ -201,7 +213,7 @@ class RocksStore:
             with _translated(self._path):
                 Checkpoint(self._rows).create_checkpoint(str(directory))
             state = self._state
-        files.sync_directory(directory.parent, Site.BUCKET_DIRECTORY)
+        files.sync_directory(directory.parent, Site.KV_CHECKPOINT)
         return state
 
     def size_bytes(self) -> int:
@@ -243,11 +255,10 @@ class RocksSnapshot:
         return self._state
 
     def read(self, rows_max: int = PAGE_ROWS_MAX, size_bytes_max: int = PAGE_SIZE_BYTES_MAX) -> Page:
-        cursor = self._cursor
-        if cursor is None:
+        if self._cursor is None:
             raise KvStoreError(f"{files.shown(self._path)}: the snapshot is closed; begin the scan again.")
         with _translated(self._path):
-            return _take(cursor, rows_max, size_bytes_max)
+            return _take(self._cursor, rows_max, size_bytes_max)
 
     def close(self) -> None:
         self._cursor = None
@@ -284,6 +295,8 @@ def _translated(path: Path) -> Iterator[None]:
     except FlussError:
         raise
     except Exception as error:
+        # Whoever keeps the error must not keep a cursor, and with it the database, open.
+        traceback.clear_frames(error.__traceback__)
         text = str(error)
         _log.error("%s: %s", path, text)
         message = f"{files.shown(path)}: {text.replace(str(path), files.shown(path)).strip()}"

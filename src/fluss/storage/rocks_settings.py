@@ -14,8 +14,8 @@ from rocksdict import (
     WriteOptions,
 )
 
-MEMORY_BYTES: Final = 256 << 20
-MEMORY_BYTES_MIN: Final = 8 << 20
+from fluss.storage.kv_store import MEMORY_BYTES, MEMORY_BYTES_MIN
+
 # Of the budget, for memtables and for blocks, indexes and filters of files. What RocksDB takes besides, for compaction
 # and open files, was about 100 MiB with ten million rows.
 CACHE_SHARE: Final = 0.75

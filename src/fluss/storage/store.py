@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket
@@ -27,10 +27,15 @@ from fluss.storage.commit import THREADS, GroupCommit
 from fluss.storage.directory import PARTITION_PREFIX, DataDirectory, DataDirectoryError
 from fluss.storage.disk_guard import DiskGuard, free_bytes_limit
 from fluss.storage.failpoints import Site
+from fluss.storage.kv_pool import OPEN_STORES_MAX
+from fluss.storage.kv_store import MEMORY_BYTES
 from fluss.storage.log import SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES_MAX, BucketLog, LogOptions
 from fluss.storage.recovery import Recovered, recover
 from fluss.storage.stats import StorageStats
 from fluss.storage.writers import EXPIRY_MS
+
+if TYPE_CHECKING:
+    from fluss.storage.kv_buckets import KvBuckets
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +60,8 @@ class StorageOptions:
     sync_threads: int = THREADS
     writer_expiry_ms: int = EXPIRY_MS
     catalog_limits: CatalogLimits = field(default_factory=CatalogLimits)
+    kv_memory_bytes: int = MEMORY_BYTES  # of all stores of primary-key tables together
+    open_stores_max: int = OPEN_STORES_MAX
 
     def __post_init__(self) -> None:
         if self.durability not in ("fsync", "os"):
@@ -75,6 +82,7 @@ class Storage:
         self._opening: dict[TableBucket, asyncio.Task[None]] = {}
         self._open_pool = ThreadPoolExecutor(OPEN_THREADS, thread_name_prefix="fluss-open")
         self._eviction_scheduled = False
+        self._kv: KvBuckets | None = None
         self._removals: dict[int, asyncio.Task[None]] = {}  # the last one of each table
         self.disk_guard = DiskGuard(
             directory.root, free_bytes_limit(options.disk_free_bytes_min, options.segment_size_bytes)
@@ -119,6 +127,16 @@ class Storage:
         if bucket in self._opening:
             raise FlussError(f"{bucket} is being opened; try again.", ErrorCode.LOG_STORAGE_EXCEPTION)
         return self._add(bucket, None)
+
+    @property
+    def kv(self) -> KvBuckets:
+        """The rows of primary-key tables."""
+        if self._kv is None:
+            # pyarrow and RocksDB take memory that a server of log tables does without.
+            from fluss.storage.kv_buckets import KvBuckets
+
+            self._kv = KvBuckets(self)
+        return self._kv
 
     def opening(self, buckets: Iterable[TableBucket]) -> Coroutine[Any, Any, None] | None:
         """What opens those that are closed, without keeping the loop; None when all are open.
@@ -170,12 +188,21 @@ class Storage:
     def open_logs(self) -> int:
         return len(self._logs)
 
+    @property
+    def open_stores(self) -> int:
+        """Of primary-key tables."""
+        return len(self._kv.pool) if self._kv is not None else 0
+
     def buckets(self, entry: TableEntry) -> Iterator[TableBucket]:
         """All buckets of a table, whether opened or not."""
         partitions = self.catalog.partitions(entry) if entry.partition_keys else [None]
         for partition in partitions:
             for bucket_id in range(entry.num_buckets):
                 yield TableBucket(entry.table_id, bucket_id, partition and partition.partition_id)
+
+    @property
+    def root(self) -> Path:
+        return self._directory.root
 
     def bucket_path(self, bucket: TableBucket) -> Path:
         """Where the files of a bucket are, or would be."""
@@ -197,6 +224,8 @@ class Storage:
     async def close(self) -> None:
         """Make everything durable, leave checkpoints, free the directory."""
         try:
+            if self._kv is not None:
+                await self._kv.close()
             while self._opening:
                 await asyncio.wait(self._opening.values())
             while self._removals:
@@ -240,10 +269,11 @@ class Storage:
         if table_id in self._removals:
             # Of a partition of the same table: its last sync may still write into the directory.
             earlier.add(self._removals[table_id])
+        kv_ended = None if self._kv is None else self._kv.end(is_gone)
         logs = [self._logs.pop(bucket) for bucket in list(self._logs) if is_gone(bucket)]
         for log in logs:
             log.end()
-        task = self._loop.create_task(self._discard_and_remove(earlier, logs, removal))
+        task = self._loop.create_task(self._discard_and_remove(earlier, kv_ended, logs, removal))
         self._removals[table_id] = task
         task.add_done_callback(partial(self._removal_done, table_id))
 
@@ -252,10 +282,16 @@ class Storage:
             del self._removals[table_id]
 
     async def _discard_and_remove(
-        self, earlier: set[asyncio.Task[None]], logs: list[BucketLog], removal: _Removal
+        self,
+        earlier: set[asyncio.Task[None]],
+        kv_ended: Awaitable[None] | None,
+        logs: list[BucketLog],
+        removal: _Removal,
     ) -> None:
         if earlier:
             await asyncio.wait(earlier)
+        if kv_ended is not None:
+            await kv_ended
         for log in logs:
             await log.discard()
         await self._remove(*removal)

@@ -6,7 +6,19 @@ Each scenario is a coroutine over a `World`: the real pyfluss runs it in its own
 
 from __future__ import annotations
 
-from tests.peers.scenarios import admin, appends, partitions, scans, tables, types
+from tests.peers.scenarios import admin, appends, keyed_tables, partitions, scans, tables, types, upserts
 from tests.peers.scenarios.world import FEATURES, SCENARIOS, World
 
-__all__ = ["FEATURES", "SCENARIOS", "World", "admin", "appends", "partitions", "scans", "tables", "types"]
+__all__ = [
+    "FEATURES",
+    "SCENARIOS",
+    "World",
+    "admin",
+    "appends",
+    "keyed_tables",
+    "partitions",
+    "scans",
+    "tables",
+    "types",
+    "upserts",
+]

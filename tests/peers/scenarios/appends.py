@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pandas as pd
 import pyarrow as pa
 
@@ -37,22 +34,14 @@ async def bad_rows_are_refused_at_once(world: World) -> None:
     schema = pa.schema([pa.field("id", pa.int32(), nullable=False), pa.field("name", pa.string())])
     handle = await world.create("t", schema)
     writer = handle.new_append().create_writer()
-    _refused(world, lambda: writer.append({"id": "one", "name": "x"}))
-    _refused(world, lambda: writer.append({"id": 1, "nobody": "x"}))
-    _refused(world, lambda: writer.append([1]))
-    _refused(world, lambda: writer.append({"id": 2**40, "name": "x"}))
-    _refused(world, lambda: writer.append({"name": "no id"}))
+    world.refused(lambda: writer.append({"id": "one", "name": "x"}))
+    world.refused(lambda: writer.append({"id": 1, "nobody": "x"}))
+    world.refused(lambda: writer.append([1]))
+    world.refused(lambda: writer.append({"id": 2**40, "name": "x"}))
+    world.refused(lambda: writer.append({"name": "no id"}))
     writer.append({"id": 1, "name": "good"})
     await writer.flush()
     check(await world.admin.list_offsets(world.path("t"), [0], world.api.OffsetSpec.latest()), {0: 1})
-
-
-def _refused(world: World, write: Callable[[], Any]) -> None:
-    try:
-        write()
-    except world.api.FlussError:
-        return
-    raise AssertionError("a bad row was taken")
 
 
 @scenario("Appends: bucket keys and sticky buckets")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from tests.peers.columns import arrow_schema
 from tests.peers.samples import COLUMNS, SMALL
@@ -12,7 +13,7 @@ from tests.peers.scenarios.world import World, check, scenario
 @scenario("Tables")
 async def tables_with_every_option(world: World) -> None:
     admin, path = world.admin, world.path("t")
-    options = {
+    options: dict[str, Any] = {
         "bucket_count": 3,
         "bucket_keys": ["id"],
         "comment": "about",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +26,19 @@ class World:
     def path(self, table: str) -> Any:
         return self.api.TablePath(self.database, table)
 
-    async def create(self, table: str, columns: Mapping[str, str] | pa.Schema, **options: Any) -> Any:
+    async def create(
+        self,
+        table: str,
+        columns: Mapping[str, str] | pa.Schema,
+        *,
+        primary_keys: Sequence[str] | None = None,
+        auto_increment: str | None = None,
+        **options: Any,
+    ) -> Any:
         """A new table that has its leaders, opened."""
-        schema = columns if isinstance(columns, pa.Schema) else arrow_schema(columns)
-        descriptor = self.api.TableDescriptor(self.api.Schema(schema), **options)
+        arrow = columns if isinstance(columns, pa.Schema) else arrow_schema(columns)
+        schema = self.api.Schema(arrow, primary_keys and list(primary_keys), auto_increment)
+        descriptor = self.api.TableDescriptor(schema, **options)
         await self.admin.create_table(self.path(table), descriptor, False)
         if not options.get("partition_keys"):
             await self.await_leaders(self.database, table, None)
@@ -46,6 +55,15 @@ class World:
         except self.api.FlussError as error:
             check(bool(error.message), True)
             return int(error.error_code)
+        raise AssertionError(f"no error, but {result!r}")
+
+    def refused(self, call: Callable[[], Any]) -> None:
+        """The call must raise a FlussError at once."""
+        try:
+            result = call()
+        except self.api.FlussError as error:
+            check(bool(error.message), True)
+            return
         raise AssertionError(f"no error, but {result!r}")
 
 

@@ -32,10 +32,10 @@ class Client:
     def do(self, result: Any) -> Any:
         return self._loop.run_until_complete(result) if inspect.isawaitable(result) else result
 
-    def table(self, schema: pa.Schema, **options: Any) -> Any:
+    def table(self, schema: pa.Schema, primary_keys: list[str] | None = None, **options: Any) -> Any:
         """A new table."""
         path = fluss.TablePath("fluss", f"scan_{next(_numbers)}")
-        descriptor = fluss.TableDescriptor(fluss.Schema(schema), **{"bucket_count": 1, **options})
+        descriptor = fluss.TableDescriptor(fluss.Schema(schema, primary_keys), **{"bucket_count": 1, **options})
         self.do(self.admin.create_table(path, descriptor))
         return self.do(self.connection.get_table(path))
 

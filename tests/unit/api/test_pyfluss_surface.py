@@ -12,18 +12,6 @@ import pytest
 import fluss.aio
 from tests.peers.environments import pyfluss_stub
 
-# They come with primary-key tables.
-LATER = {
-    "FlussTable.new_lookup",
-    "FlussTable.new_upsert",
-    "Lookuper",
-    "PrefixLookuper",
-    "TableLookup",
-    "TablePrefixLookup",
-    "TableUpsert",
-    "UpsertWriter",
-}
-
 
 class Member(NamedTuple):
     """A function of the stubs."""
@@ -42,10 +30,6 @@ class Member(NamedTuple):
     @property
     def is_property(self) -> bool:
         return "property" in self.decorators or any(name.endswith(".setter") for name in self.decorators)
-
-    @property
-    def is_later(self) -> bool:
-        return self.name in LATER or self.owner in LATER
 
 
 def stub() -> ast.Module:
@@ -73,7 +57,7 @@ def attributes() -> Iterator[tuple[str, str]]:
                     yield node.name, item.targets[0].id
 
 
-PRESENT = [member for member in members() if not member.is_later and "overload" not in member.decorators]
+PRESENT = [member for member in members() if "overload" not in member.decorators]
 
 
 @pytest.mark.parametrize("member", PRESENT, ids=lambda member: member.name)
@@ -116,14 +100,10 @@ def _check_parameters(member: Member, ours: object) -> None:
         assert optional, f"{name} is one more than pyfluss has, so it must be optional"
 
 
-def test_names_later_are_not_here_yet() -> None:
-    assert not [name for name in LATER if hasattr(fluss.aio, name.split(".")[0]) and "." not in name]
-
-
 def test_classes_and_functions() -> None:
     names = {node.name for node in stub().body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     assert {"Config", "FlussAdmin", "Predicate", "col", "BatchScanner"} < names
-    assert not [name for name in sorted(names - LATER) if not hasattr(fluss.aio, name)]
+    assert not [name for name in sorted(names) if not hasattr(fluss.aio, name)]
 
 
 @pytest.mark.parametrize(("owner", "name"), list(attributes()))

@@ -17,12 +17,19 @@ FACADES = [fluss, fluss.aio, fluss.sync]
 SHELLS = [
     "AppendWriter",
     "BatchScanner",
+    "Changes",
     "FlussAdmin",
     "FlussConnection",
     "FlussTable",
     "LogScanner",
+    "Lookuper",
+    "PrefixLookuper",
     "TableAppend",
+    "TableLookup",
+    "TablePrefixLookup",
     "TableScan",
+    "TableUpsert",
+    "UpsertWriter",
     "WriteResultHandle",
 ]
 
@@ -64,6 +71,8 @@ def test_what_is_awaited(name: str) -> None:
     reads = {
         "LogScanner": {"poll", "poll_arrow", "poll_batches", "poll_record_batch"} | results,
         "BatchScanner": {"next_batch", "collect_all_batches"} | results,
+        "Changes": {"poll"},
+        "TableScan": {"to_arrow", "to_arrow_with_offsets", "to_pandas"},
     }
     assert extra == reads.get(name, set())
     assert awaited(fluss) <= awaited(fluss.aio)

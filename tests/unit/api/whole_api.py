@@ -16,6 +16,9 @@ from fluss import DataField, DataTypes, col
 
 PATH = fluss.TablePath("whole", "events")
 REGIONS = fluss.TablePath("whole", "regions")
+USERS = fluss.TablePath("whole", "users")
+TAGS = fluss.TablePath("whole", "tags")
+VISITS = fluss.TablePath("whole", "visits")
 MOMENT = dt.datetime(2026, 2, 28, 12, tzinfo=dt.UTC)
 
 
@@ -280,6 +283,114 @@ async def partitions(conn: fluss.FlussConnection, admin: fluss.FlussAdmin) -> No
     await admin.drop_table(REGIONS)
 
 
+async def upserts(conn: fluss.FlussConnection, admin: fluss.FlussAdmin) -> None:
+    schema = fluss.Schema(pa.schema([("id", pa.int32()), ("name", pa.string()), ("age", pa.int32())]), ["id"])
+    properties = {"table.merge-engine": "first_row"}
+    await admin.create_table(USERS, fluss.TableDescriptor(schema, bucket_count=1, properties=properties))
+    table = await conn.get_table(USERS)
+    builder: fluss.TableUpsert = table.new_upsert()
+    handle: fluss.WriteResultHandle = builder.upsert({"id": 1, "name": "a"})
+    await handle
+    await builder.merge_mode(fluss.MergeMode.OVERWRITE).upsert([1, "b", 2]).wait()
+    await admin.drop_table(USERS)
+    await admin.create_table(USERS, fluss.TableDescriptor(schema, bucket_count=1))
+    table = await conn.get_table(USERS)
+    async with table.new_upsert().create_writer() as writer:
+        await writer.upsert((1, "a", 1)).wait()
+        await writer.delete([1]).wait()
+        writer.write_arrow(pa.table({"id": [2], "name": ["b"]}))
+        await writer.write_arrow_batch(pa.record_batch({"id": [3], "age": [3]})).wait()
+        writer.write_pandas(pa.table({"id": [4]}).to_pandas())
+        await writer.delete_arrow(pa.table({"id": [2]})).wait()
+        await writer.drain()
+    whole = table.new_upsert()
+    partial: list[fluss.TableUpsert] = [
+        *(table.new_upsert(columns=["id", "age"]), whole.partial_update_by_name(["id", "age"])),
+        *(whole.partial_update_by_index([0, 2]), whole.partial_update([0, 2])),
+        whole.partial_update_with_column_names(["id", "age"]),
+    ]
+    for age, update in enumerate(partial):
+        update.upsert([3, age])
+        await update.flush()
+    await lookups(table)
+    await follows(table)
+
+
+async def aggregates(conn: fluss.FlussConnection, admin: fluss.FlussAdmin) -> None:
+    listed = fluss.AggFunction("listagg", {"delimiter": "|"})
+    assert fluss.AggFunction.from_json(listed.to_json()) == fluss.AggFunction.of(listed)
+    assert (listed.type, listed.parameters, listed.delimiter) == ("listagg", {"delimiter": "|"}, "|")
+    listed.check("tags", DataTypes.string())
+    schema = (
+        fluss.Schema.builder()
+        .column("key", DataTypes.string())
+        .column("number", DataTypes.bigint())
+        .column("tags", DataTypes.string(), agg_function=listed)
+        .primary_key(["key"])
+        .enable_auto_increment("number")
+        .build()
+    )
+    assert schema.columns[2].agg_function == listed
+    assert schema.get_auto_increment_columns() == ["number"]
+    descriptor = fluss.TableDescriptor(schema, properties={"table.merge-engine": "aggregation"})
+    assert descriptor.physical_primary_keys == ["key"]
+    await admin.create_table(TAGS, descriptor)
+    table = await conn.get_table(TAGS)
+    assert table.get_table_info().physical_primary_keys == ["key"]
+    writer = table.new_upsert()
+    writer.upsert({"key": "k", "tags": "a"})
+    writer.upsert({"key": "k", "tags": "b"})
+    await writer.flush()
+    assert await table.new_lookup().lookup(["k"]) == {"key": "k", "number": 1, "tags": "a|b"}
+    await admin.drop_table(TAGS)
+
+
+async def follows(table: fluss.FlussTable) -> None:
+    """Current rows of a primary-key table, and its changes."""
+    scan = table.new_scan()
+    rows, offsets = scan.to_arrow_with_offsets()
+    assert rows == scan.to_arrow()
+    assert len(scan.to_pandas()) == rows.num_rows == 3
+    scanner: fluss.LogScanner = await scan.create_changelog_batch_scanner()
+    scanner.subscribe_positions(dict.fromkeys(offsets, 0))
+    assert scanner.to_arrow()["_change_type"].to_pylist()[0] == "+I"
+    scanner.close()
+    changes: fluss.Changes = table.changes(start="snapshot")
+    found: pa.Table = changes.poll(10_000)
+    assert found.schema == changes.arrow_schema
+    position: fluss.ChangesPosition = changes.position
+    assert position.snapshot
+    assert position.buckets[0].bucket in offsets
+    assert position == fluss.ChangesPosition.from_json(position.to_json())
+    changes.close()
+    with table.changes(position) as resumed:
+        assert resumed.poll(0).num_rows == 0
+
+
+async def lookups(table: fluss.FlussTable) -> None:
+    builder: fluss.TableLookup = table.new_lookup()
+    lookuper: fluss.Lookuper = builder.create_lookuper()
+    found: dict[str, object] | None = await lookuper.lookup({"id": 3})
+    assert found == await builder.lookup([3]) == {"id": 3, "name": None, "age": 4}
+    many: pa.Table = await lookuper.lookup_many([(3,), (1,)])
+    assert many == await builder.lookup_many(pa.table({"id": [3, 1]}))
+    assert many.to_pylist() == [found, {"id": None, "name": None, "age": None}]
+    assert await builder.enable_insert_if_not_exists().lookup((9,)) == {"id": 9, "name": None, "age": None}
+
+
+async def prefix_lookups(conn: fluss.FlussConnection, admin: fluss.FlussAdmin) -> None:
+    schema = fluss.Schema(pa.schema([("a", pa.int32()), ("b", pa.int32()), ("v", pa.string())]), ["a", "b"])
+    await admin.create_table(VISITS, fluss.TableDescriptor(schema, bucket_count=2, bucket_keys=["a"]))
+    table = await conn.get_table(VISITS)
+    async with table.new_upsert().create_writer() as writer:
+        writer.upsert([1, 2, "x"])
+    by_prefix: fluss.TablePrefixLookup = table.new_lookup().lookup_by(["a"])
+    lookuper: fluss.PrefixLookuper = by_prefix.create_lookuper()
+    rows: list[dict[str, object]] = await lookuper.lookup([1])
+    as_arrow: pa.Table = await lookuper.lookup_arrow({"a": 1})
+    assert rows == as_arrow.to_pylist() == [{"a": 1, "b": 2, "v": "x"}]
+
+
 async def awaited(config: fluss.Config) -> None:
     """The facade in which scans are awaited too."""
     async with await fluss.aio.FlussConnection.create(config) as conn:
@@ -322,6 +433,9 @@ async def main(address: str) -> None:
         await asyncio.to_thread(blocking, config)
         await changes(conn, admin)
         await partitions(conn, admin)
+        await upserts(conn, admin)
+        await aggregates(conn, admin)
+        await prefix_lookups(conn, admin)
         await admin.drop_database("whole", ignore_if_not_exists=True, cascade=True)
         conn.close()
 

@@ -6,7 +6,16 @@ from benchmarks.workloads import Sizes
 
 from tests.unit.bench.samples import BASELINE, LATENCY, OURS, RATE, measurements, workload
 
-SIZES = Sizes(arrow_rows=1_000, dict_rows=100, latency_rows=20, shipped_rows=10)
+SIZES = Sizes(
+    arrow_rows=1_000,
+    dict_rows=100,
+    latency_rows=20,
+    shipped_rows=10,
+    kv_rows=100,
+    kv_dict_rows=10,
+    lookups=5,
+    concurrent_lookups=50,
+)
 
 
 def test_table_lines_are_equally_long() -> None:

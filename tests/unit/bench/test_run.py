@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.workloads import WORKLOADS
+from benchmarks.run import WORKLOADS
 
 ROOT = Path(__file__).parents[3]
 

@@ -11,7 +11,11 @@ import pyarrow as pa
 from google.protobuf.message import Message
 
 from fluss.client.runtime import run
+from fluss.formats import kv_batch
 from fluss.formats.arrow_payload import decode_changes
+from fluss.formats.compacted import CompactedFormat
+from fluss.formats.indexed import IndexedFormat
+from fluss.formats.keys import primary_key_encoder
 from fluss.formats.log_batch import walk
 from fluss.model.arrow_types import arrow_schema
 from fluss.model.descriptor import TableDescriptor
@@ -57,6 +61,7 @@ class ScriptedServer:
         self.bucket_count = self.table.bucket_count or 1
         self.port = 0
         self.requests: list[tuple[int, Message]] = []
+        self.versions: dict[int, int] = {}
         self.connections = 0
         self.logs: dict[int, list[dict[str, Any]]] = {bucket: [] for bucket in range(self.bucket_count)}
         self.writers: dict[tuple[int, int], list[int]] = {}
@@ -66,6 +71,7 @@ class ScriptedServer:
             1007: self.table_info,
             1012: self.metadata,
             1014: self.produce,
+            1016: self.put_kv,
             1026: self.init_writer,
         }
         self._server: asyncio.Server | None = None
@@ -108,6 +114,7 @@ class ScriptedServer:
                 message = api.request()
                 message.ParseFromString(bytes(request.body))
                 self.requests.append((api.key, message))
+                self.versions[api.key] = request.api_version
                 await self._answer(writer, request, message)
         except (asyncio.IncompleteReadError, ConnectionError, Cut):
             writer.transport.abort()
@@ -175,14 +182,43 @@ class ScriptedServer:
         """Append a batch as a server does: a known sequence once, an unexpected one not at all."""
         ((position, header),) = walk(records)
         if header.writer_id >= 0:
-            known = self.writers.setdefault((bucket, header.writer_id), [])
-            if header.batch_sequence in known[-REMEMBERED_SEQUENCES:]:
-                return 0
-            if header.batch_sequence != (known[-1] + 1 if known else 0):
-                return 31
-            known.append(header.batch_sequence)
+            answer = self.take_number(bucket, header.writer_id, header.batch_sequence)
+            if answer is not None:
+                return answer
         _, batch = decode_changes(records, position, header, arrow_schema(self.table.schema))
         self.logs[bucket].extend(batch.to_pylist())
+        return 0
+
+    def take_number(self, bucket: int, writer_id: int, sequence: int) -> int | None:
+        """None when the batch is to be stored, otherwise the error code to answer."""
+        known = self.writers.setdefault((bucket, writer_id), [])
+        if sequence in known[-REMEMBERED_SEQUENCES:]:
+            return 0
+        if sequence != (known[-1] + 1 if known else 0):
+            return 31
+        known.append(sequence)
+        return None
+
+    def put_kv(self, request: pb.PutKvRequest) -> pb.PutKvResponse:
+        answer = pb.PutKvResponse()
+        for item in request.buckets_req:
+            answer.buckets_resp.add(bucket_id=item.bucket_id).error_code = self.store_kv(item.bucket_id, item.records)
+        return answer
+
+    def store_kv(self, bucket: int, records: bytes) -> int:
+        """Log the operations of a kv batch: a row, or the key columns of a deleted one under "deleted"."""
+        header = kv_batch.parse_header(records)
+        answer = self.take_number(bucket, header.writer_id, header.batch_sequence)
+        if answer is not None:
+            return answer
+        indexed = self.table.properties.get("table.kv.format") == "INDEXED"
+        rows = (IndexedFormat if indexed else CompactedFormat)(self.table.schema.columns)
+        keys = primary_key_encoder(self.table)
+        for key, value in zip(*kv_batch.decode_records(records, header), strict=True):
+            (key_columns,) = keys.decode([key]).to_pylist()
+            row = {"deleted": key_columns} if value is None else rows.decode([value[2:]]).to_pylist()[0]
+            assert value is None or key_columns.items() <= row.items()
+            self.logs[bucket].append(row)
         return 0
 
     def ids(self, bucket: int = 0) -> list[int]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from fluss.client.buckets import RoundRobin, Sticky, bucket_splitter, split_by_index
-from fluss.client.chunk import pieces
+from fluss.client.encoder import pieces
 from fluss.formats.bucketing import BucketHash, assigner_for, buckets_for
 from fluss.model.config import Config
 from fluss.model.descriptor import TableDescriptor

@@ -11,21 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluss.formats.changelog import (
-    ChangelogImage,
-    Changes,
-    DeleteBehavior,
-    Folder,
-    MergeEngine,
-    MergeRules,
-    check_target_columns,
-    check_version_column,
-)
+from fluss.formats.aggregation import CHANGES_SIZE_MAX_BYTES
+from fluss.formats.changelog import Changes, Folder, check_target_columns
 from fluss.formats.kv_batch import KvRecords
 from fluss.formats.row_reader import to_tuples
 from fluss.formats.values import ValueCodec
 from fluss.model.descriptor import KvFormat
 from fluss.model.errors import CorruptDataError, InvalidRequestError
+from fluss.model.merge_rules import ChangelogImage, DeleteBehavior, MergeEngine, MergeRules, check_version_column
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataType, DataTypes
 
@@ -149,9 +142,6 @@ class Bench:
     def records(self, batch: list[tuple[int, Stored | None]]) -> KvRecords:
         return KvRecords([key_of(key) for key, _ in batch], [self.value(new) for _, new in batch])
 
-    def rows(self, values: list[bytes]) -> list[Row]:
-        return to_tuples(self.codec.decode(values))
-
     def check(self, model: Model, batch: list[tuple[int, Stored | None]]) -> Changes:
         """Fold a batch and compare; the model then has it too."""
         folder = Folder(model.rules, self.codec)
@@ -166,8 +156,9 @@ class Bench:
         for key, new in batch:
             model.apply(key, new)
         assert list(changes.change_types) == [change for change, _ in model.changes]
-        assert changes.values == [self.value(stored) for _, stored in model.changes]
-        assert self.rows(changes.values) == [stored.padded for _, stored in model.changes]
+        assert changes.keys == [key_of(stored.row[KEY]) for _, stored in model.changes]
+        assert to_tuples(changes.rows) == [stored.padded for _, stored in model.changes]
+        assert changes.rows.schema == self.codec.arrow_schema
         assert changes.state == {key_of(key): self.value(stored) for key, stored in model.changed.items()}
         return changes
 
@@ -192,6 +183,7 @@ def tables_and_batches(draw: st.DrawFn) -> tuple[dict[int, Stored], list[tuple[i
 
 
 IMAGES = st.sampled_from(list(ChangelogImage))
+WHOLE_ROW_ENGINES = st.sampled_from([FIRST_ROW, VERSIONED])
 TARGETS = st.sets(st.integers(0, WIDTH - 1)).map(lambda chosen: sorted({*chosen, KEY}))
 
 
@@ -202,7 +194,7 @@ def test_default_engine(content: Any, image: ChangelogImage, behavior: str | Non
     Bench(kv).check(Model(rules, (), table), batch)
 
 
-@given(content=tables_and_batches(), image=IMAGES, engine=st.sampled_from(list(MergeEngine)), kv=KV_FORMATS)
+@given(content=tables_and_batches(), image=IMAGES, engine=WHOLE_ROW_ENGINES, kv=KV_FORMATS)
 def test_first_row_and_versioned(content: Any, image: ChangelogImage, engine: MergeEngine, kv: KvFormat) -> None:
     table, batch = content
     Bench(kv).check(Model(MergeRules(engine, "a", image=image), (), table), batch)
@@ -221,7 +213,7 @@ def _fold(
     bench = Bench()
     model = Model(rules, targets, {key: Stored(NEWER, row) for key, row in old.items()})
     changes = bench.check(model, [(key, None if row is None else Stored(NEWER, row)) for key, row in batch])
-    return list(zip(changes.change_types, bench.rows(changes.values), strict=True))
+    return list(zip(changes.change_types, to_tuples(changes.rows), strict=True))
 
 
 X, Y, Z = (1, 1, "x", 1), (2, 1, "y", 2), (None, 1, "z", None)
@@ -237,7 +229,8 @@ def test_later_records_see_earlier_ones() -> None:
 def test_identical_update_and_missing_key() -> None:
     assert _fold(MergeRules(), {1: X}, [(1, X)]) == [(BEFORE, X), (AFTER, X)]
     assert _fold(MergeRules(), {}, [(1, None)]) == []
-    assert Bench().check(Model(MergeRules(), (), {}), []) == (b"", [], {})
+    nothing = Bench().check(Model(MergeRules(), (), {}), [])
+    assert (nothing.change_types, nothing.keys, nothing.rows.num_rows, nothing.state) == (b"", [], 0, {})
 
 
 def test_first_row_keeps_the_first() -> None:
@@ -280,15 +273,6 @@ def test_keys_to_read() -> None:
     assert Folder(MergeRules(image=WAL), bench.codec).keys_to_read(records, [KEY]) == keys[FULL]
 
 
-def test_a_numbered_table_knows_its_inserts() -> None:
-    columns = [Column("id", DataTypes.int()), Column("n", DataTypes.bigint())]
-    codec = ValueCodec({1: Schema.of(columns, ["id"], "n")})
-    records = KvRecords([b"\1"], codec.encode(batch_of(columns, [(1, 2)])))
-    folder = Folder(MergeRules(image=WAL), codec)
-    assert folder.keys_to_read(records) == [b"\1"]
-    assert folder.fold(records, {}).change_types == bytes([INSERT])
-
-
 def test_deletes_where_they_are_disabled() -> None:
     for engine in (None, FIRST_ROW, VERSIONED):
         bench = Bench()
@@ -299,7 +283,7 @@ def test_deletes_where_they_are_disabled() -> None:
         assert folder.fold(bench.records([(1, Stored(NEWER, X))]), {}).change_types == bytes([INSERT])
 
 
-@pytest.mark.parametrize("engine", list(MergeEngine))
+@pytest.mark.parametrize("engine", [FIRST_ROW, VERSIONED])
 def test_engines_that_take_whole_rows_and_no_deletes(engine: MergeEngine) -> None:
     with pytest.raises(InvalidRequestError, match="has no deletes: set"):
         MergeRules(engine, "a", DeleteBehavior.ALLOW)
@@ -369,7 +353,6 @@ VERSIONS = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 2)
     image=st.sampled_from([(True, True), (False, True), (False, False)]),
     keep=st.booleans(),
     versioned=st.booleans(),
-    remains=st.none() | st.dictionaries(ITEMS, ITEMS),
 )
 def test_kernels_agree(
     batch: list[tuple[bytes, bytes | None, int]],
@@ -377,14 +360,13 @@ def test_kernels_agree(
     image: tuple[bool, bool],
     keep: bool,
     versioned: bool,
-    remains: dict[bytes, bytes] | None,
 ) -> None:
     keys, values, versions = ([record[i] for record in batch] for i in range(3))
 
     def fold(module: Any, count: int) -> Any:
         old_versions = dict.fromkeys(old, 1)
         numbers = versions[:count] if versioned else None
-        folded = module.fold_changes(keys, values[:count], old, *image, keep, numbers, old_versions, remains)
+        folded = module.fold_changes(keys, values[:count], old, *image, keep, numbers, old_versions)
         return *folded, old_versions
 
     one, two = in_both_modes(lambda k: fold(k, len(batch)))
@@ -394,3 +376,25 @@ def test_kernels_agree(
         one, two = in_both_modes(lambda k: fold(k, len(batch) - 1))
         assert one == two
         assert one[0] == "ValueError"
+
+
+@pytest.mark.parametrize("rules", [MergeRules(), MergeRules(MergeEngine.AGGREGATION), MergeRules(VERSIONED, "v")])
+def test_not_null_columns(rules: MergeRules) -> None:
+    columns = [Column("id", DataTypes.int()), Column("v", DataTypes.int())]
+    (value,) = ValueCodec({1: Schema.of(columns, ["id"])}).encode(batch_of(columns, [(1, None)]))
+    strict = ValueCodec({1: Schema.of([columns[0], Column("v", DataTypes.int().not_null())], ["id"])})
+    with pytest.raises(
+        CorruptDataError, match="The column 'v' is NOT NULL and null in a row; give it a value"
+    ) as caught:
+        Folder(rules, strict).fold(KvRecords([b"\1"], [value]), {})
+    assert caught.value.error_code == 35
+
+
+def test_changes_that_are_too_large() -> None:
+    columns = [Column("id", DataTypes.int()), Column("b", DataTypes.string())]
+    codec = ValueCodec({1: Schema.of(columns, ["id"])})
+    (large,) = codec.encode(batch_of(columns, [(1, "x" * (CHANGES_SIZE_MAX_BYTES // 100))]))
+    records = KvRecords([b"\1"] * 51, [large] * 51)
+    with pytest.raises(InvalidRequestError, match="write fewer rows at a time") as caught:
+        Folder(MergeRules(), codec).fold(records, {})
+    assert caught.value.error_code == 13

@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import replace
@@ -206,6 +207,13 @@ class StalledSyncs:
 
     def __exit__(self, *_: object) -> None:
         self._release.set()
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it never became true"
+        time.sleep(0.01)
 
 
 # --- messages

@@ -53,6 +53,9 @@ def test_operations(tmp_path: Path) -> None:
         metrics-host = "0.0.0.0"
         log.retention.size-bytes = 5
         log.retention.check-interval-ms = 6
+        kv.snapshot.interval-ms = 7
+        kv.memory-bytes = 100_000_000
+        kv.open-stores-max = 8
         disk.free-bytes-min = 7
     """
     config = load(tmp_path, text, metrics_port=1)
@@ -62,6 +65,9 @@ def test_operations(tmp_path: Path) -> None:
         metrics_host="0.0.0.0",
         retention_size_bytes=5,
         retention_interval_ms=6,
+        kv_snapshot_interval_ms=7,
+        kv_memory_bytes=100_000_000,
+        kv_open_stores_max=8,
         disk_free_bytes_min=7,
     )
 
@@ -86,6 +92,9 @@ def test_every_limit_can_be_set(tmp_path: Path) -> None:
         ("advertise = 'h'", "HOST:PORT"),
         ("log.retention.size-bytes = -1", "log.retention.size-bytes"),
         ("log.retention.check-interval-ms = 0", "log.retention.check-interval-ms"),
+        ("kv.snapshot.interval-ms = 0", "kv.snapshot.interval-ms"),
+        ("kv.memory-bytes = 1000", "kv.memory-bytes must be at least"),
+        ("kv.open-stores-max = 0", "kv.open-stores-max must be at least 1"),
         ("disk.free-bytes-min = -1", "disk.free-bytes-min"),
         ("metrics-port = 70000", "metrics-port must be from 0 to 65535"),
         ("sasl-users = 1", "sasl-users must be a string"),

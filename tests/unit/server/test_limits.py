@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from tests.unit.server.support import (
     checked_bucket,
     create_table,
     descriptor,
+    eventually,
     fetch,
     fetch_request,
     headers,
@@ -33,13 +33,6 @@ from tests.unit.server.support import (
 )
 
 LONG_WAIT_MS = 15_000
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, "it never became true"
-        time.sleep(0.01)
 
 
 def ping(wire: Wire) -> None:

@@ -15,6 +15,15 @@ from fluss.protocol import messages_pb2 as pb
 from fluss.server import metrics_page
 from fluss.server.users import add_user
 from fluss.testing import FlussServer
+from tests.unit.server.kv_support import (
+    create_kv_table,
+    kv_batch,
+    lookup,
+    prefix_lookup,
+    put,
+    scan,
+    scan_request,
+)
 from tests.unit.server.support import (
     TIMEOUT_S,
     RunningServer,
@@ -42,6 +51,22 @@ def scrape(server: RunningServer) -> dict[str, float]:
         text = response.read().decode()
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def test_what_is_counted_of_primary_key_tables(measured: RunningServer) -> None:
+    with measured.connect() as wire:
+        assert scrape(measured)["fluss_open_kv_stores"] == 0
+        table_id = create_kv_table(wire)
+        records = kv_batch([(number, "x", 1.0) for number in range(10)])
+        put(wire, table_id, records)
+        lookup(wire, table_id, 1, 2, 3)
+        prefix_lookup(wire, table_id, b"k")
+        assert scan(wire, scan_request(table_id, batch_size_bytes=1)).has_more_results
+        after = scrape(measured)
+    assert after['fluss_requests_total{api="PutKv"}'] == after["fluss_put_batches_total"] == 1
+    assert after["fluss_put_bytes_total"] == len(records)
+    assert after["fluss_lookup_keys_total"] == 4
+    assert after["fluss_kv_scanners"] == after["fluss_open_kv_stores"] == 1
 
 
 def test_what_is_counted(measured: RunningServer) -> None:

@@ -165,14 +165,6 @@ def test_refused_descriptors(wire: Wire, overrides: dict[str, Any], code: int, t
     assert tables(wire) == []
 
 
-def test_primary_key_tables_are_refused_for_now(wire: Wire) -> None:
-    value = json.loads(descriptor())
-    value["schema"]["primary_key"] = ["id"]
-    with pytest.raises(WireError, match="primary-key tables are not served yet") as raised:
-        create(wire, json.dumps(value).encode())
-    assert raised.value.code == 15
-
-
 @pytest.mark.parametrize("table_json", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000, b'{"schema":' * 5_000])
 def test_descriptors_that_are_no_json(wire: Wire, table_json: bytes) -> None:
     with pytest.raises(WireError) as raised:

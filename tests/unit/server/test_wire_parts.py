@@ -1,8 +1,8 @@
-"""The two messages that are read and written by hand, against protobuf's own reading and writing."""
+"""The messages that are read and written by hand, against protobuf's own reading and writing."""
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from fluss.model.errors import CorruptDataError, FlussError
 from fluss.model.paths import TableBucket
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.varints import encode_varint
 from fluss.server.fetch_plan import BucketFetch, FetchPlan
 from fluss.server.fetch_response import encode_fetch_response
-from fluss.server.produce_request import parse_produce_log
+from fluss.server.write_request import parse_produce_log, parse_put_kv
 from fluss.storage.store import Storage
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -31,30 +32,55 @@ def test_produce_requests_are_read_as_protobuf_reads_them(
         message.buckets_req.add(partition_id=partition_id, bucket_id=bucket_id, records=records)
     parsed = parse_produce_log(memoryview(message.SerializeToString()))
     assert (parsed.acks, parsed.table_id, parsed.timeout_ms) == (acks, table_id, timeout_ms)
-    assert [(b.partition_id, b.bucket_id, bytes(b.records)) for b in parsed.buckets] == buckets
+    assert [(b.bucket.partition_id, b.bucket.bucket_id, bytes(b.records)) for b in parsed.batches] == buckets
+    assert {batch.bucket.table_id for batch in parsed.batches} <= {table_id}
 
 
-@given(st.binary(max_size=60))
-def test_any_bytes_are_read_or_refused_as_protobuf_does(body: bytes) -> None:
+@given(table_id=INT64, targets=st.lists(INT32, max_size=5), agg_mode=st.none() | INT32, buckets=BUCKETS)
+def test_put_requests_are_read_as_protobuf_reads_them(
+    table_id: int, targets: list[int], agg_mode: int | None, buckets: list[tuple[int | None, int, bytes]]
+) -> None:
+    message = pb.PutKvRequest(acks=-1, table_id=table_id, timeout_ms=7, target_columns=targets, agg_mode=agg_mode)
+    for partition_id, bucket_id, records in buckets:
+        message.buckets_req.add(partition_id=partition_id, bucket_id=bucket_id, records=records)
+    body = message.SerializeToString()
+    # Packed as protobuf writes them, then one by one as others may.
+    more = b"".join(bytes([4 << 3]) + encode_varint(target & (1 << 64) - 1) for target in targets)
+    parsed = parse_put_kv(memoryview(body + more))
+    assert (parsed.acks, parsed.table_id, parsed.timeout_ms) == (-1, table_id, 7)
+    assert parsed.target_columns == targets * 2
+    assert parsed.agg_mode == (agg_mode or 0)
+    assert [(b.bucket.partition_id, b.bucket.bucket_id, bytes(b.records)) for b in parsed.batches] == buckets
+
+
+PARSERS: list[tuple[Any, Any]] = [(parse_produce_log, pb.ProduceLogRequest), (parse_put_kv, pb.PutKvRequest)]
+
+
+@pytest.mark.parametrize(("parse", "message_type"), PARSERS)
+@given(body=st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused_as_protobuf_does(parse: Any, message_type: Any, body: bytes) -> None:
     try:
-        parsed = parse_produce_log(memoryview(body))
+        parsed = parse(memoryview(body))
     except CorruptDataError:
         return
     try:
-        message = pb.ProduceLogRequest.FromString(body)
+        message = message_type.FromString(body)
     except DecodeError:
         # Stricter in details that do not matter here, such as field number 0.
         return
     assert (parsed.acks, parsed.table_id, parsed.timeout_ms) == (message.acks, message.table_id, message.timeout_ms)
-    assert [bytes(bucket.records) for bucket in parsed.buckets] == [item.records for item in message.buckets_req]
+    assert [bytes(batch.records) for batch in parsed.batches] == [item.records for item in message.buckets_req]
+    if message_type is pb.PutKvRequest:
+        assert (parsed.target_columns, parsed.agg_mode) == (list(message.target_columns), message.agg_mode)
 
 
+@pytest.mark.parametrize(("parse", "message_type"), PARSERS)
 @pytest.mark.parametrize("cut", range(1, 40))
-def test_cut_produce_requests_are_refused(cut: int) -> None:
-    message = pb.ProduceLogRequest(acks=-1, table_id=1, timeout_ms=1)
+def test_cut_requests_are_refused(parse: Any, message_type: Any, cut: int) -> None:
+    message = message_type(acks=-1, table_id=1, timeout_ms=1)
     message.buckets_req.add(bucket_id=1, records=b"x" * 40)
     with pytest.raises(CorruptDataError):
-        parse_produce_log(memoryview(message.SerializeToString())[:-cut])
+        parse(memoryview(message.SerializeToString())[:-cut])
 
 
 FETCHED = st.lists(

@@ -175,21 +175,6 @@ async def test_surplus_segments_go(storage: Storage) -> None:
     assert 0 < storage.bucket(kept).log_start_offset < storage.bucket(limited).log_start_offset
 
 
-async def test_what_others_need_is_held_back(storage: Storage) -> None:
-    bucket = await make(storage, ttl="1 h")
-    await fill(storage, bucket, 9)
-    needed: dict[TableBucket, int] = {bucket: 3}
-    passes = Retention(storage, keep_from_offset=needed.get, now_ms=lambda: NOW_MS + 2 * HOUR_MS)
-    await passes.run_once()
-    assert storage.bucket(bucket).log_start_offset == 2
-    needed[bucket] = 0
-    await passes.run_once()
-    assert storage.bucket(bucket).log_start_offset == 2
-    needed.clear()
-    await passes.run_once()
-    assert storage.bucket(bucket).log_start_offset == 9
-
-
 async def test_idle_logs_with_nothing_to_lose_are_not_opened(tmp_path: Path) -> None:
     options = StorageOptions(tmp_path / "data", segment_size_bytes=SEGMENT_BYTES)
     storage = await Storage.open(options)

@@ -1,4 +1,4 @@
-"""The store of a bucket's rows, and the pool that keeps some of them open."""
+"""The store of a bucket's rows."""
 
 from __future__ import annotations
 
@@ -10,17 +10,23 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.storage import rocks
-from fluss.storage.kv_pool import KvPool
-from fluss.storage.kv_store import EMPTY, DamagedKvStoreError, KvState, KvStore, KvStoreBusyError, KvStoreError
+from fluss.storage.kv_store import (
+    EMPTY,
+    MEMORY_BYTES_MIN,
+    DamagedKvStoreError,
+    KvState,
+    KvStore,
+    KvStoreBusyError,
+    KvStoreError,
+)
 from fluss.storage.rocks import WRITE_ROWS_MAX, RocksStore, open_store
-from fluss.storage.rocks_settings import MEMORY_BYTES_MIN, Resources
+from fluss.storage.rocks_settings import Resources
 
 MIB = 1 << 20
 
@@ -335,103 +341,3 @@ def test_memory_stays_within_the_budget_of_all_stores(tmp_path: Path) -> None:
 def test_a_budget_too_small_is_refused() -> None:
     with pytest.raises(ValueError, match="at least"):
         Resources(1)
-
-
-@pytest.fixture
-def pool(resources: Resources) -> Iterator[KvPool]:
-    made = KvPool(partial(open_store, resources=resources), lambda: True, open_max=2)
-    yield made
-    made.close()
-    assert len(made) == 0
-
-
-def kv_paths(tmp_path: Path, count: int) -> list[Path]:
-    paths = [tmp_path / "tables" / str(number) / "kv" for number in range(count)]
-    for path in paths:
-        path.parent.mkdir(parents=True)
-    return paths
-
-
-def is_open(path: Path, resources: Resources) -> bool:
-    try:
-        open_store(path, resources).close()
-    except KvStoreError:
-        return True
-    return False
-
-
-def test_the_pool_closes_the_longest_unused(pool: KvPool, tmp_path: Path, resources: Resources) -> None:
-    paths = kv_paths(tmp_path, 4)
-    for path in (*paths[:2], paths[0], paths[2]):
-        with pool.use(path) as store:
-            put(store, {b"name": str(path).encode()}, KvState(1, 1))
-    assert len(pool) == 2
-    assert [is_open(path, resources) for path in paths] == [True, False, True, False]
-    for path in paths[:3]:
-        with pool.use(path) as store:
-            assert store.get_many([b"name"]) == [str(path).encode()]
-
-
-def test_the_pool_closes_none_in_use(pool: KvPool, tmp_path: Path) -> None:
-    paths = kv_paths(tmp_path, 4)
-    with pool.use(paths[0]) as first:
-        for path in paths[1:]:
-            with pool.use(path):
-                pass
-        put(first, numbered(3), KvState(3, 3))
-        with pool.use(paths[0]) as same:
-            assert same is first
-        with pytest.raises(ValueError, match="in use"):
-            pool.discard(paths[0])
-    pool.discard(paths[0])
-    pool.discard(paths[0])
-
-
-def test_the_pool_flushes_idle_stores_when_memory_is_short(pool: KvPool, tmp_path: Path) -> None:
-    path = kv_paths(tmp_path, 1)[0]
-    with pool.use(path) as store:
-        put(store, numbered(10), KvState(1, 10))
-        pool.relieve()
-        assert store.size_bytes() == 0
-    pool.relieve()
-    assert store.size_bytes() > 0
-
-
-def test_the_pool_forgets_a_store_that_does_not_open(pool: KvPool, tmp_path: Path) -> None:
-    path = kv_paths(tmp_path, 1)[0]
-    path.mkdir()
-    (path / "stray").touch()
-    for _ in range(2):
-        with pytest.raises(DamagedKvStoreError), pool.use(path):
-            pass
-    assert len(pool) == 0
-    (path / "stray").unlink()
-    with pool.use(path) as store:
-        assert store.state == EMPTY
-
-
-def test_the_pool_in_many_threads(pool: KvPool, tmp_path: Path) -> None:
-    """More stores than may be open, more threads than stores: no write is lost, whoever closes what."""
-    paths = kv_paths(tmp_path, 5)
-    errors: list[BaseException] = []
-
-    def work(number: int) -> None:
-        chance = random.Random(number)
-        try:
-            for turn in range(30):
-                with pool.use(chance.choice(paths)) as store:
-                    put(store, {b"%d/%d" % (number, turn): b""}, KvState(1, 0))
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
-    found = []
-    for path in paths:
-        with pool.use(path) as store:
-            found += store.scan().keys
-    assert sorted(found) == sorted(b"%d/%d" % (number, turn) for number in range(8) for turn in range(30))

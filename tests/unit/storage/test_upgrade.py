@@ -17,23 +17,28 @@ from fluss.storage.store import Storage, StorageOptions
 
 from .support import append, texts
 
-CATALOG_V1 = Path(__file__).with_name("catalog_v1.sql")
 ORDERS, EVENTS = TablePath("shop", "orders"), TablePath("fluss", "events")
-_POINTS = [f"{site}.{step}" for site in (Site.FORMAT_REPLACE, Site.CATALOG_COMMIT) for step in STEPS[site]]
+_FORMATS = {1: 1, 2: 2}  # of the directory, by version of its catalog
+_POINTS = [
+    (version, f"{site}.{step}")
+    for version, sites in {1: (Site.FORMAT_REPLACE, Site.CATALOG_COMMIT), 2: (Site.CATALOG_COMMIT,)}.items()
+    for site in sites
+    for step in STEPS[site]
+]
 _PROCESSES = multiprocessing.get_context("forkserver")
 
 
-def make_v1(root: Path) -> None:
-    """A directory as version 1 left it, with a row in one of its tables."""
+def make(root: Path, version: int) -> None:
+    """A directory as an older version left it, with a row in one of its tables."""
     bucket = root / "tables" / "1" / "1"
     bucket.mkdir(parents=True)
     batch = encode_batch(b"old row", schema_id=1, record_count=1)
     (bucket / "00000000000000000000.log").write_bytes(batch)
     connection = sqlite3.connect(root / "catalog.db")
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.executescript(CATALOG_V1.read_text())
+    connection.executescript(Path(__file__).with_name(f"catalog_v{version}.sql").read_text())
     connection.close()
-    (root / "format_version").write_text("1\n")
+    (root / "format_version").write_text(f"{_FORMATS[version]}\n")
 
 
 def upgrade(root: str, fail_point: str | None) -> None:
@@ -48,8 +53,8 @@ def upgrade(root: str, fail_point: str | None) -> None:
     asyncio.run(opened())
 
 
-async def check(root: Path) -> None:
-    """Everything of version 1 is there, and version 2's features work."""
+async def check(root: Path, version: int) -> None:
+    """Everything of the older version is there, and what is new works."""
     storage = await Storage.open(StorageOptions(root))
     try:
         catalog = storage.catalog
@@ -58,31 +63,37 @@ async def check(root: Path) -> None:
         assert catalog.table(EVENTS).table_id == 2
         assert [entry.name for entry in catalog.databases()] == ["fluss", "shop"]
         assert b"INTEGER" in catalog.schema_json(1, 1)
-        assert catalog.buckets_in_use == 3
+        assert catalog.buckets_in_use == (3 if version == 1 else 4)
+        if version == 2:
+            monday = catalog.partition(catalog.table(TablePath("shop", "days")), "monday")
+            assert (monday.table_id, monday.partition_id) == (3, 1)
         assert texts(storage.bucket(TableBucket(1, 1))) == ["old row"]
         table = await catalog.create_table(
             TablePath("shop", "parts"), "{}", "{}", 1, partition_keys=["day"], partitions=["monday"]
         )
-        assert table.table_id == 3
+        assert table.table_id == (3 if version == 1 else 4)
         assert await catalog.next_writer_id() == 1000
-        bucket = TableBucket(3, 0, catalog.partition(table, "monday").partition_id)
+        bucket = TableBucket(table.table_id, 0, catalog.partition(table, "monday").partition_id)
         await append(storage.bucket(bucket), "new row").durable
         assert texts(storage.bucket(bucket)) == ["new row"]
+        assert not catalog.leases()
+        assert await catalog.reserve_ids(orders.table_id, 3) == 1
     finally:
         await storage.close()
     assert (root / "format_version").read_text() == "2\n"
 
 
-async def test_a_version_1_directory_opens_as_it_was(tmp_path: Path) -> None:
-    make_v1(tmp_path)
-    await check(tmp_path)
+@pytest.mark.parametrize("version", _FORMATS)
+async def test_a_directory_of_an_older_version_opens_as_it_was(tmp_path: Path, version: int) -> None:
+    make(tmp_path, version)
+    await check(tmp_path, version)
 
 
-@pytest.mark.parametrize("point", _POINTS)
-async def test_an_upgrade_that_was_killed_half_way(tmp_path: Path, point: str) -> None:
-    make_v1(tmp_path)
+@pytest.mark.parametrize(("version", "point"), _POINTS)
+async def test_an_upgrade_that_was_killed_half_way(tmp_path: Path, version: int, point: str) -> None:
+    make(tmp_path, version)
     process = _PROCESSES.Process(target=upgrade, args=(str(tmp_path), point))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    await check(tmp_path)
+    await check(tmp_path, version)

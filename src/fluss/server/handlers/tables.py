@@ -6,6 +6,7 @@ import json
 from functools import partial
 from typing import Final
 
+from fluss.model.aggregation import AggFunction
 from fluss.model.alter import refused, with_columns, with_properties
 from fluss.model.auto_partition import AutoPartition
 from fluss.model.descriptor import TableDescriptor
@@ -108,7 +109,14 @@ def _column(item: pb.PbAddColumn) -> Column:
         raise InvalidRequestError(
             f"The type of column {item.column_name!r} can't be read: {error}.", ErrorCode.INVALID_TABLE_EXCEPTION
         ) from None
-    return Column(item.column_name, type_from_json(value), item.comment if item.HasField("comment") else None)
+    comment = item.comment if item.HasField("comment") else None
+    return Column(item.column_name, type_from_json(value), comment, _agg_function(item))
+
+
+def _agg_function(item: pb.PbAddColumn) -> AggFunction | None:
+    if not item.HasField("agg_function_type"):
+        return None
+    return AggFunction(item.agg_function_type, {pair.key: pair.value for pair in item.agg_function_params})
 
 
 async def _drop(context: ConnectionContext, request: pb.DropTableRequest) -> pb.DropTableResponse:

@@ -5,34 +5,23 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
 import org.apache.fluss.client.Connection;
 import org.apache.fluss.client.ConnectionFactory;
 import org.apache.fluss.client.admin.Admin;
-import org.apache.fluss.client.lookup.Lookuper;
 import org.apache.fluss.client.table.Table;
-import org.apache.fluss.client.table.writer.AppendWriter;
-import org.apache.fluss.client.table.writer.TableWriter;
-import org.apache.fluss.client.table.writer.UpsertWriter;
 import org.apache.fluss.config.Configuration;
 import org.apache.fluss.metadata.PartitionSpec;
-import org.apache.fluss.metadata.TableInfo;
 import org.apache.fluss.metadata.TablePath;
-import org.apache.fluss.row.GenericRow;
-import org.apache.fluss.row.InternalRow;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.JsonNode;
-import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.ArrayNode;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.LongNode;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.ObjectNode;
-import org.apache.fluss.types.RowType;
 
 /** The commands that peer.py describes, on one connection of the Java client. */
 final class Commands {
     private final Consumer<ObjectNode> events;
     private final Map<TablePath, Table> tables = new HashMap<>();
-    private final Map<TablePath, TableWriter> writers = new HashMap<>();
-    private final List<CompletableFuture<?>> unacknowledged = new ArrayList<>();
+    private final Writes writes = new Writes();
     private final Map<String, Scans.Tail> tails = new HashMap<>();
     private Connection connection;
     private Admin admin;
@@ -95,18 +84,27 @@ final class Commands {
     private JsonNode runOnData(String command, JsonNode arguments) throws Exception {
         switch (command) {
             case "append_rows":
-                append(arguments);
+                writes.append(table(path(arguments)), arguments);
                 return null;
             case "upsert_rows":
-                upsert(arguments);
+                writes.upsert(table(path(arguments)), arguments);
                 return null;
             case "delete_rows":
-                delete(arguments);
+                writes.delete(table(path(arguments)), arguments);
+                return null;
+            case "flush":
+                writes.flush();
                 return null;
             case "lookup":
-                return lookup(arguments);
-            case "flush":
-                flush();
+                return Lookups.rows(table(path(arguments)), arguments);
+            case "prefix_lookup":
+                return Lookups.rowsOfPrefixes(table(path(arguments)), arguments);
+            case "read_snapshots":
+                return Snapshots.latest(table(path(arguments)), admin, arguments);
+            case "lease_snapshots":
+                return Snapshots.lease(table(path(arguments)), admin, arguments);
+            case "drop_lease":
+                Snapshots.dropLease(admin, arguments);
                 return null;
             case "scan_records":
                 return Scans.toLatest(table(path(arguments)), admin, names(arguments, "columns"));
@@ -132,68 +130,12 @@ final class Commands {
         }
     }
 
-    /** The client's own flush does not report failed writes: only their futures do. */
-    private void flush() throws Exception {
-        writers.values().forEach(TableWriter::flush);
-        List<CompletableFuture<?>> results = new ArrayList<>(unacknowledged);
-        unacknowledged.clear();
-        for (CompletableFuture<?> result : results) {
-            result.get();
-        }
-    }
-
-    private void append(JsonNode arguments) throws Exception {
-        Table table = table(path(arguments));
-        AppendWriter writer =
-                (AppendWriter) writers.computeIfAbsent(path(arguments), unused -> table.newAppend().createWriter());
-        for (JsonNode row : arguments.get("rows")) {
-            unacknowledged.add(writer.append(Values.toRow(row, table.getTableInfo().getRowType())));
-        }
-        if (arguments.get("flush").booleanValue()) {
-            flush();
-        }
-    }
-
-    private void upsert(JsonNode arguments) throws Exception {
-        Table table = table(path(arguments));
-        UpsertWriter writer = upsertWriter(arguments);
-        RowType type = table.getTableInfo().getRowType();
-        arguments.get("rows").forEach(row -> unacknowledged.add(writer.upsert(Values.toRow(row, type))));
-        flush();
-    }
-
-    private void delete(JsonNode arguments) throws Exception {
-        Table table = table(path(arguments));
-        UpsertWriter writer = upsertWriter(arguments);
-        RowType type = table.getTableInfo().getRowType();
-        arguments.get("rows").forEach(row -> unacknowledged.add(writer.delete(Values.toRow(row, type))));
-        flush();
-    }
-
-    private JsonNode lookup(JsonNode arguments) throws Exception {
-        TableInfo info = table(path(arguments)).getTableInfo();
-        RowType keyType = info.getRowType().project(info.getPrimaryKeys());
-        Lookuper lookuper = table(path(arguments)).newLookup().createLookuper();
-        ArrayNode found = Driver.MAPPER.createArrayNode();
-        for (JsonNode key : arguments.get("rows")) {
-            GenericRow keyRow = Values.toRow(key, keyType);
-            InternalRow row = lookuper.lookup(keyRow).get().getSingletonRow();
-            found.add(row == null ? found.nullNode() : Values.fromRow(row, info.getRowType()));
-        }
-        return found;
-    }
-
-    private UpsertWriter upsertWriter(JsonNode arguments) {
-        Table table = table(path(arguments));
-        return (UpsertWriter) writers.computeIfAbsent(path(arguments), unused -> table.newUpsert().createWriter());
-    }
-
     private Table table(TablePath path) {
         return tables.computeIfAbsent(path, connection::getTable);
     }
 
     private void forget(TablePath path) throws Exception {
-        writers.remove(path);
+        writes.forget(path);
         Table table = tables.remove(path);
         if (table != null) {
             table.close();

@@ -5,8 +5,11 @@ import java.util.List;
 import java.util.Map;
 import java.util.stream.Collectors;
 import org.apache.fluss.client.admin.Admin;
+import org.apache.fluss.metadata.AggFunctionType;
+import org.apache.fluss.metadata.AggFunctions;
 import org.apache.fluss.metadata.DatabaseDescriptor;
 import org.apache.fluss.metadata.DatabaseInfo;
+import org.apache.fluss.metadata.KvFormat;
 import org.apache.fluss.metadata.LogFormat;
 import org.apache.fluss.metadata.PartitionInfo;
 import org.apache.fluss.metadata.PartitionSpec;
@@ -17,6 +20,7 @@ import org.apache.fluss.metadata.TableInfo;
 import org.apache.fluss.metadata.TablePath;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.JsonNode;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.ObjectNode;
+import org.apache.fluss.types.DataType;
 import org.apache.fluss.types.DataTypes;
 import org.apache.fluss.types.RowType;
 
@@ -26,11 +30,14 @@ final class Tables {
 
     static TableDescriptor descriptor(JsonNode arguments) {
         Schema.Builder schema = Schema.newBuilder();
-        arguments.get("columns")
-                .fields()
-                .forEachRemaining(column -> schema.column(column.getKey(), DataTypes.parse(column.getValue().textValue())));
+        JsonNode aggregations = arguments.path("aggregations");
+        Commands.strings(arguments.get("columns"))
+                .forEach((name, type) -> addColumn(schema, name, DataTypes.parse(type), aggregations.path(name)));
         if (arguments.hasNonNull("primary_keys")) {
             schema.primaryKey(Commands.names(arguments, "primary_keys"));
+        }
+        if (arguments.hasNonNull("auto_increment")) {
+            schema.enableAutoIncrement(Commands.text(arguments, "auto_increment"));
         }
         TableDescriptor.Builder builder = TableDescriptor.builder().schema(schema.build());
         if (arguments.hasNonNull("partition_keys")) {
@@ -43,12 +50,25 @@ final class Tables {
         if (arguments.hasNonNull("log_format")) {
             builder.logFormat(LogFormat.fromString(Commands.text(arguments, "log_format")));
         }
+        if (arguments.hasNonNull("kv_format")) {
+            builder.kvFormat(KvFormat.fromString(Commands.text(arguments, "kv_format")));
+        }
         if (arguments.hasNonNull("comment")) {
             builder.comment(Commands.text(arguments, "comment"));
         }
         builder.properties(Commands.strings(arguments.path("properties")));
         builder.customProperties(Commands.strings(arguments.path("custom_properties")));
         return builder.build();
+    }
+
+    /** An aggregation is the name of a function and its parameters. */
+    private static void addColumn(Schema.Builder schema, String name, DataType type, JsonNode aggregation) {
+        if (aggregation.isMissingNode()) {
+            schema.column(name, type);
+            return;
+        }
+        AggFunctionType function = AggFunctionType.fromString(aggregation.get(0).textValue());
+        schema.column(name, type, AggFunctions.of(function, Commands.strings(aggregation.get(1))));
     }
 
     static ObjectNode describe(TableInfo info) {

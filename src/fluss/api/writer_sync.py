@@ -1,0 +1,38 @@
+"""What writers share in the facade that awaits nothing: flush, drain and acknowledgements block."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from fluss.api.writer_base import Core, WriterBase, WriteResultHandleBase
+from fluss.client.runtime import run
+
+
+class WriteResultHandle(WriteResultHandleBase):
+    """A write under way: ignore it, or `wait()` until the server has stored the rows."""
+
+    __slots__ = ()
+
+    def wait(self) -> None:
+        """Wait until the server has stored the rows."""
+        run(self._handle.wait())
+
+
+class BlockingWriter(WriterBase[Core, WriteResultHandle]):
+    """A writer whose waiting blocks."""
+
+    _handle_class = WriteResultHandle
+
+    def flush(self) -> None:
+        """Send everything buffered and wait until it is stored; raises the first failure."""
+        run(self._core.flush())
+
+    def drain(self) -> None:
+        """Wait until the buffer has room."""
+        run(self._core.drain())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flush()

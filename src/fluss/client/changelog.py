@@ -1,0 +1,65 @@
+"""Changes as Arrow rows: what happened, where in the log and when, in front of the table's columns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fluss.client.fetched import FetchedBatch
+from fluss.model.records import ChangeType
+
+CHANGE_TYPE, LOG_OFFSET, COMMIT_TIMESTAMP = "_change_type", "_log_offset", "_commit_timestamp"
+
+_FIELDS = (
+    pa.field(CHANGE_TYPE, pa.string(), nullable=False),
+    pa.field(LOG_OFFSET, pa.int64(), nullable=False),
+    pa.field(COMMIT_TIMESTAMP, pa.timestamp("ms", tz="UTC")),
+)
+_TIMESTAMP = _FIELDS[2].type
+_SHORT = pa.array([change.short_string() for change in ChangeType], pa.string())
+
+
+def changelog_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema of changes of rows of `schema`."""
+    return pa.schema([*_FIELDS, *schema])
+
+
+def with_changes(fetched: FetchedBatch) -> FetchedBatch:
+    """The same rows with what happened to each in front."""
+    count = fetched.row_count
+    kinds = pa.repeat(_SHORT[ChangeType.AppendOnly], count)
+    if fetched.change_types is not None:
+        kinds = _SHORT.take(change_types_array(fetched.change_types))
+    offsets = fetched.offsets
+    if offsets is None:
+        offsets = numbers(fetched.base_offset, count)
+    times = pa.repeat(pa.scalar(fetched.timestamp_ms, _TIMESTAMP), count)
+    return replace(fetched, batch=_joined(kinds, offsets, times, fetched.batch))
+
+
+def as_inserts(rows: pa.RecordBatch, log_offset: int) -> pa.RecordBatch:
+    """Rows that are there, as changes: when each was made is not known."""
+    kinds = pa.repeat(_SHORT[ChangeType.Insert], rows.num_rows)
+    offsets = pa.repeat(pa.scalar(log_offset, pa.int64()), rows.num_rows)
+    return _joined(kinds, offsets, pa.nulls(rows.num_rows, _TIMESTAMP), rows)
+
+
+def numbers(start: int, count: int) -> pa.Array:
+    """`start` and the numbers that follow it."""
+    return pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count), start=start - 1)
+
+
+def change_types_array(change_types: bytes) -> pa.Array:
+    """Change types, one per row, as Arrow has them; nothing is copied."""
+    return pa.Array.from_buffers(pa.uint8(), len(change_types), [None, pa.py_buffer(change_types)])
+
+
+def removed(change_types: pa.Array) -> pa.Array:
+    """Which changes take the row away."""
+    return pc.equal(change_types, pa.scalar(ChangeType.Delete, pa.uint8()))
+
+
+def _joined(kinds: pa.Array, offsets: pa.Array, times: pa.Array, rows: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([kinds, offsets, times, *rows.columns], schema=changelog_schema(rows.schema))

@@ -1,0 +1,91 @@
+"""Chunks into wire batches of a limited size, bucket by bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from fluss.client.chunk import Chunk, WireBatch
+from fluss.client.partition_routing import Route, Router
+from fluss.client.write_request import WriteRequest
+from fluss.model.config import Config
+from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
+from fluss.model.infos import TableInfo
+
+REQUEST_OVERHEAD_BYTES = 1024
+
+
+class BatchLimits(NamedTuple):
+    """How large batches are."""
+
+    batch_size_bytes: int
+    request_size_bytes_max: int
+
+    @classmethod
+    def of(cls, config: Config) -> BatchLimits:
+        """The limits that a client's settings say."""
+        request_size_bytes_max = max(1, config.writer_request_max_size - REQUEST_OVERHEAD_BYTES)
+        return cls(min(config.writer_batch_size, request_size_bytes_max), request_size_bytes_max)
+
+
+class Encoder:
+    """Cuts a table's chunks into wire batches. Has no state of its own, so that workers can share it."""
+
+    __slots__ = ("_info", "_limits", "_request", "_route")
+    record_count_max = 1 << 31
+
+    def __init__(self, info: TableInfo, limits: BatchLimits, route: Router, request: WriteRequest) -> None:
+        self._info = info
+        self._limits = limits
+        self._route = route
+        self._request = request
+
+    def prepare(self, chunk: Chunk) -> None:
+        """Fill the chunk's wire batches, or its error. Never raises: the chunk would wait for ever."""
+        try:
+            for partition, bucket, rows in self._routes(chunk):
+                for piece in pieces(rows, self._limits.batch_size_bytes):
+                    self._encode(chunk, partition, bucket, piece)
+        except FlussError as error:
+            chunk.error = error
+        except Exception as error:
+            chunk.error = FlussError(f"Rows for table {self._info.table_path} could not be encoded: {error!r}")
+            chunk.error.__cause__ = error
+        if chunk.error is not None:
+            chunk.batches.clear()
+
+    def _routes(self, chunk: Chunk) -> Iterable[Route]:
+        """Where the chunk's rows go; rows of one bucket in their order."""
+        raise NotImplementedError
+
+    def _batch(self, rows: pa.RecordBatch) -> tuple[bytearray, memoryview]:
+        """Header and payload."""
+        raise NotImplementedError
+
+    def _encode(self, chunk: Chunk, partition: str | None, bucket: int, rows: pa.RecordBatch) -> None:
+        if rows.num_rows <= self.record_count_max:
+            header, payload = self._batch(rows)
+            batch = WireBatch(chunk, bucket, header, payload, rows.num_rows, partition, self._request)
+            if batch.size_bytes <= self._limits.request_size_bytes_max:
+                chunk.batches.append(batch)
+                return
+            if rows.num_rows == 1:
+                raise InvalidRequestError(
+                    f"One row for table {self._info.table_path} takes {batch.size_bytes} bytes on the wire; the limit "
+                    f"writer.request-max-size leaves {self._limits.request_size_bytes_max}.",
+                    ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+                )
+        half = rows.num_rows // 2
+        self._encode(chunk, partition, bucket, rows.slice(0, half))
+        self._encode(chunk, partition, bucket, rows.slice(half))
+
+
+def pieces(rows: pa.RecordBatch, size_bytes: int) -> list[pa.RecordBatch]:
+    """Slices of about `size_bytes` each."""
+    count = min(max(1, -(-rows.nbytes // size_bytes)), rows.num_rows)
+    if count <= 1:
+        return [rows] if rows.num_rows else []
+    step = -(-rows.num_rows // count)
+    return [rows.slice(start, step) for start in range(0, rows.num_rows, step)]

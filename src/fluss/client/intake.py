@@ -1,0 +1,145 @@
+"""From writers to the buckets' queues: chunks are encoded and handed on in the order in which they were closed."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fluss.client import runtime
+from fluss.client.chunk import Chunk, WireBatch
+from fluss.client.memory import BufferMemory
+from fluss.client.tasks import KeyedTasks
+from fluss.model.errors import FlussError
+from fluss.model.infos import TableInfo
+from fluss.model.paths import TablePath
+
+if TYPE_CHECKING:
+    from fluss.client.writer import WriterCore
+
+# Encoding a chunk of this size takes less time than handing it to a worker and back.
+INLINE_CHUNK_BYTES_MAX = 32 << 10
+
+
+class Intake:
+    """The chunks of all writers of a client. Everything but `submit`, `relieve` and `register` is for the I/O loop."""
+
+    def __init__(
+        self,
+        memory: BufferMemory,
+        tasks: KeyedTasks,
+        enqueue: Callable[[TableInfo, WireBatch], None],
+        pump: Callable[[], None],
+    ) -> None:
+        self.memory = memory
+        self.writers: weakref.WeakSet[WriterCore] = weakref.WeakSet()
+        self.closed = False
+        self._tasks = tasks
+        self._enqueue = enqueue
+        self._pump = pump
+        self._submitted: deque[WriterCore] = deque()
+        self._woken = False
+
+    # ---- any thread ----
+
+    def register(self, writer: WriterCore) -> None:
+        """A new writer; kept by weak reference."""
+        self.writers.add(writer)
+
+    def submit(self, writer: WriterCore) -> None:
+        """The writer has closed a chunk."""
+        self._submitted.append(writer)
+        if not self._woken:
+            self._woken = True
+            runtime.call_soon(self._wake)
+
+    def relieve(self) -> None:
+        """The buffer is full: send what writers are still gathering."""
+        for writer in list(self.writers):
+            writer.close_open()
+
+    # ---- chunks in ----
+
+    def _wake(self) -> None:
+        self._woken = False
+        while self._submitted:
+            self._prepare(self._submitted.popleft())
+        self._pump()
+
+    def _prepare(self, writer: WriterCore) -> None:
+        """Encode what is new; large chunks beside the loop."""
+        for chunk in list(writer.preparing):
+            if chunk.prepared or chunk in self._tasks:
+                continue
+            if self.closed:
+                chunk.error, chunk.prepared = closed(), True
+            elif chunk.size_bytes <= INLINE_CHUNK_BYTES_MAX:
+                writer.encoder.prepare(chunk)
+                chunk.prepared = True
+            else:
+                self._tasks.start(chunk, self._prepare_aside, writer, chunk)
+        self._distribute(writer)
+
+    async def _prepare_aside(self, writer: WriterCore, chunk: Chunk) -> None:
+        await runtime.in_worker(writer.encoder.prepare, chunk)
+        chunk.prepared = True
+        self._distribute(writer)
+
+    def _distribute(self, writer: WriterCore) -> None:
+        """Move encoded chunks into the queues of their buckets, in the order in which they were closed."""
+        while writer.preparing and writer.preparing[0].prepared:
+            chunk = writer.preparing.popleft()
+            if self.closed and chunk.error is None:
+                chunk.error = closed()
+            if chunk.error is not None:
+                self._release(chunk, chunk.reserved_bytes)
+                writer.finished(chunk, _named(chunk.error, chunk.row_count, "", writer.table_path))
+                continue
+            chunk.unfinished = len(chunk.batches)
+            self._release(chunk, chunk.reserved_bytes - sum(batch.size_bytes for batch in chunk.batches))
+            for batch in chunk.batches:
+                self._enqueue(writer.info, batch)
+
+    def _release(self, chunk: Chunk, size_bytes: int) -> None:
+        chunk.reserved_bytes -= size_bytes
+        self.memory.release(size_bytes)
+
+    # ---- batches done ----
+
+    def finish(self, batch: WireBatch, error: FlussError | None) -> None:
+        """A batch is stored or given up; its chunk is when all its batches are."""
+        chunk = batch.chunk
+        if error is not None and batch.partition not in chunk.failures:
+            named = _named(error, batch.row_count, _place(batch), chunk.writer.table_path)
+            chunk.failures[batch.partition] = named
+            chunk.error = chunk.error or named
+        self._release(chunk, batch.size_bytes)
+        chunk.unfinished -= 1
+        if chunk.unfinished == 0:
+            chunk.writer.finished(chunk, chunk.error)
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """Take no more; chunks not handed on fail."""
+        for writer in list(self.writers):
+            for chunk in writer.preparing:
+                chunk.error, chunk.prepared = closed(), True
+            self._distribute(writer)
+
+
+def closed() -> FlussError:
+    return FlussError("the connection was closed before they were acknowledged")
+
+
+def _place(batch: WireBatch) -> str:
+    return f"bucket {batch.bucket} of " + (f"partition {batch.partition!r} of " if batch.partition is not None else "")
+
+
+def _named(error: FlussError, row_count: int, bucket: str, path: TablePath) -> FlussError:
+    """The error with the rows it is about."""
+    rows = "1 row" if row_count == 1 else f"{row_count} rows"
+    named = type(error)(f"{rows} for {bucket}table {path} failed: {error.message}", error.error_code)
+    named.__cause__ = error
+    return named

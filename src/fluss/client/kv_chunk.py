@@ -1,0 +1,134 @@
+"""Upserts and deletes on their way to the wire: in the order of the calls, by encoded key."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fluss.client.chunk import Chunk
+from fluss.client.encoder import BatchLimits, Encoder
+from fluss.client.partition_routing import Route, Router
+from fluss.client.upsert_columns import KeyBuilder, UpsertColumns
+from fluss.client.write_request import put_kv
+from fluss.formats import kv_batch
+from fluss.formats.compacted import CompactedFormat
+from fluss.formats.indexed import IndexedFormat
+from fluss.formats.keys import primary_key_encoder
+from fluss.model.descriptor import KvFormat
+from fluss.model.infos import TableInfo
+from fluss.model.merge_mode import MergeMode
+from fluss.model.table_options import KV_FORMAT
+
+if TYPE_CHECKING:
+    from fluss.client.upsert import UpsertWriterCore
+
+_ROW_INDEX = ""  # no column of a table has this name
+
+
+class Operations(NamedTuple):
+    """Rows to upsert and keys to delete; `order` has indexes into both, keys behind rows."""
+
+    rows: pa.RecordBatch | None
+    keys: pa.RecordBatch | None
+    order: pa.Array | None
+
+
+class KvChunk(Chunk):
+    """Operations on a primary-key table that were closed together."""
+
+    __slots__ = ("_deleted_at", "_keys")
+    writer: UpsertWriterCore
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._keys: KeyBuilder | None = None
+        self._deleted_at = array("q")
+        """Which of the operations are deletes, by number."""
+
+    @property
+    def row_count(self) -> int:
+        builder = self._builder  # a worker may take it away meanwhile
+        return self._row_count if builder is None else builder.row_count + len(self._deleted_at)
+
+    def add_delete(self, key: Any) -> int:
+        """Take the key of a row to delete; returns its size."""
+        if self._keys is None:
+            self._keys = KeyBuilder(self.writer.columns)
+        size_bytes = self._keys.append(key)
+        self._deleted_at.append(self.row_count)
+        return size_bytes
+
+    def take_operations(self) -> Operations:
+        """All operations; the row builder is free again."""
+        if self._builder is None:
+            batch = self.take_rows()
+            return Operations(None, batch, None) if self.deletes else Operations(batch, None, None)
+        row_count, deleted_at = self._builder.row_count, np.array(self._deleted_at)
+        rows = self.take_rows()
+        if self._keys is None:
+            return Operations(rows, None, None)
+        is_delete = np.zeros(self._row_count, np.bool_)
+        is_delete[deleted_at] = True
+        order = np.empty(self._row_count, np.int64)
+        order[~is_delete] = np.arange(row_count)
+        order[is_delete] = np.arange(row_count, self._row_count)
+        return Operations(rows, self._keys.build(), pa.array(order))
+
+
+class KvEncoder(Encoder):
+    """Batches of primary-key tables."""
+
+    __slots__ = ("_columns", "_key_encoder", "_row_format")
+    record_count_max = kv_batch.RECORD_COUNT_MAX
+
+    def __init__(
+        self, info: TableInfo, limits: BatchLimits, route: Router, columns: UpsertColumns, merge_mode: MergeMode
+    ) -> None:
+        super().__init__(info, limits, route, put_kv(columns.targets, merge_mode))
+        self._columns = columns
+        self._key_encoder = primary_key_encoder(info.descriptor)
+        indexed = info.properties.get(KV_FORMAT, KvFormat.COMPACTED).upper() == KvFormat.INDEXED
+        self._row_format = (IndexedFormat if indexed else CompactedFormat)(info.schema.columns)
+
+    def _routes(self, chunk: Chunk) -> Iterable[Route]:
+        assert isinstance(chunk, KvChunk)
+        key_columns, records = self._records(chunk.take_operations())
+        columns = [*key_columns.columns, pa.array(np.arange(records.num_rows))]
+        numbered = pa.RecordBatch.from_arrays(columns, [*key_columns.schema.names, _ROW_INDEX])
+        routes, chunk.partitions = self._route(numbered)
+        if len(routes) == 1:
+            ((partition, bucket, _),) = routes
+            return [(partition, bucket, records)]
+        order = pa.concat_arrays([part.column(_ROW_INDEX) for _, _, part in routes])
+        ordered = records.take(order)
+        ends = np.cumsum([part.num_rows for _, _, part in routes]).tolist()
+        return [
+            (partition, bucket, ordered.slice(end - part.num_rows, part.num_rows))
+            for (partition, bucket, part), end in zip(routes, ends, strict=True)
+        ]
+
+    def _records(self, operations: Operations) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """The key columns, and encoded keys and rows; a row that is null is a delete."""
+        names = self._columns.key_schema.column_names
+        parts = []
+        if operations.rows is not None:
+            rows = operations.rows
+            parts.append((rows.select(names), self._row_format.encode(self._columns.widen(rows))))
+        if operations.keys is not None:
+            parts.append((operations.keys, pa.nulls(operations.keys.num_rows, pa.binary())))
+        encoded = [
+            pa.RecordBatch.from_arrays([self._key_encoder.encode(keys), rows], ["key", "row"]) for keys, rows in parts
+        ]
+        if operations.order is None:
+            return parts[0][0], encoded[0]
+        key_columns = pa.concat_batches([keys for keys, _ in parts])
+        return key_columns.take(operations.order), pa.concat_batches(encoded).take(operations.order)
+
+    def _batch(self, rows: pa.RecordBatch) -> tuple[bytearray, memoryview]:
+        records = kv_batch.encode_records(rows.column(0), rows.column(1))
+        header = kv_batch.encode_header(records, schema_id=self._info.schema_id, record_count=rows.num_rows)
+        return header, memoryview(records)

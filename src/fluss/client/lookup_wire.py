@@ -1,0 +1,78 @@
+"""Requests and answers of lookups, as the wire has them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fluss.client.answers import parse, server_error
+from fluss.model.errors import FlussError
+from fluss.protocol import api_keys
+from fluss.protocol import messages_pb2 as pb
+
+if TYPE_CHECKING:
+    from fluss.client.connection import Connection
+    from fluss.client.leaders import BucketKey
+
+ALL_REPLICAS = -1
+
+
+class LookupKind(Enum):
+    """What is asked for each key."""
+
+    ROW = auto()
+    ROW_OR_INSERT = auto()
+    """The row; where there is none, one with just its key is made first."""
+    PREFIX = auto()
+
+
+class BucketFound(NamedTuple):
+    """What a bucket has for each key: a value or None, or a list of values; or why it can't tell."""
+
+    bucket: BucketKey
+    entries: list[Any]
+    error: FlussError | None
+
+
+def send(
+    connection: Connection,
+    kind: LookupKind,
+    table_id: int,
+    keys: Mapping[BucketKey, Sequence[bytes]],
+    timeout_s: float,
+) -> asyncio.Future[memoryview]:
+    """Ask for keys by bucket; the future has the answer for `read`."""
+    request: pb.LookupRequest | pb.PrefixLookupRequest
+    if kind is LookupKind.PREFIX:
+        request = pb.PrefixLookupRequest(table_id=table_id)
+    else:
+        request = pb.LookupRequest(table_id=table_id)
+        if kind is LookupKind.ROW_OR_INSERT:
+            request.insert_if_not_exists = True
+            request.acks, request.timeout_ms = ALL_REPLICAS, int(timeout_s * 1000)
+    for (partition_id, bucket), asked in keys.items():
+        request.buckets_req.add(bucket_id=bucket, partition_id=partition_id, keys=asked)
+    parts = (request.SerializeToString(),)
+    if kind is LookupKind.PREFIX:
+        return connection.send(api_keys.PREFIX_LOOKUP, parts, timeout_s)
+    return connection.send(api_keys.LOOKUP, parts, timeout_s)
+
+
+def read(kind: LookupKind, body: memoryview, sender: object) -> Iterator[BucketFound]:
+    """The buckets of an answer."""
+    answer: pb.LookupResponse | pb.PrefixLookupResponse
+    if kind is LookupKind.PREFIX:
+        answer = parse(pb.PrefixLookupResponse, body, sender)
+    else:
+        answer = parse(pb.LookupResponse, body, sender)
+    for item in answer.buckets_resp:
+        bucket = (item.partition_id if item.HasField("partition_id") else None, item.bucket_id)
+        if item.error_code:
+            yield BucketFound(bucket, [], server_error(item.error_code, item.error_message))
+        elif isinstance(item, pb.PbPrefixLookupBucketResponse):
+            yield BucketFound(bucket, [list(entry.values) for entry in item.value_lists], None)
+        else:
+            # A value is never empty.
+            yield BucketFound(bucket, [entry.values or None for entry in item.values], None)

@@ -1,0 +1,222 @@
+"""Looking rows up by primary key, or by the part of it that chooses the bucket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from fluss.client import runtime
+from fluss.client.lookup import Lookup, Read
+from fluss.client.lookup_keys import LookupKeys, Part
+from fluss.client.lookup_values import ValueReader
+from fluss.client.lookup_wire import LookupKind
+from fluss.formats.keys import KeyEncoder, primary_key_encoder
+from fluss.formats.lake_keys import ICEBERG, PAIMON
+from fluss.model.arrow_types import arrow_schema
+from fluss.model.errors import InvalidRequestError
+from fluss.model.infos import TableInfo
+from fluss.model.table_options import DATALAKE_FORMAT, KV_FORMAT_VERSION
+
+if TYPE_CHECKING:
+    from fluss.client.core import ClientCore
+
+KEYS_PER_PART_MAX = 512
+"""Of lookup_many: the rows of a part are decoded as one batch."""
+
+KeyRow: TypeAlias = Mapping[str, Any] | Sequence[Any]
+
+
+class _LookuperBase:
+    """Encodes keys in the caller's thread and waits there, or in its loop."""
+
+    def __init__(self, client: ClientCore, info: TableInfo, kind: LookupKind, keys: LookupKeys) -> None:
+        self._client = client
+        self._keys = keys
+        self._lane = client.lookups.lane(info, kind, lambda: ValueReader(client.admin, info))
+        self.info = info
+
+    def _begin(self, row: KeyRow, read: Read) -> asyncio.Future[Any]:
+        lookup = self._start(row, read, asyncio.get_running_loop())
+        assert lookup.future is not None
+        return lookup.future
+
+    def _look(self, row: KeyRow, read: Read) -> Any:
+        if runtime.on_io_thread():
+            raise RuntimeError(
+                "A blocking call was made on the client's I/O thread; it would wait for itself for ever."
+            )
+        return self._start(row, read, None).wait()
+
+    def _start(self, row: KeyRow, read: Read, loop: asyncio.AbstractEventLoop | None) -> Lookup:
+        self._client.check_usable()
+        partition, bucket, key = self._keys.place(row)
+        lookup = Lookup(self._lane, partition, bucket, (key,), read, loop)
+        self._client.lookups.start(lookup)
+        return lookup
+
+
+class LookuperCore(_LookuperBase):
+    """Looks up rows by primary key."""
+
+    def __init__(self, client: ClientCore, info: TableInfo, *, insert_if_not_exists: bool = False) -> None:
+        check_primary_key(info)
+        if insert_if_not_exists:
+            _check_insertable(info)
+        kind = LookupKind.ROW_OR_INSERT if insert_if_not_exists else LookupKind.ROW
+        encoder = primary_key_encoder(info.descriptor)
+        super().__init__(client, info, kind, LookupKeys(info, client.config, info.primary_keys, encoder, "primary key"))
+        self._many_schema = pa.schema([field.with_nullable(True) for field in arrow_schema(info.schema)])
+
+    def begin(self, key: KeyRow) -> asyncio.Future[dict[str, Any] | None]:
+        """The row of a key, for the caller's running loop to await."""
+        return self._begin(key, _row)
+
+    def lookup(self, key: KeyRow) -> dict[str, Any] | None:
+        """The row of a key, in the calling thread."""
+        row: dict[str, Any] | None = self._look(key, _row)
+        return row
+
+    async def lookup_many(self, keys: Any) -> pa.Table:
+        """A row for each key, in their order, on the I/O loop; all null where there is none."""
+        self._client.check_usable()
+        count, parts = await runtime.in_worker(self._keys.parts, keys, KEYS_PER_PART_MAX)
+        loop = asyncio.get_running_loop()
+        lookups = [Lookup(self._lane, part.partition, part.bucket, part.keys, _batch, loop) for part in parts]
+        self._client.lookups.send(lookups)
+        found = await _all_of(lookups)
+        return await runtime.in_worker(self._in_order, count, parts, found)
+
+    def _in_order(self, count: int, parts: list[Part], found: list[tuple[pa.RecordBatch, list[bool]]]) -> pa.Table:
+        """Rows that were found, and nulls, in the order of the keys."""
+        rows_at = np.full(count, -1, np.int64)
+        row_count = 0
+        for part, (batch, is_there) in zip(parts, found, strict=True):
+            positions = part.positions[np.asarray(is_there, bool)]
+            rows_at[positions] = np.arange(row_count, row_count + batch.num_rows)
+            row_count += batch.num_rows
+        batches = [
+            pa.RecordBatch.from_arrays(batch.columns, schema=self._many_schema) for batch, _ in found if batch.num_rows
+        ]
+        rows = pa.Table.from_batches(batches, self._many_schema)
+        return rows.take(pa.array(rows_at, mask=rows_at < 0))
+
+
+class PrefixLookuperCore(_LookuperBase):
+    """Looks up all rows whose key begins with the table's bucket key."""
+
+    def __init__(self, client: ClientCore, info: TableInfo, columns: Sequence[str]) -> None:
+        check_primary_key(info)
+        names = list(columns)
+        _check_prefix(info, names)
+        self.columns = names
+        by_name = {column.name: column for column in info.schema.columns}
+        encoder = KeyEncoder([by_name[name] for name in info.get_bucket_keys()])
+        super().__init__(client, info, LookupKind.PREFIX, LookupKeys(info, client.config, names, encoder, "prefix"))
+
+    def begin(self, prefix: KeyRow) -> asyncio.Future[list[dict[str, Any]]]:
+        """The rows of a prefix, for the caller's running loop to await."""
+        return self._begin(prefix, _rows)
+
+    def lookup(self, prefix: KeyRow) -> list[dict[str, Any]]:
+        """The rows of a prefix, in the calling thread."""
+        rows: list[dict[str, Any]] = self._look(prefix, _rows)
+        return rows
+
+    def begin_arrow(self, prefix: KeyRow) -> asyncio.Future[pa.Table]:
+        """The rows of a prefix as Arrow, for the caller's running loop to await."""
+        return self._begin(prefix, _table)
+
+    def lookup_arrow(self, prefix: KeyRow) -> pa.Table:
+        """The rows of a prefix as Arrow, in the calling thread."""
+        return self._look(prefix, _table)
+
+
+# ---- results: what a caller gets for what the server has ----
+
+
+def _row(reader: ValueReader, found: Sequence[bytes | None], start: int, end: int) -> dict[str, Any] | None:
+    value = found[start]
+    return None if value is None else reader.row(value)
+
+
+def _batch(
+    reader: ValueReader, found: Sequence[bytes | None], start: int, end: int
+) -> tuple[pa.RecordBatch, list[bool]]:
+    """Rows of the keys that have one, and which those are."""
+    values = found[start:end]
+    return reader.batch([value for value in values if value is not None]), [value is not None for value in values]
+
+
+def _rows(reader: ValueReader, found: Sequence[list[bytes]], start: int, end: int) -> list[dict[str, Any]]:
+    return reader.rows(found[start])
+
+
+def _table(reader: ValueReader, found: Sequence[list[bytes]], start: int, end: int) -> pa.Table:
+    return pa.Table.from_batches([reader.batch(found[start])])
+
+
+async def _all_of(lookups: list[Lookup]) -> list[Any]:
+    """The results of lookups in order; when one fails, or the caller leaves, nobody waits for the others."""
+    futures = [lookup.future for lookup in lookups if lookup.future is not None]
+    try:
+        return await asyncio.gather(*futures)
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+# ---- rules ----
+
+
+def check_primary_key(info: TableInfo) -> None:
+    """Raise for a log table."""
+    if not info.has_primary_key():
+        raise InvalidRequestError(
+            f"Table {info.table_path} is a log table: it has no primary key to look rows up by. Read it with a scan."
+        )
+
+
+def _check_insertable(info: TableInfo) -> None:
+    filled = {*info.primary_keys, *info.schema.get_auto_increment_columns()}
+    for column in info.schema.columns:
+        if column.name not in filled and not column.data_type.nullable:
+            raise InvalidRequestError(
+                f"Lookups can't insert into table {info.table_path}: column {column.name!r} is NOT NULL, and a row "
+                "inserted by a lookup has just its key and numbered columns."
+            )
+
+
+def _check_prefix(info: TableInfo, names: list[str]) -> None:
+    """Raise unless the columns are the partition columns and the bucket key, and that is where the key begins."""
+    bucket_keys, physical = info.get_bucket_keys(), info.physical_primary_keys
+    refused = f"No prefix lookup by {', '.join(names) or 'nothing'} in table {info.table_path}: "
+    if bucket_keys == physical or not bucket_keys:
+        raise InvalidRequestError(
+            f"{refused}its bucket key is the whole primary key ({', '.join(physical)}). Look up by primary key, or "
+            "create the table with a bucket key that the primary key begins with."
+        )
+    if physical[: len(bucket_keys)] != bucket_keys:
+        raise InvalidRequestError(
+            f"{refused}its primary key ({', '.join(physical)}) does not begin with its bucket key "
+            f"({', '.join(bucket_keys)})."
+        )
+    missing = [name for name in info.partition_keys if name not in names]
+    if (
+        missing
+        or [name for name in names if name not in info.partition_keys] != bucket_keys
+        or len(set(names)) != len(names)
+    ):
+        expected = ", ".join([*info.partition_keys, *bucket_keys])
+        raise InvalidRequestError(
+            f"{refused}the prefix has to be {expected}: partition columns, then the bucket key in its order."
+        )
+    version = int(info.properties.get(KV_FORMAT_VERSION, "1"))
+    if info.properties.get(DATALAKE_FORMAT, "").upper() in (PAIMON, ICEBERG) and version < 2:
+        raise InvalidRequestError(
+            f"{refused}its keys are encoded as those of its lake format (table.kv.format-version is {version}), which "
+            "have no prefixes."
+        )

@@ -1,0 +1,83 @@
+"""Upserting into and deleting from a primary-key table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from fluss.client.encoder import BatchLimits
+from fluss.client.handles import WriteHandle
+from fluss.client.kv_chunk import KvChunk, KvEncoder
+from fluss.client.partition_routing import router
+from fluss.client.upsert_columns import UpsertColumns
+from fluss.client.writer import WriterCore
+from fluss.formats.cast import ArrowCaster
+from fluss.formats.row_builder import RowBuilder
+from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.model.infos import TableInfo
+from fluss.model.merge_mode import MergeMode
+from fluss.model.table_options import DELETE_BEHAVIOR
+
+if TYPE_CHECKING:
+    from fluss.client.core import ClientCore
+
+
+class UpsertWriterCore(WriterCore):
+    """Takes rows and keys of a primary-key table; operations on one key are done in the order of the calls."""
+
+    upsert = WriterCore.take_row
+    _chunk_class = KvChunk
+
+    def __init__(
+        self,
+        client: ClientCore,
+        info: TableInfo,
+        columns: UpsertColumns | None = None,
+        merge_mode: MergeMode = MergeMode.DEFAULT,
+    ) -> None:
+        self.columns = columns or UpsertColumns(info)
+        self._deletes_disabled = info.properties.get(DELETE_BEHAVIOR, "").upper() == "DISABLE"
+        config = client.config
+        encoder = KvEncoder(info, BatchLimits.of(config), router(info, config), self.columns, merge_mode)
+        self._key_caster = ArrowCaster(self.columns.key_schema)
+        super().__init__(client, info, encoder, self.columns.schema)
+
+    def _new_builder(self) -> RowBuilder:
+        return self.columns.row_builder()
+
+    def delete(self, key: Mapping[str, Any] | Sequence[Any]) -> WriteHandle:
+        """Take the key of a row to delete; waits while the buffer is full."""
+        self._check_deletes()
+        self._admit()
+        with self._lock:
+            chunk = self._open
+            if chunk is None or chunk.add_row is None:
+                chunk = self._open_rows()
+            assert isinstance(chunk, KvChunk)
+            chunk.size_bytes += chunk.add_delete(key)
+            if chunk.size_bytes >= chunk.reserved_bytes:
+                self._grow(chunk)
+            return WriteHandle(chunk.outcome_of(1)) if self._partitioned else chunk.handle
+
+    def write_batch(self, batch: pa.RecordBatch) -> WriteHandle:
+        self.columns.check_names(batch.schema.names)
+        return super().write_batch(batch)
+
+    def write_table(self, table: pa.Table) -> WriteHandle:
+        self.columns.check_names(table.schema.names)
+        return super().write_table(table)
+
+    def delete_table(self, table: pa.Table) -> WriteHandle:
+        """Take an Arrow table of keys to delete, which may have the table's other columns too."""
+        self._check_deletes()
+        keys = table.select(self.columns.key_names(table.schema.names))
+        return self._write(list(self._key_caster.cast_all(keys)), deletes=True)
+
+    def _check_deletes(self) -> None:
+        if self._deletes_disabled:
+            raise InvalidRequestError(
+                f"Table {self.table_path} has {DELETE_BEHAVIOR} = DISABLE: its rows can't be deleted.",
+                ErrorCode.DELETION_DISABLED_EXCEPTION,
+            )

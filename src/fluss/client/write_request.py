@@ -1,0 +1,80 @@
+"""The write requests, put together around batches that are not copied, and what their error codes mean for a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from fluss.client.connection import BytesLike
+from fluss.formats import kv_batch, log_batch
+from fluss.model.errors import ErrorCode
+from fluss.model.merge_mode import MergeMode
+from fluss.protocol import api_keys
+from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.api_keys import Api
+from fluss.protocol.varints import encode_varint
+
+ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
+
+DUPLICATE = ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION
+LOST_SEQUENCE_CODES = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION, ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION})
+# Answers that say for certain that the batch was not stored; after any other failure it may have been.
+REFUSAL_CODES = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.CORRUPT_RECORD_EXCEPTION,
+        ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS_EXCEPTION,
+        ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
+        ErrorCode.DISK_WRITE_LOCKED,
+        ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION,
+    }
+)
+
+# What a request has around the batch of a bucket, at most: three tags and lengths, partition and bucket.
+BUCKET_OVERHEAD_BYTES = 32
+
+# Protobuf tags: field number << 3 | 2, "length-delimited".
+_RECORDS_TAG = bytes([pb.PbProduceLogBucketRequest.RECORDS_FIELD_NUMBER << 3 | 2])  # of both requests
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRequest:
+    """How batches travel; those with equal requests travel together."""
+
+    api: Api[Any, Any]
+    set_writer: Callable[[bytearray, int, int, memoryview], None]
+    """Stamps a batch (header, writer id, sequence, payload)."""
+    target_columns: tuple[int, ...] = ()
+    merge_mode: MergeMode = MergeMode.DEFAULT
+
+    def parts(
+        self,
+        table_id: int,
+        acks: int,
+        timeout_ms: int,
+        batches: Iterable[tuple[int | None, int, BytesLike, BytesLike]],
+    ) -> list[BytesLike]:
+        """The request's body for batches (partition id, bucket, header, payload), in parts."""
+        head = self.api.request(acks=acks, table_id=table_id, timeout_ms=timeout_ms)
+        if self.target_columns:
+            head.target_columns.extend(self.target_columns)
+        if self.merge_mode is not MergeMode.DEFAULT:
+            head.agg_mode = self.merge_mode
+        buckets_tag = bytes([self.api.request.BUCKETS_REQ_FIELD_NUMBER << 3 | 2])
+        parts: list[BytesLike] = [head.SerializeToString()]
+        for partition_id, bucket, header, payload in batches:
+            size_bytes = len(header) + len(payload)
+            place = pb.PbProduceLogBucketRequest(partition_id=partition_id, bucket_id=bucket).SerializePartialToString()
+            place += _RECORDS_TAG + encode_varint(size_bytes)
+            parts += (buckets_tag + encode_varint(len(place) + size_bytes) + place, header, payload)
+        return parts
+
+
+PRODUCE_LOG = WriteRequest(api_keys.PRODUCE_LOG, log_batch.set_writer)
+
+
+def put_kv(target_columns: tuple[int, ...], merge_mode: MergeMode) -> WriteRequest:
+    """The request of upserts and deletes; no target columns: whole rows."""
+    return WriteRequest(api_keys.PUT_KV, kv_batch.set_writer, target_columns, merge_mode)

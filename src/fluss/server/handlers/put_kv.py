@@ -1,0 +1,82 @@
+"""PutKv: upserts and deletes into primary-key tables."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.model.schema import COLUMN_COUNT_MAX
+from fluss.protocol import messages_pb2 as pb
+from fluss.server.answers import code_and_text
+from fluss.server.batch_check import check_size
+from fluss.server.context import ConnectionContext
+from fluss.server.kv_access import kv_bucket
+from fluss.server.names import check_count
+from fluss.server.write_request import BucketBatch, WriteRequest, parse_put_kv
+from fluss.server.write_wait import NO_ACKS, BucketWait, WriteResponse, WriteWait, answered, check_acks
+
+if TYPE_CHECKING:
+    from fluss.storage.kv_put import Put
+
+_AGG_MODES: Final = (0, 1)
+_OVERWRITE: Final = 1  # rows are stored as they come, whatever the merge engine
+_BACKPRESSURE_VERSION: Final = 2  # clients of this version know its code
+_FOR_OLD_CLIENTS: Final = {ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION: ErrorCode.KV_STORAGE_EXCEPTION}
+
+
+async def put_kv(context: ConnectionContext, body: memoryview, version: int) -> WriteResponse | WriteWait:
+    """Put in the order of arrival; the answer waits aside until all batches are applied.
+
+    The connection's next request waits only while a bucket has no room for more.
+    """
+    request = parse_put_kv(body)
+    check_acks(request.acks)
+    check_count(len(request.batches), context.limits.request_items_max, "buckets")
+    check_count(len(request.target_columns), COLUMN_COUNT_MAX, "target columns")
+    if request.agg_mode not in _AGG_MODES:
+        raise InvalidRequestError(
+            f"agg_mode must be 0 (by the merge engine) or 1 (overwrite), not {request.agg_mode}.",
+            ErrorCode.UNSUPPORTED_VERSION,
+        )
+    opening = context.storage.opening([batch.bucket for batch in request.batches])
+    if opening is not None:
+        await opening
+    response = pb.PutKvResponse()
+    waits: list[BucketWait] = []
+    recoded = {} if version >= _BACKPRESSURE_VERSION else _FOR_OLD_CLIENTS
+    for batch in request.batches:
+        bucket = batch.bucket
+        entry = response.buckets_resp.add(bucket_id=bucket.bucket_id, partition_id=bucket.partition_id)
+        fail = partial(_failed, entry, recoded)
+        try:
+            put = await _put(context, request, batch, version)
+        except Exception as error:
+            fail(error)
+            continue
+        safe = put.appended if request.acks == NO_ACKS else put.applied
+        waits.append(BucketWait(safe, partial(_succeeded, entry), fail))
+    return answered(response, waits, request.timeout_ms)
+
+
+async def _put(context: ConnectionContext, request: WriteRequest, batch: BucketBatch, version: int) -> Put:
+    kv = kv_bucket(context.storage, batch.bucket, version)
+    check_size(batch.records, context.limits.batch_bytes_max)
+    await kv.room()
+    put = kv.put(batch.records, request.target_columns, overwrite=request.agg_mode == _OVERWRITE)
+    # The records stay in memory until they are applied.
+    budget, size_bytes = context.server.request_budget, len(batch.records)
+    budget.add(size_bytes)
+    context.server.metrics.put_batches += 1
+    context.server.metrics.put_bytes += size_bytes
+    put.applied.add_done_callback(lambda _: budget.release(size_bytes))
+    return put
+
+
+def _succeeded(entry: pb.PbPutKvBucketResponse, log_end_offset: int) -> None:
+    entry.log_end_offset = log_end_offset
+
+
+def _failed(entry: pb.PbPutKvBucketResponse, recoded: dict[int, int], error: BaseException) -> None:
+    code, entry.error_message = code_and_text(error)
+    entry.error_code = recoded.get(code, code)

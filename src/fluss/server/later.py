@@ -1,0 +1,58 @@
+"""Requests that are worked on while the connection's next ones begin."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
+
+from fluss.model.errors import TimeoutError
+from fluss.server.answers import Answer
+from fluss.server.context import ConnectionContext, Handled, Replier
+
+Work: TypeAlias = Callable[[], Coroutine[Any, Any, Answer]]
+
+
+def beside_others(context: ConnectionContext, work: Work, wait_ms: int | None = None) -> Handled:
+    """Let the next requests begin, unless the connection has enough of this kind under way."""
+    if context.reads_running >= context.limits.reads_running_per_connection_max:
+        return work()
+    return Later(context, work, context.limits.request_wait_ms_max if wait_ms is None else wait_ms)
+
+
+class Later:
+    """Work that is answered when it is done."""
+
+    def __init__(self, context: ConnectionContext, work: Work, wait_ms: int) -> None:
+        self.wait_ms = wait_ms
+        self._context = context
+        self._work = work
+        self._replier: Replier | None = None
+
+    def start(self, replier: Replier) -> None:
+        self._replier = replier
+        self._context.reads_running += 1
+        task = asyncio.get_running_loop().create_task(self._work())
+        task.add_done_callback(self._done)
+
+    def expire(self) -> None:
+        if self._replier is not None:
+            self._replier.fail(TimeoutError("The server did not finish this request within its time; try again."))
+            self._replier = None
+
+    def hurry(self) -> None:
+        """It is under way already."""
+
+    def abandon(self) -> None:
+        """The work goes on to its end; what it writes may be half done otherwise."""
+        self._replier = None
+
+    def _done(self, task: asyncio.Task[Answer]) -> None:
+        self._context.reads_running -= 1
+        error = None if task.cancelled() else task.exception()
+        if self._replier is None or task.cancelled():
+            return
+        if error is not None:
+            self._replier.fail(error)
+        else:
+            self._replier.reply(task.result())

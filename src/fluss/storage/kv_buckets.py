@@ -1,0 +1,208 @@
+"""The buckets of all primary-key tables, over one pool of stores and a few worker threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import WeakValueDictionary
+
+from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
+from fluss.model.paths import TableBucket
+from fluss.storage import files
+from fluss.storage.catalog import Catalog
+from fluss.storage.catalog_view import has_primary_key
+from fluss.storage.failpoints import Site
+from fluss.storage.kv_bucket import KvBucket
+from fluss.storage.kv_pool import KvPool
+from fluss.storage.kv_recovery import Recovery
+from fluss.storage.kv_replay import CHUNK_BYTES, replay
+from fluss.storage.kv_snapshot_files import recovery_candidates
+from fluss.storage.kv_store import KvStore, as_kv_error
+from fluss.storage.kv_table import KvTable
+from fluss.storage.log import BucketLog
+from fluss.storage.recovery import lineage
+from fluss.storage.rocks import open_store
+from fluss.storage.rocks_settings import Resources
+
+if TYPE_CHECKING:
+    from fluss.storage.store import Storage
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+WRITE_THREADS: Final = 3
+READ_THREADS: Final = 2  # of their own, so that a look-up does not stand behind puts
+STORE_NAME: Final = "kv"
+READ_SLOW_S: Final = 0.001  # of a few keys
+READS_SLOW_S: Final = 0.1  # how long no more are read on the loop then
+# A table of an entry that was altered or dropped goes when this many others were used.
+_TABLES_MAX: Final = 1_024
+
+
+class KvBuckets:
+    def __init__(self, storage: Storage) -> None:
+        options = storage.options
+        self._storage = storage
+        self._loop = asyncio.get_running_loop()
+        self._resources = Resources(options.kv_memory_bytes)
+        self._writing = ThreadPoolExecutor(WRITE_THREADS, thread_name_prefix="fluss-kv-write")
+        self._reading = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="fluss-kv-read")
+        self._buckets: WeakValueDictionary[TableBucket, KvBucket] = WeakValueDictionary()
+        self._tables: dict[int, KvTable] = {}
+        self._damaged: set[TableBucket] = set()
+        self.busy: set[KvBucket] = set()  # with puts under way
+        self.large_puts = asyncio.Lock()
+        self.refusal: FlussError | None = None  # of all calls, once closed
+        self._reads_slow_until_s = 0.0
+        self.pool = KvPool(
+            self._open_store, self.run_write, lambda: self._resources.is_pressed, options.open_stores_max
+        )
+
+    def bucket(self, bucket: TableBucket) -> KvBucket:
+        """A bucket whose log is open; code 20 for one of a log table, 21 for one that the catalog does not know."""
+        found = self._buckets.get(bucket)
+        if found is None:
+            self.table(bucket)
+            self._storage.bucket(bucket)
+            found = self._buckets[bucket] = KvBucket(bucket, self)
+        return found
+
+    def get_few(self, bucket: TableBucket, keys: list[bytes]) -> list[bytes | None] | None:
+        """The values at a few keys, read here and now; None when that could take long, or for `get_many` to say why.
+
+        It saves two changes of threads, which take longer than a read from memory. A read that has to wait for the
+        disk keeps the loop, so after a slow one all go through threads for a while.
+        """
+        started_s = time.monotonic()
+        if started_s < self._reads_slow_until_s or self.refusal is not None:
+            return None
+        store = self.pool.opened(bucket)
+        if store is None:
+            return None
+        try:
+            values = store.get_many(keys)
+        except FlussError:
+            return None
+        ended_s = time.monotonic()
+        if ended_s - started_s > READ_SLOW_S:
+            self._reads_slow_until_s = ended_s + READS_SLOW_S
+        return values
+
+    # --- what buckets need
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._storage.catalog
+
+    async def log(self, bucket: TableBucket) -> BucketLog:
+        """The log of a bucket, opened if need be. Not to be kept across an await."""
+        opening = self._storage.opening([bucket])
+        if opening is not None:
+            await opening
+        return self._storage.bucket(bucket)
+
+    @asynccontextmanager
+    async def held_log(self, bucket: TableBucket) -> AsyncIterator[BucketLog]:
+        """The log of a bucket, opened if need be; it stays open until the block ends."""
+        log = await self.log(bucket)
+        let_go = log.on_advance(lambda: None)  # A log that somebody waits on is not closed.
+        try:
+            yield log
+        finally:
+            let_go()
+
+    def table(self, bucket: TableBucket) -> KvTable:
+        """The table of a bucket as it is now."""
+        entry = self.catalog.table_by_id(bucket.table_id)
+        if entry is None:
+            raise FlussError(f"{bucket} does not exist.", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
+        table = self._tables.get(bucket.table_id)
+        if table is None or table.entry is not entry:
+            if not has_primary_key(entry.table_json):
+                raise InvalidRequestError(
+                    f"Table {entry.path} has no primary key: its rows are appended and scanned, not put or looked up.",
+                    ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+                )
+            if len(self._tables) >= _TABLES_MAX:
+                self._tables.clear()
+            table = self._tables[bucket.table_id] = KvTable(entry, self.catalog)
+        return table
+
+    def run_write(self, work: Callable[[], _T]) -> Awaitable[_T]:
+        return self._loop.run_in_executor(self._writing, work)
+
+    def run_read(self, work: Callable[[], _T]) -> Awaitable[_T]:
+        return self._loop.run_in_executor(self._reading, work)
+
+    def mark_damaged(self, bucket: TableBucket) -> None:
+        """Rebuild the bucket's store when it is opened next."""
+        self._damaged.add(bucket)
+
+    # --- stores
+
+    async def _open_store(self, bucket: TableBucket) -> KvStore:
+        """Open a store, or make it, and bring it to the end of its log."""
+        try:
+            return await self._open_and_replay(bucket)
+        except OSError as error:
+            raise as_kv_error(error) from error
+
+    async def _open_and_replay(self, bucket: TableBucket) -> KvStore:
+        async with self.held_log(bucket) as log:
+            trust_live = bucket not in self._damaged
+            work = partial(self._recover, bucket, log.log_start_offset, log.high_watermark, trust_live)
+            store = await self.run_write(work)
+            try:
+                while store.state.covered_offset < log.high_watermark:
+                    data = log.read(store.state.covered_offset, CHUNK_BYTES)
+                    await self.run_write(partial(replay, store, self.table(bucket), data))
+            except BaseException:
+                await self.run_write(store.close)
+                raise
+        self._damaged.discard(bucket)
+        return store
+
+    def _recover(self, bucket: TableBucket, log_start: int, log_end: int, trust_live: bool) -> KvStore:
+        directory = self._storage.bucket_path(bucket)
+        for path in reversed(lineage(directory, self._storage.root)):
+            if not path.exists():
+                # Made durable with the log, without which the store is nothing.
+                files.make_directory(path, Site.KV_CREATE)
+        open_path: Callable[[Path], KvStore] = partial(open_store, resources=self._resources)
+        recovery = Recovery(directory / STORE_NAME, log_start, log_end, open_path)
+        return recovery.run(recovery_candidates(directory, log_end), trust_live=trust_live)
+
+    # --- the end
+
+    def end(self, is_gone: Callable[[TableBucket], bool]) -> Awaitable[None]:
+        """Buckets are dropped: tell everyone who waits; the returned is done when their stores are closed."""
+        error = FlussError("The table or partition was dropped.", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
+        buckets = [bucket for key, bucket in list(self._buckets.items()) if is_gone(key)]
+        for bucket in buckets:
+            bucket.end(error)
+            self._buckets.pop(bucket.bucket, None)
+        return self._close_stores(buckets, is_gone)
+
+    async def _close_stores(self, buckets: list[KvBucket], is_gone: Callable[[TableBucket], bool]) -> None:
+        for bucket in buckets:
+            await bucket.settle()
+        await self.pool.close(is_gone)
+        self._damaged = {bucket for bucket in self._damaged if not is_gone(bucket)}
+
+    async def close(self) -> None:
+        """Let puts come to their end, flush and close all stores."""
+        self.refusal = FlussError("The server is stopping; try again later.", ErrorCode.KV_STORAGE_EXCEPTION)
+        while self.busy:
+            await next(iter(self.busy)).settle()
+        for bucket in list(self._buckets.values()):
+            bucket.close_scans()
+        await self.pool.close()
+        self._writing.shutdown()
+        self._reading.shutdown()
