@@ -11,7 +11,7 @@ import gc
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import psutil
 import pyarrow as pa
@@ -106,6 +106,11 @@ class Bench:
     async def close(self) -> None:
         await self.connection._core.close()
         asyncio.get_running_loop().set_exception_handler(None)
+
+
+AnyBench = TypeVar("AnyBench", bound=Bench)
+Script: TypeAlias = Coroutine[Any, Any, None]
+Runner: TypeAlias = Callable[[Coroutine[Any, Any, bool]], bool]
 
 
 async def connect(bench: Bench) -> None:
@@ -210,7 +215,7 @@ async def close(bench: Bench) -> None:
     await bridge(connection._core.close())
 
 
-SCRIPTS: list[Callable[[Bench], Coroutine[Any, Any, None]]] = [
+SCRIPTS: list[Callable[[Bench], Script]] = [
     connect,
     admin,
     list_offsets,
@@ -250,15 +255,17 @@ async def _drop(opening: Awaitable[fluss.FlussConnection]) -> None:
     await bridge(connection._core.close())
 
 
-Runner = Callable[[Coroutine[Any, Any, bool]], bool]
+BOTH_LOOPS = pytest.mark.parametrize("runner", [run, asyncio.run], ids=["io loop", "own loop"])
 
 
-@pytest.mark.parametrize("runner", [run, asyncio.run], ids=["io loop", "own loop"])
+@BOTH_LOOPS
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
-def test_cancelled_at_every_await(
-    bench: Bench, script: Callable[[Bench], Coroutine[Any, Any, None]], runner: Runner
-) -> None:
+def test_cancelled_at_every_await(bench: Bench, script: Callable[[Bench], Script], runner: Runner) -> None:
     """On the I/O loop the awaits are those of the core; on another loop, those of the bridge between the two."""
+    cancel_at_every_await(bench, script, runner)
+
+
+def cancel_at_every_await(bench: AnyBench, script: Callable[[AnyBench], Script], runner: Runner) -> None:
     process = psutil.Process()
 
     async def attempt(step: int) -> bool:

@@ -136,7 +136,8 @@ def test_a_write_flood_stays_within_the_budget(tmp_path: Path, batch_bytes: int)
             for bucket in range(FLOOD_WRITERS):
                 assert not wire.produce(table_id, bucket, wire_batch(1_000)).error_code
         with Memory(server.pid) as memory:
-            flood(server.bootstrap_servers, table_id, batch, 512 * MIB // FLOOD_WRITERS // batch_bytes)
+            bodies = [produce_request(table_id, n, batch).SerializeToString() for n in range(FLOOD_WRITERS)]
+            flood(server.bootstrap_servers, api_keys.PRODUCE_LOG.key, bodies, 512 * MIB // FLOOD_WRITERS // batch_bytes)
         assert memory.growth_bytes < budget_bytes * BUDGET_EXCESS
         server.process.check_running()
     assert Limits().request_bytes_total_max == 256 * MIB
@@ -147,24 +148,23 @@ def wire_batch(size_bytes: int) -> bytes:
     return bytes(encode_batch(encode(rows, Codec(Compression.NONE)), schema_id=1, record_count=1))
 
 
-def flood(address: str, table_id: int, batch: bytes, requests: int) -> None:
-    """All requests of all writers at once; then every one of them must have its answer."""
+def flood(address: str, api_key: int, bodies: list[bytes], requests: int) -> None:
+    """A writer for each body sends it so often without waiting; then every one of them must have its answers."""
     failures: list[BaseException] = []
 
-    def write(bucket: int) -> None:
+    def write(number: int) -> None:
         try:
             with Wire(address, 120) as wire:
-                body = produce_request(table_id, bucket, batch).SerializeToString()
                 answers = threading.Thread(target=lambda: [wire.receive() for _ in range(requests)])
                 answers.start()
                 for _ in range(requests):
-                    wire.send(api_keys.PRODUCE_LOG.key, body)
+                    wire.send(api_key, bodies[number])
                 answers.join(120)
-                assert not answers.is_alive(), f"bucket {bucket}: answers are missing"
+                assert not answers.is_alive(), f"writer {number}: answers are missing"
         except (AssertionError, ConnectionLostError) as error:
             failures.append(error)
 
-    writers = [threading.Thread(target=write, args=(bucket,)) for bucket in range(FLOOD_WRITERS)]
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(len(bodies))]
     for writer in writers:
         writer.start()
     for writer in writers:

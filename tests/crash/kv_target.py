@@ -107,7 +107,10 @@ def check_table(connection: fluss.sync.FlussConnection, sample: KvSample) -> Non
 
 
 def _by_key(table: pa.Table, keys: list[str]) -> list[tuple[str, str]]:
-    """Key and row of each row, as text: then all values can be compared, NaN too."""
+    """Key and row of each row, as text: then all values can be compared, NaN too, and times beyond Python's."""
+    for index, column in enumerate(table.schema):
+        if pa.types.is_timestamp(column.type):
+            table = table.set_column(index, column.name, table.column(index).cast(pa.int64()))
     keys_of = map(repr, table.select(keys).to_pylist())
     return list(zip(keys_of, map(repr, table.to_pylist()), strict=True))
 

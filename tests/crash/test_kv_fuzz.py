@@ -115,10 +115,10 @@ def test_reads(kv_target: KvTarget, chance: random.Random, seconds: float) -> No
             ask_all(wire, [(api_keys.PREFIX_LOOKUP.key, as_prefix_lookup(request)) for request in prefixes], VERSION)
             scans = [scan_request(table_id, scanner_ids, chance) for _ in range(BATCHES_AT_ONCE)]
             for response in ask_all(wire, [(api_keys.SCAN_KV.key, request) for request in scans]):
-                answer = parsed(pb.ScanKvResponse, response)
-                scanned += len(answer.records)
-                if answer.scanner_id and len(scanner_ids) < 200:
-                    scanner_ids.append(answer.scanner_id)
+                page = parsed(pb.ScanKvResponse, response)
+                scanned += len(page.records)
+                if page.scanner_id and len(scanner_ids) < 200:
+                    scanner_ids.append(page.scanner_id)
         kv_target.check_tables()
     print(f"{found} rows found, {inserted} of them made sure of, {scanned} bytes scanned")
     assert found

@@ -1,7 +1,7 @@
 """Absurd counts, lengths and amounts in requests for primary-key tables: refused, or served, in bounded memory.
 
-Bounds are on the peak. A put takes several times its size while it is worked on, so its bound is a multiple of the
-largest batch; reads are bounded by the largest answer, which is there twice: as rows and as a frame.
+Bounds are on the peak. Reads are bounded by the largest answer, which is there twice: as rows and as a frame. The
+changes of a put are there up to four times: as they came and are stored, as rows, as Arrow, and as a batch of the log.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import random
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Final, TypeAlias
+from typing import Final
 
 import pyarrow as pa
 import pytest
 
 import fluss
 import fluss.sync
+from fluss.formats.aggregation import CHANGES_SIZE_MAX_BYTES
 from fluss.formats.compacted import CompactedFormat
 from fluss.formats.keys import KeyEncoder
 from fluss.formats.kv_batch import HEADER_SIZE_BYTES, RECORD_COUNT_MAX, encode_header, encode_records
@@ -36,18 +37,15 @@ __all__ = ["kv_target"]
 
 LIMITS: Final = Limits()
 READ_BYTES_MAX: Final = 2 * LIMITS.lookup_bytes_max + STORES_BYTES
-# Frame, record, row, Arrow, compressed, batch, and the store's two copies.
-PUT_BYTES_MAX: Final = 8 * LIMITS.batch_bytes_max + STORES_BYTES
+PUT_BYTES_MAX: Final = 4 * CHANGES_SIZE_MAX_BYTES + STORES_BYTES
 ANSWER_S_MAX: Final = 60.0
 BLOBS: Final = fluss.TablePath("fluss", "blobs")
-SCHEMA: Final = fluss.Schema(pa.schema([("id", pa.int32()), ("blob", pa.binary())]), ["id"])
+SCHEMA: Final = fluss.Schema(pa.schema([("id", pa.int32()), ("blob", pa.binary()), ("note", pa.int32())]), ["id"])
 KEYS: Final = KeyEncoder(SCHEMA.columns[:1])
 ROWS: Final = CompactedFormat(SCHEMA.columns)
 SCANNERS: Final = 2_000
 WIDE_COLUMNS: Final = 4_000
 FLOOD: Final = 20_000
-
-Change: TypeAlias = Callable[[bytearray], object]
 
 
 def key(number: int) -> bytes:
@@ -56,7 +54,7 @@ def key(number: int) -> bytes:
 
 def batch(rows: dict[int, bytes | None]) -> bytes:
     keys = pa.array([key(number) for number in rows], pa.binary())
-    values = pa.array([ROWS.encode_row([number, blob]) for number, blob in rows.items()], pa.binary())
+    values = pa.array([ROWS.encode_row([number, blob, 0]) for number, blob in rows.items()], pa.binary())
     return raw_batch(keys, values)
 
 
@@ -114,34 +112,30 @@ def within(target: KvTarget, growth_bytes_max: int) -> Iterator[None]:
     assert memory.growth_bytes < growth_bytes_max
 
 
-def at(position: int, layout: str, value: int) -> Change:
-    return lambda data: struct.pack_into(layout, data, position, value)
-
-
 @pytest.mark.parametrize(
-    "change",
+    ("position", "layout", "value"),
     [
-        at(24, "<i", 2**31 - 1),
-        at(24, "<i", -(2**31)),
-        at(24, "<i", RECORD_COUNT_MAX + 1),
-        at(24, "<i", RECORD_COUNT_MAX),
-        at(24, "<i", 1),
-        at(HEADER_SIZE_BYTES, "<i", 2**31 - 1),
-        at(HEADER_SIZE_BYTES, "<i", -1),
-        at(HEADER_SIZE_BYTES, "<i", 0),
-        at(HEADER_SIZE_BYTES + 4, "<B", 0x7F),  # a key longer than its record
-        at(HEADER_SIZE_BYTES + 4, "<I", 0xFFFFFFFF),
-        at(0, "<i", 2**31 - 1),
-        at(9, "<h", -1),
-        at(9, "<h", 32_767),
-        at(11, "<B", 0xFF),
-        at(4, "<b", 1),
+        (24, "<i", 2**31 - 1),
+        (24, "<i", -(2**31)),
+        (24, "<i", RECORD_COUNT_MAX + 1),
+        (24, "<i", RECORD_COUNT_MAX),
+        (24, "<i", 1),
+        (HEADER_SIZE_BYTES, "<i", 2**31 - 1),
+        (HEADER_SIZE_BYTES, "<i", -1),
+        (HEADER_SIZE_BYTES, "<i", 0),
+        (HEADER_SIZE_BYTES + 4, "<B", 0x7F),  # a key longer than its record
+        (HEADER_SIZE_BYTES + 4, "<I", 0xFFFFFFFF),
+        (0, "<i", 2**31 - 1),
+        (9, "<h", -1),
+        (9, "<h", 32_767),
+        (11, "<B", 0xFF),
+        (4, "<b", 1),
     ],
 )
-def test_absurd_numbers_are_refused(kv_target: KvTarget, blobs: Blobs, change: Change) -> None:
+def test_absurd_numbers_are_refused(kv_target: KvTarget, blobs: Blobs, position: int, layout: str, value: int) -> None:
     records = bytearray(batch({1: b"x" * 200, 2: b"y" * 200}))
-    change(records)
-    sealed = sealed_kv(records, keep_length=records[:4] == (2**31 - 1).to_bytes(4, "little"))
+    struct.pack_into(layout, records, position, value)
+    sealed = sealed_kv(records, keep_length=position == 0)
     with within(kv_target, READ_BYTES_MAX):
         assert blobs.put(sealed) in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_TABLE_EXCEPTION)
     assert not any(value.HasField("values") for value in blobs.lookup([key(1), key(2)]).values)
@@ -165,7 +159,8 @@ def test_large_values(kv_target: KvTarget, blobs: Blobs, chance: random.Random) 
 
 @pytest.mark.parametrize("count", [100_000, pytest.param(RECORD_COUNT_MAX, marks=pytest.mark.full)])
 def test_many_tiny_records(kv_target: KvTarget, blobs: Blobs, count: int) -> None:
-    rows = pa.record_batch([pa.array(range(count), pa.int32()), pa.nulls(count, pa.binary())], names=["id", "blob"])
+    columns = [pa.array(range(count), pa.int32()), pa.nulls(count, pa.binary()), pa.nulls(count, pa.int32())]
+    rows = pa.record_batch(columns, names=SCHEMA.column_names)
     records = raw_batch(KEYS.encode(rows), ROWS.encode(rows))
     with within(kv_target, PUT_BYTES_MAX):
         for _ in range(2):
@@ -177,9 +172,22 @@ def test_many_tiny_records(kv_target: KvTarget, blobs: Blobs, count: int) -> Non
         assert blobs.prefix_lookup([b""] * FLOOD).error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
 
 
+def test_small_updates_of_large_rows(kv_target: KvTarget, blobs: Blobs) -> None:
+    """A few bytes each that make a row of megabytes anew: what waits to be stored is bounded, too."""
+    assert not blobs.put(batch({1: bytes(8 * MIB)}))
+    records = raw_batch(pa.array([key(1)]), pa.array([ROWS.encode_row([1, None, 7])]))
+    update = put_request(blobs.table_id, records, (0, 2))
+    body = update.SerializeToString()
+    with within(kv_target, PUT_BYTES_MAX):
+        sent = [blobs.wire.send(api_keys.PUT_KV.key, body) for _ in range(60)]
+        for response in [blobs.wire.receive() for _ in sent]:
+            assert not parsed(pb.PutKvResponse, response).buckets_resp[0].error_code
+    assert blobs.wire.latest(blobs.table_id, BUCKET) == 1 + 2 * len(sent)
+
+
 def test_few_rows_asked_for_very_often(kv_target: KvTarget, blobs: Blobs) -> None:
     """A request of kilobytes for gigabytes of rows that are there once."""
-    assert not blobs.put(batch({number: None for number in range(1_000)}))
+    assert not blobs.put(batch(dict.fromkeys(range(1000))))
     assert not blobs.put(batch({5_000: bytes(8 * MIB)}))
     with within(kv_target, READ_BYTES_MAX):
         assert blobs.prefix_lookup([key(1)[:1]] * FLOOD).error_code in (0, ErrorCode.RECORD_TOO_LARGE_EXCEPTION)
@@ -225,24 +233,25 @@ def test_rows_of_nulls(kv_target: KvTarget) -> None:
     """A few bytes per row and thousands of columns: kilobytes that would be gigabytes as Arrow."""
     wide = pa.schema([("id", pa.int32()), *((f"c{number}", pa.int64()) for number in range(WIDE_COLUMNS))])
     path = fluss.TablePath("fluss", "wide")
-    keys = pa.array([key(number) for number in range(30_000)], pa.binary())
+    keys = [key(number) for number in range(30_000)]
     bits = bytearray(b"\xff" * (WIDE_COLUMNS // 8 + 1))
     bits[0] = 0xFE
-    rows = pa.array([bytes(bits) + encoded for encoded in keys.to_pylist()], pa.binary())
+    rows = [bytes(bits) + encoded for encoded in keys]
+    few, many = (raw_batch(pa.array(keys[:count]), pa.array(rows[:count])) for count in (1_000, 30_000))
     with Wire(kv_target.server.bootstrap_servers, ANSWER_S_MAX) as wire:
         descriptor = fluss.TableDescriptor(fluss.Schema(wide, ["id"]), bucket_count=1)
         table = Blobs(wire, wire.create_table(path, descriptor))
         with within(kv_target, PUT_BYTES_MAX):
             for targets in ((), (0, 1)):
-                assert not table.put(raw_batch(keys.take(range(1_000)), rows.take(range(1_000))), targets)
-                assert table.put(raw_batch(keys, rows), targets) == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
+                assert not table.put(few, targets)
+                assert table.put(many, targets) == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
         kv_target.check()
         wire.drop_table(path)
 
 
 def test_thousands_of_scanners(kv_target: KvTarget, blobs: Blobs) -> None:
     """Those above the limit are refused, nobody has use of another's, and all are gone with their connections."""
-    assert not blobs.put(batch({number: b"x" * 20 for number in range(50)}))
+    assert not blobs.put(batch(dict.fromkeys(range(50), b"x" * 20)))
     address = kv_target.server.bootstrap_servers
     with within(kv_target, READ_BYTES_MAX):
         answers = [blobs.scan() for _ in range(SCANNERS)]

@@ -41,6 +41,22 @@ def read(connection):
     scanner.subscribe_buckets({0: fluss.EARLIEST_OFFSET})
     return sorted(scanner.to_arrow()["id"].to_pylist())
 
+def keyed_table(connection):
+    schema = fluss.Schema.builder().column("id", fluss.DataTypes.bigint()).column("name", fluss.DataTypes.string())
+    path = fluss.TablePath("fluss", "keyed")
+    descriptor = fluss.TableDescriptor(schema.primary_key(["id"]).build())
+    connection.get_admin().create_table(path, descriptor, ignore_if_exists=True)
+    return connection.get_table(path)
+
+def upsert(connection, *rows):
+    writer = keyed_table(connection).new_upsert().create_writer()
+    for row in rows:
+        writer.upsert(row)
+    writer.flush()
+
+def rows_of(connection):
+    return sorted(tuple(row.values()) for row in keyed_table(connection).new_scan().to_arrow().to_pylist())
+
 def say(*words):
     print(*words, flush=True)
 

@@ -51,6 +51,42 @@ def test_a_forked_child_opens_a_connection_of_its_own(directory: Path) -> None:
     assert len(embedded_servers(directory)) == 1
 
 
+def test_a_forked_child_uses_a_primary_key_table_of_its_own_connection(directory: Path) -> None:
+    """With upserts of the parent that are not flushed: they are the parent's to send, once."""
+    script = """
+        connection = fluss.connect(sys.argv[1], writer_batch_timeout_ms=600_000)
+        upsert(connection, [1, 'a'])
+        lookuper = keyed_table(connection).new_lookup().create_lookuper()
+        writer = keyed_table(connection).new_upsert().create_writer()
+        writer.upsert([1, 'b'])
+        writer.upsert([2, 'b'])
+        child = os.fork()
+        if child == 0:
+            for call in (lambda: lookuper.lookup([1]), lambda: writer.upsert([3, 'x']), writer.flush):
+                try:
+                    call()
+                except fluss.FlussError as error:
+                    say('can\\'t be used' in str(error))
+            own = fluss.connect(sys.argv[1])
+            say(rows_of(own))
+            upsert(own, [4, 'c'])
+            sys.exit(0)
+        os.waitpid(child, 0)
+        say(rows_of(connection))
+        writer.flush()
+        say(rows_of(connection), lookuper.lookup([1]))
+    """
+    assert python(script, directory.as_uri()).split("\n")[:6] == [
+        "True",
+        "True",
+        "True",
+        "[(1, 'a')]",
+        "[(1, 'a'), (4, 'c')]",
+        "[(1, 'b'), (2, 'b'), (4, 'c')] {'id': 1, 'name': 'b'}",
+    ]
+    assert len(embedded_servers(directory)) == 1
+
+
 def test_a_spawned_child_joins(directory: Path, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
@@ -114,6 +150,22 @@ def test_the_end_of_a_process_sends_what_is_left(directory: Path) -> None:
     """
     assert python(script, directory.as_uri()) == ""
     assert python("say(len(read(fluss.connect(sys.argv[1]))))", directory.as_uri()).strip() == "1000"
+
+
+def test_the_end_of_a_process_sends_upserts_and_deletes_that_are_left(directory: Path) -> None:
+    script = """
+        connection = fluss.connect(sys.argv[1], writer_batch_timeout_ms=600_000)
+        upsert(connection, [0, 'old'], [1, 'old'])
+        table = keyed_table(connection)
+        writer = table.new_upsert().create_writer()
+        for number in range(1, 1_000):
+            writer.upsert([number, 'new'])
+        writer.delete([0])
+        table.new_upsert(columns=['id', 'name']).upsert([1_000, 'by the builder'])
+    """
+    assert python(script, directory.as_uri()) == ""
+    expected = [*((number, "new") for number in range(1, 1_000)), (1_000, "by the builder")]
+    assert python("say(rows_of(fluss.connect(sys.argv[1])))", directory.as_uri()).strip() == str(expected)
 
 
 def test_the_end_of_a_process_does_not_wait_for_a_stopped_server(directory: Path) -> None:

@@ -64,6 +64,10 @@ class WireBatch:
         self.writer_id, self.sequence = writer_id, sequence
         self.request.set_writer(self.header, writer_id, sequence, self.payload)
 
+    def forget_bytes(self) -> None:
+        """It is done. A batch and its chunk refer to each other, so they stay until such cycles are collected."""
+        self.header, self.payload = bytearray(), memoryview(b"")
+
 
 class Chunk:
     """Rows of one writer that were closed together and share an outcome."""

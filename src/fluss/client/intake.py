@@ -115,6 +115,7 @@ class Intake:
             chunk.failures[batch.partition] = named
             chunk.error = chunk.error or named
         self._release(chunk, batch.size_bytes)
+        batch.forget_bytes()
         chunk.unfinished -= 1
         if chunk.unfinished == 0:
             chunk.writer.finished(chunk, chunk.error)

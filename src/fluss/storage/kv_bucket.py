@@ -31,7 +31,7 @@ from fluss.storage.kv_pool import RunBlocking
 from fluss.storage.kv_put import Prepared, Put, PutRequest, Rows, apply, prepare
 from fluss.storage.kv_reads import READ_BYTES_MAX, first_values, values_at, values_by_prefix
 from fluss.storage.kv_scan import KvScan
-from fluss.storage.kv_store import NO_ROWS, DamagedKvStoreError, KvState, ReadableStore, as_kv_error
+from fluss.storage.kv_store import NO_ROWS, DamagedKvStoreError, KvState, KvStoreError, ReadableStore, as_kv_error
 
 if TYPE_CHECKING:
     from fluss.storage.kv_buckets import KvBuckets
@@ -41,6 +41,9 @@ _T = TypeVar("_T")
 
 # Bytes of batches that were put and are not in the store yet; `room` waits for less.
 QUEUED_BYTES_MAX: Final = 16 << 20
+# Bytes of rows that are in the log and not in the store yet; beyond, no further put is prepared. A put of a few bytes
+# can make a large row anew.
+UNAPPLIED_BYTES_MAX: Final = 64 << 20
 # A put of more, as it came or as Arrow, is worked on while no other such put is: it takes several times its size.
 LARGE_PUT_BYTES: Final = 8 << 20
 # How long a put waits for the catalog to give it numbers for new rows.
@@ -59,6 +62,7 @@ class KvBucket:
         # Rows of the unapplied. Changed only between two preparations; otherwise a new one takes its place.
         self._overlay: Rows = {}
         self._queued_bytes = 0
+        self._unapplied_bytes = 0  # of rows
         self._waiting_for_room: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._preparing = self._applying = False
@@ -127,6 +131,9 @@ class KvBucket:
 
     async def _prepare_all(self) -> None:
         while self._queue:
+            if self._unapplied and self._unapplied_bytes > UNAPPLIED_BYTES_MAX:
+                await asyncio.wait([self._unapplied[0].applied])
+                continue  # The bucket may have ended.
             put = self._queue.popleft()
             try:
                 await self._prepare(put)
@@ -148,6 +155,7 @@ class KvBucket:
         put.base_offset, put.end_offset = appended.base_offset, appended.last_offset + 1
         put.durable = appended.durable
         self._unapplied.append(put)
+        self._unapplied_bytes += put.prepared.size_bytes
         put.appended.complete(put.end_offset)
         if not self._applying:
             self._applying = True
@@ -190,7 +198,7 @@ class KvBucket:
 
     async def _apply(self, puts: list[Put]) -> Exception | None:
         try:
-            async with self._owner.pool.use(self.bucket) as store:
+            async with self._owner.memory_for_rows(), self._owner.pool.use(self.bucket) as store:
                 await self._on_store(self._owner.run_write, partial(apply, puts, store))
         except Exception as error:
             self._discard_store()
@@ -203,6 +211,7 @@ class KvBucket:
         for put in self._unapplied:
             overlay.update(put.prepared.rows)
         self._overlay = overlay
+        self._unapplied_bytes = sum(put.prepared.size_bytes for put in self._unapplied)
 
     def _done(self, puts: Iterable[Put], error: BaseException | None) -> None:
         for put in puts:
@@ -315,8 +324,12 @@ class KvBucket:
         self._tasks.discard(task)
         if not self._tasks:
             self._owner.busy.discard(self)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("%s: puts have stopped", self.bucket, exc_info=task.exception())
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.error("%s: puts have stopped", self.bucket, exc_info=error)
+        if task.cancelled() or error is not None:
+            # The loop is about to end, or this is a bug: those who wait must not wait for ever.
+            self.end(KvStoreError(f"{self.bucket}: puts have stopped; restart the server."))
 
 
 def _is_durable(put: Put) -> bool:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -28,7 +28,7 @@ from fluss.storage.kv_store import KvStore, as_kv_error
 from fluss.storage.kv_table import KvTable
 from fluss.storage.log import BucketLog
 from fluss.storage.recovery import lineage
-from fluss.storage.rocks import open_store
+from fluss.storage.rocks import STALL_POLL_S, STALL_WAIT_S_MAX, open_store
 from fluss.storage.rocks_settings import Resources
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class KvBuckets:
         self._damaged: set[TableBucket] = set()
         self.busy: set[KvBucket] = set()  # with puts under way
         self.large_puts = asyncio.Lock()
+        self._short_of_memory = asyncio.Lock()
         self.refusal: FlussError | None = None  # of all calls, once closed
         self._reads_slow_until_s = 0.0
         self.pool = KvPool(
@@ -66,11 +67,12 @@ class KvBuckets:
         )
 
     def bucket(self, bucket: TableBucket) -> KvBucket:
-        """A bucket whose log is open; code 20 for one of a log table, 21 for one that the catalog does not know."""
+        """A bucket, with its log open or not; code 20 in a log table, 21 for one that the catalog does not know."""
         found = self._buckets.get(bucket)
         if found is None:
             self.table(bucket)
-            self._storage.bucket(bucket)
+            if not self._storage.exists(bucket):
+                raise _unknown(bucket)
             found = self._buckets[bucket] = KvBucket(bucket, self)
         return found
 
@@ -103,10 +105,7 @@ class KvBuckets:
 
     async def log(self, bucket: TableBucket) -> BucketLog:
         """The log of a bucket, opened if need be. Not to be kept across an await."""
-        opening = self._storage.opening([bucket])
-        if opening is not None:
-            await opening
-        return self._storage.bucket(bucket)
+        return await self._storage.opened(bucket)
 
     @asynccontextmanager
     async def held_log(self, bucket: TableBucket) -> AsyncIterator[BucketLog]:
@@ -122,7 +121,7 @@ class KvBuckets:
         """The table of a bucket as it is now."""
         entry = self.catalog.table_by_id(bucket.table_id)
         if entry is None:
-            raise FlussError(f"{bucket} does not exist.", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
+            raise _unknown(bucket)
         table = self._tables.get(bucket.table_id)
         if table is None or table.entry is not entry:
             if not has_primary_key(entry.table_json):
@@ -140,6 +139,16 @@ class KvBuckets:
 
     def run_read(self, work: Callable[[], _T]) -> Awaitable[_T]:
         return self._loop.run_in_executor(self._reading, work)
+
+    @asynccontextmanager
+    async def memory_for_rows(self) -> AsyncIterator[None]:
+        """For the time of a write. While unflushed rows take much memory, writes come one by one, or wait for less."""
+        async with self._short_of_memory if self._resources.is_pressed else nullcontext():
+            deadline_s = time.monotonic() + STALL_WAIT_S_MAX
+            while self._resources.is_full and time.monotonic() < deadline_s:
+                self.pool.relieve()
+                await asyncio.sleep(STALL_POLL_S)
+            yield
 
     def mark_damaged(self, bucket: TableBucket) -> None:
         """Rebuild the bucket's store when it is opened next."""
@@ -206,3 +215,7 @@ class KvBuckets:
         await self.pool.close()
         self._writing.shutdown()
         self._reading.shutdown()
+
+
+def _unknown(bucket: TableBucket) -> FlussError:
+    return FlussError(f"{bucket} does not exist.", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)

@@ -83,9 +83,10 @@ class Prepared(NamedTuple):
 
     rows: Rows
     row_count_change: int
+    size_bytes: int  # of the rows
 
 
-NOTHING: Final = Prepared({}, 0)
+NOTHING: Final = Prepared({}, 0, 0)
 
 
 def prepare(
@@ -118,7 +119,8 @@ def prepare(
         raise InvalidRequestError(
             f"The batch can't be accepted: {error.message}.", ErrorCode.UNSUPPORTED_VERSION
         ) from error
-    return Prepared(changes.state, row_count_change(changes.change_types)), batch
+    size_bytes = sum(map(len, filter(None, changes.state.values())))
+    return Prepared(changes.state, row_count_change(changes.change_types), size_bytes), batch
 
 
 def _stored(keys: list[bytes], overlay: Mapping[bytes, bytes | None], store: KvStore) -> Rows:

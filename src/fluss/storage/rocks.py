@@ -18,6 +18,7 @@ import traceback
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -43,9 +44,13 @@ _log = logging.getLogger(__name__)
 
 # A write holds the GIL: 1 to 3 ms for so many rows of 100 bytes. Larger batches are written in parts.
 WRITE_ROWS_MAX: Final = 1_024
+# So many keys are read by two threads.
+PARALLEL_KEYS_MIN: Final = 512
 # How long a write waits for RocksDB to flush or compact before it gives up, and how often it looks.
 STALL_WAIT_S_MAX: Final = 60.0
 STALL_POLL_S: Final = 0.005
+
+_second_half: Final = ThreadPoolExecutor(2, thread_name_prefix="fluss-kv-get")
 
 _CURRENT_NAME: Final = "CURRENT"  # names the manifest; a RocksDB database is there when this is
 _STATE_KEY: Final = b"state"
@@ -123,6 +128,18 @@ class RocksStore:
         return KvState(covered_offset, row_count)
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        if len(keys) < PARALLEL_KEYS_MIN:
+            return self._get(keys)
+        # A read leaves the GIL to others, so two threads are about twice as fast.
+        half = len(keys) // 2
+        later = _second_half.submit(self._get, keys[half:])
+        try:
+            values = self._get(keys[:half])
+        finally:
+            wait([later])  # whatever comes: the store may be closed next
+        return values + later.result()
+
+    def _get(self, keys: list[bytes]) -> list[bytes | None]:
         with _translated(self._path):
             values: list[bytes | None] = self._rows.get(keys)  # type: ignore[arg-type, assignment]
         return values

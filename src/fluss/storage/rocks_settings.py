@@ -24,6 +24,8 @@ MEMTABLES_SHARE: Final = 0.5
 # When so much of that is in use, databases that are not written to any more should be flushed: RocksDB flushes only the
 # one that is written to, so the memtables of idle ones would leave it less and less.
 MEMTABLES_PRESSED_SHARE: Final = 0.75
+# When it is so much more, writers wait: many databases that are each written to a little are flushed more slowly.
+MEMTABLES_FULL_SHARE: Final = 2.0
 MEMTABLE_BYTES_MAX: Final = 32 << 20
 # Memtables of one database that may wait for a slow disk before writes have to.
 MEMTABLES_MAX: Final = 4
@@ -59,6 +61,7 @@ class Resources:
         # Counted in the cache: the more memtables take, the less is left for blocks. It never stalls writers itself.
         self._memtables = WriteBufferManager.new_write_buffer_manager_with_cache(memtables_bytes, False, self.cache)
         self._pressed_bytes = int(memtables_bytes * MEMTABLES_PRESSED_SHARE)
+        self._full_bytes = int(memtables_bytes * MEMTABLES_FULL_SHARE)
 
     @property
     def memtables_bytes(self) -> int:
@@ -67,6 +70,10 @@ class Resources:
     @property
     def is_pressed(self) -> bool:
         return self.memtables_bytes > self._pressed_bytes
+
+    @property
+    def is_full(self) -> bool:
+        return self.memtables_bytes > self._full_bytes
 
     def families(self) -> tuple[Options, dict[str, Options]]:
         """Options of the default family, which holds the rows, and of the others."""

@@ -9,6 +9,7 @@ committed; what a crash leaves of them is removed at the next start, and only wh
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
@@ -23,6 +24,7 @@ from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage import files
 from fluss.storage.catalog import Catalog, CatalogLimits, PartitionEntry, TableEntry
+from fluss.storage.catalog_view import has_primary_key
 from fluss.storage.commit import THREADS, GroupCommit
 from fluss.storage.directory import PARTITION_PREFIX, DataDirectory, DataDirectoryError
 from fluss.storage.disk_guard import DiskGuard, free_bytes_limit
@@ -109,6 +111,8 @@ class Storage:
             raise
         storage = cls(options, directory, catalog)
         try:
+            if any(has_primary_key(entry.table_json) for entry in catalog.all_tables()):
+                await storage.load_kv()
             for orphan in list(_orphans(directory, catalog)):
                 await storage._remove(*orphan)
         except BaseException:
@@ -122,7 +126,7 @@ class Storage:
         if log is not None:
             self._logs.move_to_end(bucket)
             return log
-        if not self._exists(bucket):
+        if not self.exists(bucket):
             raise FlussError(f"{bucket} does not exist.", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
         if bucket in self._opening:
             raise FlussError(f"{bucket} is being opened; try again.", ErrorCode.LOG_STORAGE_EXCEPTION)
@@ -138,12 +142,26 @@ class Storage:
             self._kv = KvBuckets(self)
         return self._kv
 
+    async def load_kv(self) -> None:
+        """Load what `kv` needs without keeping the loop: it takes most of a second."""
+        await self._loop.run_in_executor(self._open_pool, importlib.import_module, "fluss.storage.kv_buckets")
+
+    async def opened(self, bucket: TableBucket) -> BucketLog:
+        """The log of a bucket, opened without keeping the loop; errors as of `bucket`."""
+        opening = self.opening([bucket])
+        if opening is not None:
+            await opening
+        while bucket in self._opening:
+            # It was closed again in this moment, and another one asked for it.
+            await asyncio.wait([self._opening[bucket]])
+        return self.bucket(bucket)
+
     def opening(self, buckets: Iterable[TableBucket]) -> Coroutine[Any, Any, None] | None:
         """What opens those that are closed, without keeping the loop; None when all are open.
 
         Recovery after a crash can take seconds. One that can't be opened is left to `bucket`, which tells why.
         """
-        closed = [bucket for bucket in buckets if bucket not in self._logs and self._exists(bucket)]
+        closed = [bucket for bucket in buckets if bucket not in self._logs and self.exists(bucket)]
         return self._open_all(closed[:OPENINGS_MAX]) if closed else None
 
     async def _open_all(self, buckets: list[TableBucket]) -> None:
@@ -164,7 +182,7 @@ class Storage:
             return
         finally:
             del self._opening[bucket]
-        if self._exists(bucket):
+        if self.exists(bucket):
             self._add(bucket, recovered)
         else:
             recovered.release()
@@ -212,7 +230,8 @@ class Storage:
         """Run work that reads or writes files in a thread."""
         return await self._commit.run(work)
 
-    def _exists(self, bucket: TableBucket) -> bool:
+    def exists(self, bucket: TableBucket) -> bool:
+        """Whether the catalog knows a bucket, opened or not."""
         table = self.catalog.table_by_id(bucket.table_id)
         if table is None or not 0 <= bucket.bucket_id < table.num_buckets:
             return False

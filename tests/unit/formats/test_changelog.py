@@ -398,3 +398,17 @@ def test_changes_that_are_too_large() -> None:
     with pytest.raises(InvalidRequestError, match="write fewer rows at a time") as caught:
         Folder(MergeRules(), codec).fold(records, {})
     assert caught.value.error_code == 13
+
+
+@pytest.mark.parametrize("targets", [(), (0, 1)])
+def test_rows_of_nulls_count_by_their_width(targets: tuple[int, ...]) -> None:
+    """A null takes a bit in a row and eight bytes in Arrow: these 8 MB would take 512 MB and more."""
+    columns = [Column("id", DataTypes.int()), *(Column(f"c{number}", DataTypes.bigint()) for number in range(1_000))]
+    codec = ValueCodec({1: Schema.of(columns, ["id"])})
+    (value,) = codec.encode(batch_of(columns, [(1, *[None] * 1_000)]))
+    assert value is not None
+    count = 2 * CHANGES_SIZE_MAX_BYTES // codec.row_width_bytes
+    assert count * len(value) < 10_000_000
+    keys = [number.to_bytes(4, "big") for number in range(count)]
+    with pytest.raises(InvalidRequestError, match="write fewer rows at a time"):
+        Folder(MergeRules(), codec).fold(KvRecords(keys, [value] * count), {}, targets)

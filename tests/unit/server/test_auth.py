@@ -17,6 +17,7 @@ from fluss.protocol.api_keys import Api
 from fluss.server.auth import DELAY_S_FIRST, Logins, SharedSecret, parse_plain
 from fluss.server.limits import Limits
 from fluss.server.users import PasswordFile, PasswordHash, add_user, read_users, remove_user, write_users
+from tests.unit.server.kv_support import create_kv_table, key, kv_batch, lookup, put
 from tests.unit.server.support import TIMEOUT_S, RunningServer, Wire, WireError, create_table
 
 PASSWORD = "correct horse battery"
@@ -113,19 +114,52 @@ def test_every_api_states_and_keeps_its_rule(
 ) -> None:
     assert api.needs_login == (api.name not in BEFORE_LOGIN)
     with guarded_once.connect() as wire:
-        # An empty body: most are unreadable, which must not be told before the login.
-        request_id = wire.send_raw(api.key, b"")
-        response = wire.receive()
-        assert response.request_id == request_id
-        if api.needs_login:
-            assert response.kind == frames.ERROR
-            assert pb.ErrorResponse.FromString(bytes(response.body)).error_code == 46
+        for version in range(api.version_max + 1):
+            # An empty body: most are unreadable, which must not be told before the login.
+            request_id = wire.send_raw(api.key, b"", version)
+            response = wire.receive()
+            assert response.request_id == request_id
+            if api.needs_login:
+                assert response.kind == frames.ERROR
+                assert pb.ErrorResponse.FromString(bytes(response.body)).error_code == 46
         # The connection is open.
         login(wire)
         request_id = wire.send_raw(api.key, b"")
         response = wire.receive()
         if api.needs_login and response.kind == frames.ERROR:
             assert pb.ErrorResponse.FromString(bytes(response.body)).error_code != 46
+
+
+def test_rows_are_neither_written_nor_read_before_the_login(guarded: RunningServer) -> None:
+    """Good requests, not only empty ones."""
+    with guarded.connect() as wire:
+        login(wire)
+        table_id = create_kv_table(wire)
+        put(wire, table_id, kv_batch([(1, "secret", None)]))
+    insert = pb.LookupRequest(table_id=table_id, insert_if_not_exists=True, acks=-1, timeout_ms=1_000)
+    insert.buckets_req.add(bucket_id=0, keys=[key(3)])
+    whole = pb.PrefixLookupRequest(table_id=table_id)
+    whole.buckets_req.add(bucket_id=0, keys=[b""])
+    scan = pb.ScanKvRequest(call_seq_id=0, batch_size_bytes=1_000)
+    scan.bucket_scan_req.table_id, scan.bucket_scan_req.bucket_id = table_id, 0
+    lease = pb.AcquireKvSnapshotLeaseRequest(lease_id="lease", lease_duration_ms=60_000)
+    with guarded.connect() as wire:
+        with pytest.raises(WireError) as raised:
+            put(wire, table_id, kv_batch([(2, "forged", None)], deletes=[1]))
+        assert raised.value.code == 46
+        for api, request in (
+            (api_keys.LOOKUP, insert),
+            (api_keys.PREFIX_LOOKUP, whole),
+            (api_keys.SCAN_KV, scan),
+            (api_keys.LIMIT_SCAN, pb.LimitScanRequest(table_id=table_id, bucket_id=0, limit=10)),
+            (api_keys.ACQUIRE_KV_SNAPSHOT_LEASE, lease),
+        ):
+            error = wire.receive_error(wire.send_raw(api.key, request.SerializeToString()))
+            assert error.code == 46
+            assert "secret" not in error.text
+        login(wire)
+        assert lookup(wire, table_id, 1, 2, 3) == [(1, "secret", None), None, None]
+    assert not guarded.server.context.storage.catalog.leases()
 
 
 @pytest.fixture(scope="module")

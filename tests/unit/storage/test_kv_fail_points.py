@@ -24,7 +24,6 @@ _POINTS = [
     *(f"segment.append.{step}:{count}" for step in ("before_write", "torn_write", "after_write") for count in (1, 20)),
     *(f"segment.commit.{step}:{count}" for step in ("before_sync", "after_sync") for count in (1, 5)),
     "segment.create.after_create:2",
-    "segment.seal.after_sync",
     "kv.restore.after_remove:3",
 ]
 

@@ -205,11 +205,15 @@ async def test_dropped_in_the_middle(tmp_path: Path) -> None:
         kv = table.kv()
         await kv.put(table.batch([row(number) for number in range(1_000)])).applied
         scan = await kv.open_scan()
-        puts = [kv.put(table.batch([row(key, str(number)) for key in range(200)])) for number in range(30)]
-        reads = [asyncio.ensure_future(kv.get_many([table.key(1)])) for _ in range(5)]
-        await puts[3].appended
         directory = storage.bucket_path(table.bucket())
-        await storage.catalog.drop_table(T)
+        dropping = asyncio.ensure_future(storage.catalog.drop_table(T))
+        # Some are under way whenever the drop comes.
+        puts = [kv.put(table.batch([row(key, "x") for key in range(200)])) for _ in range(20)]
+        while not puts[-1].applied.done() or not puts[-1].applied.exception():
+            puts.append(kv.put(table.batch([row(key, str(len(puts))) for key in range(200)])))
+            await asyncio.wait([puts[-10].applied])
+        reads = [asyncio.ensure_future(kv.get_many([table.key(1)])) for _ in range(5)]
+        await dropping
         done = await asyncio.gather(*(put.applied for put in puts), return_exceptions=True)
         codes = {result.error_code for result in done if isinstance(result, FlussError)}
         assert codes == {ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION}

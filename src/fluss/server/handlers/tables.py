@@ -29,6 +29,8 @@ async def _create(context: ConnectionContext, request: pb.CreateTableRequest) ->
     path = table_path(request.table_path)
     descriptor = completed(TableDescriptor.from_json(request.table_json), context.server.config)
     assert descriptor.bucket_count is not None
+    if descriptor.has_primary_key:
+        await context.storage.load_kv()
     await context.storage.catalog.create_table(
         path,
         *stored_json(descriptor),
