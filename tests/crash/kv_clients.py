@@ -27,6 +27,8 @@ KEYS_PER_WRITER: Final = 100
 BATCH_ROWS_MAX: Final = 25
 LOOKUPS: Final = 5
 SUM_KEYS: Final = 20
+# A server that is killed again as soon as it is up may be away for longer than a call waits by itself.
+_PATIENT: Final = {"request-timeout-ms": 60_000}
 _COLUMNS: Final = ("id", "name", "count")
 _TARGETS: Final = {(): None, (0, 1): ["id", "name"], (0, 2): ["id", "count"]}
 
@@ -66,7 +68,7 @@ class KvThread(threading.Thread):
 
     def __init__(self, name: str, address: str) -> None:
         super().__init__(name=name, daemon=True)
-        self._config = client_config(address, {})
+        self._config = client_config(address, _PATIENT)
         self._stopping = threading.Event()
         self.pause_s = 0.0
         self.failure: BaseException | None = None

@@ -15,7 +15,7 @@ import fluss.sync
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.testing import FlussServer
-from tests.crash.kv_clients import KvLoad, make_tables
+from tests.crash.kv_clients import BUCKETS, KvLoad, make_tables
 from tests.crash.kv_samples import KvSample, kv_samples
 from tests.crash.mutations import Pools
 from tests.crash.servers import new_server
@@ -37,6 +37,7 @@ class KvTarget(Target):
         self.samples = kv_samples()
         self.ids: dict[str, int] = {}
         with Wire(server.bootstrap_servers) as wire:
+            self.others_ids = {wire.table_id(path) for path in BUCKETS}
             for sample in self.samples:
                 self.ids[sample.name] = wire.create_table(sample.path, sample.descriptor)
                 for targets in sample.targets:

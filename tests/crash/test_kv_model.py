@@ -20,7 +20,7 @@ from tests.crash.kv_stored import check_whole, open_bucket, open_storage, read_r
 
 STEPS = 150
 FULL_STEPS = 2_500
-FULL_RUNS = 20
+FULL_RUNS = 8
 RESTART_SHARE = 0.01
 CHECK_SHARE = 0.03
 BAD_SHARE = 0.08
