@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import random
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pytest
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
@@ -29,7 +29,7 @@ from tests.crash.wire import Wire, parsed
 
 __all__ = ["kv_target"]
 
-AnyApi: TypeAlias = api_keys.Api[Message, Message]
+AnyApi: TypeAlias = api_keys.Api[Any, Any]
 GROWTH_BYTES_MAX: Final = MEMORY_GROWTH_BYTES_MAX + STORES_BYTES
 APIS: Final[tuple[AnyApi, ...]] = (
     api_keys.PUT_KV,
