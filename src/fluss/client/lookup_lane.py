@@ -11,6 +11,7 @@ import builtins
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -112,9 +113,14 @@ class Lane:
         for leader_id, queue in self._queues.items():
             while queue and self._in_flight.get(leader_id, 0) < REQUESTS_IN_FLIGHT_MAX:
                 lookups = self._take(queue)
-                if lookups:
-                    self._in_flight[leader_id] = self._in_flight.get(leader_id, 0) + 1
-                    self._start(self._ask(leader_id, lookups, self._send_at_once(leader_id, lookups)))
+                if not lookups:
+                    continue
+                self._in_flight[leader_id] = self._in_flight.get(leader_id, 0) + 1
+                sent = self._send_at_once(leader_id, lookups)
+                if sent is None:
+                    self._start(self._ask(leader_id, lookups, None))
+                else:
+                    sent.answer.add_done_callback(partial(self._answered, leader_id, lookups, sent))
         if self._lost and self._finding is None:
             self._finding = self._start(self._find_lost())
 
@@ -146,6 +152,42 @@ class Lane:
 
     # ---- requests ----
 
+    def _answered(self, leader_id: int, lookups: list[Lookup], sent: _Sent, _: asyncio.Future[memoryview]) -> None:
+        """Most answers are done with here, without the cost of a task; one that is not so simple gets it."""
+        try:
+            is_simple = self._end_at_once(sent)
+        except Exception:
+            is_simple = False  # the task meets it again, and deals with it
+        if is_simple:
+            self._request_ended(leader_id)
+        else:
+            self._start(self._ask(leader_id, lookups, sent))
+
+    def _end_at_once(self, sent: _Sent) -> bool:
+        """Hand back all lookups of a small answer in which nothing is missing or new; False if it is not such a one."""
+        body = sent.answer.result()
+        if self._kind is LookupKind.PREFIX or len(body) > INLINE_ANSWER_BYTES_MAX:
+            return False
+        answered: list[Lookup] = []
+        found: list[Any] = []
+        buckets = list(lookup_wire.read(self._kind, body, sent.server))
+        for bucket, entries, error in buckets:
+            asked = sent.by_bucket.get(bucket, [])
+            if error is not None or len(entries) != sum(len(lookup.keys) for lookup in asked):
+                return False
+            answered += asked
+            found += entries
+        if len(buckets) != len(sent.by_bucket) or self._values.unknown([value for value in found if value]):
+            return False
+        self._read(answered, found)
+        self._hand_back(answered)
+        return True
+
+    def _request_ended(self, leader_id: int) -> None:
+        self._in_flight[leader_id] -= 1
+        if not self._closed:
+            self._pump()
+
     async def _ask(self, leader_id: int, lookups: list[Lookup], sent: _Sent | None) -> None:
         try:
             await self._ask_leader(leader_id, lookups, sent)
@@ -154,9 +196,7 @@ class Lane:
         except Exception as error:
             self._fail(lookups, _unexpected(error))
         finally:
-            self._in_flight[leader_id] -= 1
-            if not self._closed:
-                self._pump()
+            self._request_ended(leader_id)
 
     def _send_at_once(self, leader_id: int, lookups: list[Lookup]) -> _Sent | None:
         """Send without waiting for a task to begin, where there is a connection."""

@@ -40,8 +40,8 @@ _T = TypeVar("_T")
 WRITE_THREADS: Final = 3
 READ_THREADS: Final = 2  # of their own, so that a look-up does not stand behind puts
 STORE_NAME: Final = "kv"
-READ_SLOW_S: Final = 0.001  # of a few keys
-READS_SLOW_S: Final = 0.1  # how long no more are read on the loop then
+READ_SLOW_S: Final = 0.003  # of a few keys
+READS_SLOW_S: Final = 0.03  # how long no more are read on the loop then
 # A table of an entry that was altered or dropped goes when this many others were used.
 _TABLES_MAX: Final = 1_024
 
