@@ -1,4 +1,4 @@
-"""A tour of log tables: everything the API offers for them, in one program that type-checkers understand.
+"""A tour of log tables and primary-key tables, in one program that type-checkers understand.
 
 python examples/tour.py [ADDRESS]     # default: a private server in memory; or file:///path, or host:port
 """
@@ -123,6 +123,27 @@ async def partitioned(conn: fluss.FlussConnection, admin: fluss.FlussAdmin, path
     scanner.close()
 
 
+async def keyed(conn: fluss.FlussConnection, admin: fluss.FlussAdmin, path: fluss.TablePath) -> None:
+    columns = pa.schema([("id", pa.int64()), ("name", pa.string()), ("age", pa.int32())])
+    await admin.drop_table(path, ignore_if_not_exists=True)
+    await admin.create_table(path, fluss.TableDescriptor(fluss.Schema(columns, primary_keys=["id"]), bucket_count=2))
+    table = await conn.get_table(path)
+    writer = table.new_upsert().create_writer()
+    writer.upsert({"id": 1, "name": "Alice", "age": 25})
+    writer.write_arrow(pa.table({"id": [2, 3], "name": ["Bob", "Carol"], "age": [30, 35]}))
+    writer.delete({"id": 3})
+    await writer.flush()
+    ages = table.new_upsert(columns=["id", "age"])  # a partial update: names stay
+    await ages.upsert({"id": 1, "age": 26}).wait()
+    lookuper = table.new_lookup().create_lookuper()
+    print("looked up:", await lookuper.lookup({"id": 1}), await lookuper.lookup({"id": 3}))
+    print("many:", (await lookuper.lookup_many([(2,), (1,)])).to_pylist())
+    rows, offsets = table.new_scan().to_arrow_with_offsets()
+    print(rows.num_rows, "current rows as of", sorted(offsets.values()))
+    with table.changes(start="earliest") as changes:
+        print("changes:", changes.poll(timeout_ms=10_000).select(["_change_type", "id", "age"]).to_pylist())
+
+
 async def errors(admin: fluss.FlussAdmin, path: fluss.TablePath) -> None:
     try:
         await admin.create_table(path, descriptor())
@@ -141,6 +162,7 @@ async def main(address: str) -> None:
         await errors(admin, path)
         await evolve(conn, admin, path)
         await partitioned(conn, admin, fluss.TablePath("tour", "by_region"))
+        await keyed(conn, admin, fluss.TablePath("tour", "users"))
         await admin.drop_database("tour", cascade=True)
 
 
