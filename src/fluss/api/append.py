@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fluss.api.append_base import AppendMethods
-from fluss.api.table_base import FlussTableBase
 from fluss.api.writer import AwaitedWriter, WriteResultHandle
 from fluss.client.append import AppendWriterCore
 from fluss.client.table import TableCore
@@ -25,15 +24,3 @@ class TableAppend:
 
     def __repr__(self) -> str:
         return f"TableAppend({self._core.info.table_path})"
-
-
-class AppendableTable(FlussTableBase):
-    """The appending half of a table in the facades that await."""
-
-    def new_append(self) -> TableAppend:
-        """Start appending."""
-        return TableAppend(self._core)
-
-    async def new_append_writer(self) -> AppendWriter:
-        """The older spelling of `new_append().create_writer()`."""
-        return self.new_append().create_writer()

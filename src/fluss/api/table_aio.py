@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fluss.api.append import AppendableTable
 from fluss.api.batch_scanner_aio import BatchScanner
 from fluss.api.changes_aio import Changes
 from fluss.api.extras import to_pandas
-from fluss.api.lookup import TableLookup
 from fluss.api.scan_base import TableScanBase
 from fluss.api.scanner_aio import LogScanner
+from fluss.api.table_awaited import AwaitedTable
 from fluss.api.table_base import FlussTableBase
-from fluss.api.upsert import TableUpsert
 from fluss.client.runtime import bridge, run
 from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TableBucket
@@ -63,16 +61,12 @@ class TableScan(TableScanBase):
         return to_pandas(await self.to_arrow())
 
 
-class FlussTable(AppendableTable):
+class FlussTable(AwaitedTable):
     __doc__ = FlussTableBase.__doc__
 
     def new_scan(self) -> TableScan:
         """Start a scan."""
         return TableScan(self._core)
-
-    def new_lookup(self) -> TableLookup:
-        """Start looking rows up; for tables with a primary key."""
-        return TableLookup(self._core)
 
     def changes(self, start: str | OffsetSpec | ChangesPosition = "snapshot") -> Changes:
         """Follow the table's changes: after its current rows ("snapshot"), from "earliest" or "latest", or a position.
@@ -82,8 +76,3 @@ class FlussTable(AppendableTable):
         core = self._core.changes()
         run(core.start(start))
         return Changes(core)
-
-    def new_upsert(self, columns: list[str] | None = None) -> TableUpsert:
-        """Start upserting; `columns` makes it a partial update of these."""
-        upsert = TableUpsert(self._core)
-        return upsert if columns is None else upsert.partial_update_by_name(columns)

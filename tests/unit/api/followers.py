@@ -26,6 +26,19 @@ def new_table(connection: Any, name: str, **options: Any) -> Any:
     return connection.get_table(path)
 
 
+def row(key: int, name: str = "a", n: int = 0) -> dict[str, Any]:
+    return {"id": key, "name": name, "n": n}
+
+
+def upsert(table: Any, rows: list[Any], deleted: list[Any] | None = None) -> None:
+    writer = table.new_upsert().create_writer()
+    for each in rows:
+        writer.upsert(each)
+    for key in deleted or []:
+        writer.delete(key)
+    writer.flush()
+
+
 def apply(state: Rows, changes: pa.Table, *, strict: bool = True) -> None:
     """Apply changes to rows by id; each must fit what is there. Without before-images updates may be inserts."""
     for change in changes.to_pylist():

@@ -20,7 +20,7 @@ from fluss.client import changes as changes_module
 from fluss.client import kv_scan
 from fluss.testing import FlussServer
 from tests.unit.api.conftest import Client
-from tests.unit.api.followers import COLUMNS, Follower, apply, new_table
+from tests.unit.api.followers import COLUMNS, Follower, apply, new_table, row, upsert
 
 DEADLINE_S = 30.0
 
@@ -43,19 +43,6 @@ def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def make(connection: Any) -> Callable[..., Any]:
     return lambda **options: new_table(connection, f"changes_{next(_numbers)}", **options)
-
-
-def row(key: int, name: str = "a", n: int = 0) -> dict[str, Any]:
-    return {"id": key, "name": name, "n": n}
-
-
-def upsert(table: Any, rows: list[Any], deleted: list[Any] | None = None) -> None:
-    writer = table.new_upsert().create_writer()
-    for each in rows:
-        writer.upsert(each)
-    for key in deleted or []:
-        writer.delete(key)
-    writer.flush()
 
 
 def until(condition: Callable[[], bool]) -> None:

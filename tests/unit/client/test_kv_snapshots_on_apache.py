@@ -24,7 +24,7 @@ from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.testing import ApacheFluss
-from tests.unit.api.followers import COLUMNS, Follower, apply, new_table
+from tests.unit.api.followers import COLUMNS, Follower, apply, new_table, row, upsert
 
 pytestmark = pytest.mark.compat
 
@@ -51,19 +51,6 @@ def connection(cluster: ApacheFluss) -> Iterator[Any]:
 @pytest.fixture
 def make(connection: Any) -> Callable[..., Any]:
     return lambda **options: new_table(connection, f"kv_{next(_numbers)}", **options)
-
-
-def row(key: int, name: str = "a", n: int = 0) -> dict[str, Any]:
-    return {"id": key, "name": name, "n": n}
-
-
-def upsert(table: Any, rows: list[Any], deleted: list[Any] | None = None) -> None:
-    writer = table.new_upsert().create_writer()
-    for each in rows:
-        writer.upsert(each)
-    for key in deleted or []:
-        writer.delete(key)
-    writer.flush()
 
 
 def snapshot_offsets(cluster: ApacheFluss, table: Any) -> dict[int, int]:

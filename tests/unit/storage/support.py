@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fluss.formats.log_batch import BatchHeader, encode_batch, parse_header, payload_of, verify_crc, walk
+from fluss.storage.catalog import Catalog, CatalogLimits
 from fluss.storage.commit import GroupCommit
 from fluss.storage.log import Appended, BucketLog, LogOptions
 
@@ -74,6 +75,15 @@ async def opened(root: Path, options: LogOptions | None = None, **changes: objec
     finally:
         await log.close()
         commit.close()
+
+
+@asynccontextmanager
+async def catalog(tmp_path: Path, limits: CatalogLimits | None = None) -> AsyncIterator[Catalog]:
+    opened = await Catalog.open(tmp_path / "catalog.db", limits)
+    try:
+        yield opened
+    finally:
+        await opened.close()
 
 
 def crash_image(root: Path, name: str) -> Path:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -15,22 +14,9 @@ from fluss.model.paths import TablePath
 from fluss.storage import failpoints
 from fluss.storage.catalog import BUCKETS_MAX, DEFAULT_DATABASE, WRITER_ID_BLOCK, Catalog
 
+from .support import catalog
+
 T = TablePath("fluss", "t")
-
-
-@pytest.fixture(autouse=True)
-def _disarmed() -> Iterator[None]:
-    yield
-    failpoints.disarm()
-
-
-@asynccontextmanager
-async def catalog(tmp_path: Path) -> AsyncIterator[Catalog]:
-    opened = await Catalog.open(tmp_path / "catalog.db")
-    try:
-        yield opened
-    finally:
-        await opened.close()
 
 
 def _code(caught: pytest.ExceptionInfo[FlussError]) -> int:

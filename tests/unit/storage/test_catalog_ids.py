@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,26 +10,13 @@ import pytest
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints
-from fluss.storage.catalog import Catalog, LeaseEntry
+from fluss.storage.catalog import LeaseEntry
 from fluss.storage.failpoints import Site, Step
 from fluss.storage.row_ids import BLOCK_DEFAULT, ROW_ID_MAX
 
+from .support import catalog
+
 T = TablePath("fluss", "t")
-
-
-@pytest.fixture(autouse=True)
-def _disarmed() -> Iterator[None]:
-    yield
-    failpoints.disarm()
-
-
-@asynccontextmanager
-async def catalog(tmp_path: Path) -> AsyncIterator[Catalog]:
-    opened = await Catalog.open(tmp_path / "catalog.db")
-    try:
-        yield opened
-    finally:
-        await opened.close()
 
 
 def _block_of(size: int) -> str:

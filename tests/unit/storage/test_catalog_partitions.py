@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -15,22 +14,9 @@ from fluss.storage import catalog as catalog_module
 from fluss.storage import failpoints
 from fluss.storage.catalog import AlteredTable, Catalog, CatalogLimits, TableEntry
 
+from .support import catalog
+
 T = TablePath("fluss", "t")
-
-
-@pytest.fixture(autouse=True)
-def _disarmed() -> Iterator[None]:
-    yield
-    failpoints.disarm()
-
-
-@asynccontextmanager
-async def catalog(tmp_path: Path, limits: CatalogLimits | None = None) -> AsyncIterator[Catalog]:
-    opened = await Catalog.open(tmp_path / "catalog.db", limits)
-    try:
-        yield opened
-    finally:
-        await opened.close()
 
 
 async def partitioned(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,6 @@ from fluss.storage import failpoints
 from fluss.storage.log import Appended
 
 from .support import append, crash_image, log_files, opened, texts
-
-
-@pytest.fixture(autouse=True)
-def _disarmed() -> Iterator[None]:
-    yield
-    failpoints.disarm()
 
 
 async def test_appends_of_one_turn_share_a_sync(tmp_path: Path) -> None:
