@@ -43,7 +43,8 @@ def render(
         f"{_count(rounds, 'round')}; per measurement {sizes.arrow_rows:,} rows for Arrow append and "
         f"scan, {sizes.dict_rows:,} for row append, {sizes.latency_rows:,} (as shipped {sizes.shipped_rows:,}) for "
         f"latency, {sizes.kv_rows:,} keys of 100-byte rows for bulk upsert ({sizes.kv_dict_rows:,} for row upsert), "
-        f"{sizes.lookups:,} lookups one after another and {sizes.concurrent_lookups:,} side by side; "
+        f"{sizes.lookups:,} lookups (or ten seconds of them) one after another and "
+        f"{sizes.concurrent_lookups:,} side by side; "
         f"{_count(sizes.buckets, 'bucket')}. A workload that takes long has fewer rounds, 3 at most.\n"
     )
     parts += ["## Ratios to pyfluss on Apache Fluss\n", _ratios(measurements, workloads)]

@@ -28,7 +28,7 @@ _FULL = Sizes(
     shipped_rows=50,
     kv_rows=1_000_000,
     kv_dict_rows=200_000,
-    lookups=100,
+    lookups=2_000,
     concurrent_lookups=50_000,
 )
 _QUICK = Sizes(

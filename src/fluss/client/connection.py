@@ -10,9 +10,9 @@ import asyncio
 import builtins
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata as package_metadata
-from typing import TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from fluss.client import runtime
 from fluss.client.address import Address
@@ -44,13 +44,16 @@ def client_version() -> str:
         return "0"
 
 
-class _Pending:
+Answered: TypeAlias = Callable[[memoryview | FlussError], None]
+"""Told the body of an answer, or why there is none; once, and it does not raise."""
+
+
+class _Pending(NamedTuple):
     """A request without an answer yet."""
 
-    __slots__ = ("api", "future", "timer")
-
-    def __init__(self, api: str, future: asyncio.Future[memoryview], timer: asyncio.TimerHandle) -> None:
-        self.api, self.future, self.timer = api, future, timer
+    api: str
+    answered: Answered
+    timer: asyncio.TimerHandle
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -121,19 +124,37 @@ class Connection(asyncio.BufferedProtocol):
 
     def send(self, api: Api[Req, Resp], parts: Sequence[BytesLike], timeout_s: float) -> asyncio.Future[memoryview]:
         """Send a body made of `parts`; the future has the answer's body. Sent in the order of the calls."""
+        future: asyncio.Future[memoryview] = self._loop.create_future()
+
+        def answered(answer: memoryview | FlussError) -> None:
+            if future.done():
+                return
+            if not isinstance(answer, FlussError):
+                future.set_result(answer)
+                return
+            future.set_exception(answer)
+            future.exception()  # a caller that was cancelled meanwhile is no cause for a warning
+
+        request_id = self.submit(api, parts, timeout_s, answered)
+        future.add_done_callback(lambda _: self._take_pending(request_id))
+        return future
+
+    def submit(self, api: Api[Req, Resp], parts: Sequence[BytesLike], timeout_s: float, answered: Answered) -> int:
+        """Send a body made of `parts`; `answered` is called as soon as the answer is read, before anything else runs.
+
+        That is a turn of the loop earlier than with `send`. Returns the id of the request.
+        """
         version = self._version(api)
         if self.closed or self._transport is None:
             raise ConnectError(f"The connection to {self.address} is closed.")
         if len(self._pending) >= PENDING_REQUESTS_MAX:
             raise FlussError(f"{PENDING_REQUESTS_MAX} requests to {self.address} are waiting for answers already.")
         request_id = self._take_id()
-        future: asyncio.Future[memoryview] = self._loop.create_future()
         timer = self._loop.call_later(timeout_s, self._expire, request_id, timeout_s)
-        self._pending[request_id] = _Pending(api.name, future, timer)
-        future.add_done_callback(lambda _: self._forget(request_id))
+        self._pending[request_id] = _Pending(api.name, answered, timer)
         size_bytes = sum(map(len, parts))
         self._transport.writelines([frames.request_header(api.key, version, request_id, size_bytes), *parts])
-        return future
+        return request_id
 
     def _version(self, api: Api[Req, Resp]) -> int:
         low, high = self.versions.get(api.key, (0, -1))
@@ -152,16 +173,15 @@ class Connection(asyncio.BufferedProtocol):
         return request_id
 
     def _expire(self, request_id: int, timeout_s: float) -> None:
-        pending = self._pending.get(request_id)
-        if pending is not None and not pending.future.done():
-            pending.future.set_exception(
-                TimeoutError(f"{self.address} did not answer {pending.api} within {timeout_s:g} s.")
-            )
+        pending = self._take_pending(request_id)
+        if pending is not None:
+            pending.answered(TimeoutError(f"{self.address} did not answer {pending.api} within {timeout_s:g} s."))
 
-    def _forget(self, request_id: int) -> None:
+    def _take_pending(self, request_id: int) -> _Pending | None:
         pending = self._pending.pop(request_id, None)
         if pending is not None:
             pending.timer.cancel()
+        return pending
 
     def close(self) -> None:
         """End the connection; what waits for an answer fails."""
@@ -176,9 +196,7 @@ class Connection(asyncio.BufferedProtocol):
         pending, self._pending = self._pending, {}
         for waiting in pending.values():
             waiting.timer.cancel()
-            if not waiting.future.done():
-                waiting.future.set_exception(error)
-                waiting.future.exception()  # a caller that was cancelled meanwhile is no cause for a warning
+            waiting.answered(error)
 
     # ---- asyncio.BufferedProtocol ----
 
@@ -221,14 +239,15 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(ConnectError(f"The server at {self.address} ended the connection: {error}"))
             return
         pending = self._pending.get(response.request_id)
-        if pending is None or pending.future.done():
+        if pending is None:
             return  # the late answer of a request that nobody waits for
-        if response.kind == frames.SUCCESS:
-            pending.future.set_result(response.body)
-        elif response.kind == frames.ERROR:
-            pending.future.set_exception(parse_error(response.body, self.address))
-        else:
+        answer: memoryview | FlussError = response.body
+        if response.kind == frames.ERROR:
+            answer = parse_error(response.body, self.address)
+        elif response.kind != frames.SUCCESS:
             raise FlussError(f"an answer of unknown kind {response.kind}")
+        self._take_pending(response.request_id)
+        pending.answered(answer)
 
     def eof_received(self) -> bool:
         return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +12,7 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 
 if TYPE_CHECKING:
-    from fluss.client.connection import Connection
+    from fluss.client.connection import Answered, Connection
     from fluss.client.leaders import BucketKey
 
 ALL_REPLICAS = -1
@@ -42,8 +41,9 @@ def send(
     table_id: int,
     keys: Mapping[BucketKey, Sequence[bytes]],
     timeout_s: float,
-) -> asyncio.Future[memoryview]:
-    """Ask for keys by bucket; the future has the answer for `read`."""
+    answered: Answered,
+) -> None:
+    """Ask for keys by bucket; `answered` gets the answer for `read`."""
     request: pb.LookupRequest | pb.PrefixLookupRequest
     if kind is LookupKind.PREFIX:
         request = pb.PrefixLookupRequest(table_id=table_id)
@@ -56,8 +56,9 @@ def send(
         request.buckets_req.add(bucket_id=bucket, partition_id=partition_id, keys=asked)
     parts = (request.SerializeToString(),)
     if kind is LookupKind.PREFIX:
-        return connection.send(api_keys.PREFIX_LOOKUP, parts, timeout_s)
-    return connection.send(api_keys.LOOKUP, parts, timeout_s)
+        connection.submit(api_keys.PREFIX_LOOKUP, parts, timeout_s, answered)
+    else:
+        connection.submit(api_keys.LOOKUP, parts, timeout_s, answered)
 
 
 def read(kind: LookupKind, body: memoryview, sender: object) -> Iterator[BucketFound]:

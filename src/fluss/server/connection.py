@@ -69,7 +69,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not asyncio.Transport objects, they only look like them.
         self._transport = transport = cast(asyncio.Transport, transport)
-        self._socket = transport.get_extra_info("socket")
+        self._socket = _own_view(transport.get_extra_info("socket"))
         peer = transport.get_extra_info("peername") or ("?", 0)
         self.peer = f"{peer[0]}:{peer[1]}"
         self._set_options()
@@ -123,7 +123,10 @@ class Connection(asyncio.BufferedProtocol):
         self._update_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = self._socket = None
+        self._transport = None
+        if self._socket is not None:
+            self._socket.detach()
+            self._socket = None
         self._release_unsent()
         self._release_frame()
         # This object is part of reference cycles: the buffer of a half-read frame would stay until they are collected.
@@ -269,6 +272,15 @@ class Connection(asyncio.BufferedProtocol):
         _set_option(self._socket, socket.IPPROTO_TCP, socket.TCP_NODELAY)
         # A client whose machine vanished is noticed by the kernel.
         _set_option(self._socket, socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+def _own_view(transport_socket: socket.socket | None) -> socket.socket | None:
+    """A plain socket with the transport's number, to be detached, never closed: uvloop's own object takes 7 us a call."""
+    if transport_socket is None:
+        return None
+    return socket.socket(
+        transport_socket.family, transport_socket.type, transport_socket.proto, transport_socket.fileno()
+    )
 
 
 def _set_option(connected: socket.socket, level: int, option: int) -> None:

@@ -150,6 +150,9 @@ class KvBucket:
             if appended is None:
                 put.prepared, batch = await self._fold(request)
                 self._check_exists()
+                if batch is None:
+                    self._follow(put, log.log_end_offset)
+                    return
                 appended = log.append(batch, parse_log_header(batch), wall_clock_ms())
                 self._overlay.update(put.prepared.rows)
         put.base_offset, put.end_offset = appended.base_offset, appended.last_offset + 1
@@ -161,7 +164,18 @@ class KvBucket:
             self._applying = True
             self._start(self._apply_all())
 
-    async def _fold(self, request: PutRequest) -> tuple[Prepared, bytearray]:
+    def _follow(self, put: Put, end_offset: int) -> None:
+        """A put that changes nothing is applied together with the one before it, which may have made its rows."""
+        put.appended.complete(end_offset)
+        if not self._unapplied:
+            put.end_offset = end_offset
+            self._done([put], None)
+            return
+        last = self._unapplied[-1]
+        put.base_offset, put.end_offset, put.durable = last.end_offset, last.end_offset, last.durable
+        self._unapplied.append(put)
+
+    async def _fold(self, request: PutRequest) -> tuple[Prepared, bytearray | None]:
         """What a put changes, and the log batch that says so."""
         table = self._owner.table(self.bucket)
         _check_schema(request, table.has_schema)

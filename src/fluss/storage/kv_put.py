@@ -95,8 +95,11 @@ def prepare(
     overlay: Mapping[bytes, bytes | None],
     store: KvStore,
     number: Numbering,
-) -> tuple[Prepared, bytearray]:
-    """Fold the records into what is there: the changes, and their log batch; raises for what can't be accepted."""
+) -> tuple[Prepared, bytearray | None]:
+    """Fold the records into what is there: the changes, and their log batch; raises for what can't be accepted.
+
+    There is no batch when rows were to be made where none are, and all are there by now.
+    """
     try:
         records = request.records(table)
         folder = table.folder
@@ -107,6 +110,8 @@ def prepare(
         old = _stored(keys, overlay, store)
         if request.missing_only:
             missing = list(map(not_, map(old.get, records.keys)))
+            if not any(missing):
+                return NOTHING, None
             records = KvRecords(list(compress(records.keys, missing)), list(compress(records.values, missing)))
         changes = folder.fold(records, old, targets, overwrite=overwrite, number=number)
         batch = table.log_batch(changes, request.writer_id, request.batch_sequence)

@@ -1,0 +1,125 @@
+"""Lookups whose partition or leader is not known, or whose last try failed: one task at a time looks for them."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from fluss.client.metadata import Metadata
+from fluss.client.retry import pause_s
+from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError, TimeoutError
+from fluss.model.infos import TableInfo
+from fluss.model.partitions import spec_of_name
+
+if TYPE_CHECKING:
+    from fluss.client.lookup import Lookup
+
+
+class Finder(Protocol):
+    """Who takes lost lookups back."""
+
+    def found(self, lookups: list[Lookup]) -> None: ...
+    def missing(self, lookups: list[Lookup]) -> None: ...
+    def not_found(self, lookups: list[Lookup], error: FlussError) -> None: ...
+    def fail(self, lookups: list[Lookup], error: FlussError) -> None: ...
+
+
+class LostLookups:
+    """The lost lookups of one lane, found again with growing pauses."""
+
+    def __init__(self, metadata: Metadata, info: TableInfo, timeout_s: float, owner: Finder) -> None:
+        self._metadata = metadata
+        self._info = info
+        self._timeout_s = timeout_s
+        self._owner = owner
+        self._lost: list[Lookup] = []
+        self._finding: asyncio.Task[None] | None = None
+
+    def add(self, lookups: list[Lookup]) -> None:
+        """Look for these, too."""
+        self._lost += lookups
+        if self._finding is None:
+            self._finding = asyncio.ensure_future(self._find_all())
+
+    def close(self) -> list[Lookup]:
+        """Stop; those that nobody looks for yet are returned, the others fail."""
+        waiting, self._lost = self._lost, []
+        if self._finding is not None:
+            self._finding.cancel()
+        return waiting
+
+    async def _find_all(self) -> None:
+        try:
+            while self._lost:
+                attempts = min(lookup.attempts for lookup in self._lost)
+                if attempts:
+                    await asyncio.sleep(min(pause_s(attempts), remaining_s(self._lost)))
+                lost, self._lost = self._lost, []
+                try:
+                    await self._find(lost)
+                except asyncio.CancelledError:
+                    self._owner.fail(lost, FlussError("The connection is closed; open a new one."))
+                    raise
+                except FlussError as error:
+                    self._owner.not_found(lost, error)
+                except Exception as error:
+                    self._owner.fail(lost, unexpected(error))
+        finally:
+            self._finding = None
+
+    async def _find(self, lost: list[Lookup]) -> None:
+        """Ask where lookups belong, and give those back that have a leader now; those of a missing partition end."""
+        path = self._info.table_path
+        await self._ask(lost)
+        view = self._metadata.table(path)
+        if view is not None and view.info.table_id != self._info.table_id:
+            message = f"Table {path} was dropped and made anew; get it again."
+            self._owner.fail(lost, NotFoundError(message, ErrorCode.TABLE_NOT_EXIST))
+            return
+        found: list[Lookup] = []
+        missing: list[Lookup] = []
+        for lookup in lost:
+            partition_id = None if lookup.partition is None else self._metadata.partition_id(path, lookup.partition)
+            if lookup.partition is not None and partition_id is None:
+                missing.append(lookup)
+            elif self._metadata.leader(path, partition_id, lookup.bucket) is None:
+                message = f"Bucket {lookup.bucket} of table {path} has no leader."
+                self._owner.not_found([lookup], TimeoutError(message, ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION))
+            else:
+                found.append(lookup)
+        self._owner.missing(missing)
+        self._owner.found(found)
+
+    async def _ask(self, lost: list[Lookup]) -> None:
+        path = self._info.table_path
+        names = {lookup.partition for lookup in lost if lookup.partition is not None}
+        names = {name for name in names if self._may_exist(name)}
+        try:
+            async with asyncio.timeout(remaining_s(lost)):
+                if names:
+                    await self._metadata.find_partitions(path, names)
+                elif any(lookup.partition is None for lookup in lost):
+                    await self._metadata.refresh(path)
+        except builtins.TimeoutError:
+            raise TimeoutError(f"The leaders of table {path} were not found within {self._timeout_s:g} s.") from None
+
+    def _may_exist(self, partition: str) -> bool:
+        try:
+            spec_of_name(partition, self._info.partition_keys).check_values()
+        except InvalidRequestError:
+            return False
+        return True
+
+
+def remaining_s(lookups: list[Lookup]) -> float:
+    """Until the first deadline of these."""
+    return max(min([lookup.deadline for lookup in lookups]) - time.monotonic(), 0.001)
+
+
+def unexpected(error: Exception) -> FlussError:
+    """A mistake of ours must end as an error of the lookups, not as silence."""
+    failure = FlussError(f"Unexpected failure: {error!r}")
+    failure.__cause__ = error
+    return failure
