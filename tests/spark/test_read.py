@@ -7,7 +7,8 @@ import pytest
 from pyspark.sql import functions as f
 
 from fluss.spark.options import SourceOptions
-from fluss.spark.reader import BucketRange, FlussReader
+from fluss.spark.ranges import BucketRange
+from fluss.spark.reader import FlussReader
 from fluss.spark.types import spark_schema
 from fluss.sync import TablePath
 from tests.spark.conftest import Backend
@@ -93,7 +94,7 @@ def test_ranges_are_cut_within_batches(ours: Backend, start: int, end: int) -> N
     info = ours.connection.get_table(path).get_table_info()
     options = SourceOptions.parse({"bootstrap.servers": ours.address, "table": str(path)})
     reader = FlussReader(options, spark_schema(info.schema))
-    batches = list(reader.read(BucketRange(info.table_id, 0, start, end)))
+    batches = list(reader.read(BucketRange(info.table_id, None, 0, start, end)))
     assert [value for batch in batches for value in batch.column("id").to_pylist()] == list(range(start, end))
 
 

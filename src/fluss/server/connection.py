@@ -275,7 +275,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _own_view(transport_socket: socket.socket | None) -> socket.socket | None:
-    """A plain socket with the transport's number, to be detached, never closed: uvloop's own object takes 7 us a call."""
+    """A plain socket of the transport's number: uvloop's takes 7 us a call. To be detached, never closed."""
     if transport_socket is None:
         return None
     return socket.socket(

@@ -6,17 +6,16 @@ often its tasks run, and appends that come later are not seen; load the table ag
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader
 
-from fluss.model.errors import InvalidRequestError, TimeoutError
+from fluss.model.errors import InvalidRequestError
 from fluss.model.offsets import OffsetSpec
 from fluss.spark.matching import check_read_schema
 from fluss.spark.options import SourceOptions
+from fluss.spark.ranges import BucketRange, read_range
 from fluss.spark.tables import OpenTable, open_table
 from fluss.spark.types import spark_arrow_schema
 
@@ -24,20 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fluss.sync import LogScanner
-
-POLL_TIMEOUT_MS = 1_000
-# The rows of a partition exist when it is planned, so they come at once unless the server is gone or overloaded.
-SILENCE_MAX_S = 120.0
-
-
-@dataclass(frozen=True)
-class BucketRange(InputPartition):  # type: ignore[misc]
-    """The rows of one bucket from `start_offset` up to, not including, `end_offset`."""
-
-    table_id: int
-    bucket: int
-    start_offset: int
-    end_offset: int
 
 
 class FlussReader(DataSourceReader):  # type: ignore[misc]
@@ -56,7 +41,7 @@ class FlussReader(DataSourceReader):  # type: ignore[misc]
             admin = opened.connection.get_admin()
             starts = admin.list_offsets(info.table_path, buckets, OffsetSpec.earliest())
             ends = admin.list_offsets(info.table_path, buckets, OffsetSpec.latest())
-            return [BucketRange(info.table_id, bucket, starts[bucket], ends[bucket]) for bucket in buckets]
+            return [BucketRange(info.table_id, None, bucket, starts[bucket], ends[bucket]) for bucket in buckets]
 
     def read(self, partition: BucketRange) -> Iterator[pa.RecordBatch]:
         """The rows of a partition as Arrow batches."""
@@ -71,7 +56,7 @@ class FlussReader(DataSourceReader):  # type: ignore[misc]
             columns = check_read_schema(info.table_path, info.schema, self._schema)
             arrow_schema = spark_arrow_schema(columns)
             with _scanner(opened, [column.name for column in columns]) as scanner:
-                for batch in _read_range(scanner, partition):
+                for batch in read_range(scanner, partition):
                     yield to_spark(batch, arrow_schema)
 
 
@@ -80,25 +65,3 @@ def _scanner(opened: OpenTable, names: list[str]) -> LogScanner:
     if names != opened.info.schema.column_names:
         scan = scan.project_by_name(names)
     return scan.create_record_batch_log_scanner()
-
-
-def _read_range(scanner: LogScanner, wanted: BucketRange) -> Iterator[pa.RecordBatch]:
-    """All rows of a range; batches that cross its ends are cut there."""
-    scanner.subscribe(wanted.bucket, wanted.start_offset)
-    position = wanted.start_offset
-    moved_at = time.monotonic()
-    while position < wanted.end_offset:
-        for found in scanner.poll_record_batch(POLL_TIMEOUT_MS):
-            first = max(found.base_offset, wanted.start_offset)
-            rows = min(found.last_offset + 1, wanted.end_offset) - first
-            if rows > 0:
-                yield found.batch.slice(first - found.base_offset, rows)
-        # Asked from the scanner, because it also passes over batches without rows.
-        ((_, reached),) = scanner.get_subscribed_buckets()
-        if reached > position:
-            position, moved_at = reached, time.monotonic()
-        elif time.monotonic() - moved_at > SILENCE_MAX_S:
-            raise TimeoutError(
-                f"Bucket {wanted.bucket} gave nothing for {SILENCE_MAX_S:g} s at offset {position}; "
-                f"rows up to offset {wanted.end_offset} were there when the query was planned."
-            )

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from fluss.model.errors import InvalidRequestError
-from fluss.spark.options import COLUMNS, SourceOptions
+from fluss.spark.options import SourceOptions
+from fluss.spark.read_options import ReadOptions
+from fluss.spark.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from fluss.spark.reader import FlussReader
@@ -33,13 +35,13 @@ class FlussDataSource(DataSource):  # type: ignore[misc]
         from fluss.spark.types import spark_schema
 
         with open_table(self._parsed) as opened:
-            return spark_schema(opened.info.schema, self._parsed.columns)
+            return spark_schema(opened.info.schema, ReadOptions.of(self._parsed).columns)
 
     def reader(self, schema: Any) -> FlussReader:
         """A batch reader for these columns."""
         from fluss.spark.reader import FlussReader
 
-        columns = self._parsed.columns
+        columns = ReadOptions.of(self._parsed).columns
         if columns is not None and columns != tuple(schema.fieldNames()):
             raise InvalidRequestError("Choose columns by .option('columns', ...) or by .schema(...), not by both.")
         return FlussReader(self._parsed, schema)
@@ -52,6 +54,5 @@ class FlussDataSource(DataSource):  # type: ignore[misc]
             raise InvalidRequestError(
                 f"Rows of the log table {self._parsed.table_path} can't be overwritten: use .mode('append')."
             )
-        if self._parsed.columns is not None:
-            raise InvalidRequestError(f"The option {COLUMNS!r} is for reading; a DataFrame names its columns itself.")
+        WriteOptions.of(self._parsed)
         return FlussWriter(self._parsed, schema)

@@ -1,9 +1,11 @@
 """Open stores, at most so many at a time.
 
-A store is opened when first used and stays open until others need its place, the longest unused first. One in use is
-never closed; when all are, the limit is exceeded until the next is given back. Stores that hold many unflushed rows but
-are not written to any more are flushed when memory gets short, for RocksDB flushes only those that are written to.
-All calls are made on the loop; opening, closing and flushing run in worker threads.
+A store is opened when first used and stays open until others need its place, the longest unused first. One in use, or
+asked for, is never closed; when all are, the limit is exceeded until the next is given back. When many are asked for at
+once, a few are opened at a time, in the order of asking: opened together, they would close one another before anybody
+came to use them. Stores that hold many unflushed rows but are not written to any more are flushed when memory gets
+short, for RocksDB flushes only those that are written to. All calls are made on the loop; opening, closing and flushing
+run in worker threads.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 OPEN_STORES_MAX: Final = 64
+# Stores that are being opened at a time. Others wait, also when as many are being closed.
+OPENINGS_MAX: Final = 4
 
 OpenStore: TypeAlias = Callable[[TableBucket], Coroutine[Any, Any, KvStore]]
 
@@ -37,7 +41,7 @@ class RunBlocking(Protocol):
 class _Entry:
     def __init__(self, opened: asyncio.Task[KvStore]) -> None:
         self.opened = opened
-        self.users = 1  # the opening is one
+        self.users = 1  # the opening is one, and so are those who wait for it
         self.closed: asyncio.Future[None] | None = None  # there from when it is not to be used any more
         self.flushed: KvState | None = None
 
@@ -60,6 +64,7 @@ class KvPool:
         self._open_max = open_max
         self._loop = asyncio.get_running_loop()
         self._entries: OrderedDict[TableBucket, _Entry] = OrderedDict()
+        self._openings = asyncio.Semaphore(OPENINGS_MAX)
         self._closings: set[asyncio.Task[None]] = set()
         self._relieving: asyncio.Task[None] | None = None
 
@@ -125,18 +130,36 @@ class KvPool:
         while True:
             entry = self._entries.get(bucket)
             if entry is None:
-                entry = self._entries[bucket] = _Entry(self._loop.create_task(self._open_store(bucket)))
-                entry.opened.add_done_callback(partial(self._opened, bucket, entry))
-            # `asyncio.wait` does not cancel what others wait for, too.
-            if entry.closed is not None:
-                await asyncio.wait([entry.closed])
-            elif not entry.opened.done():
-                await asyncio.wait([entry.opened])
-                entry.opened.result()
+                async with self._openings:
+                    while len(self._closings) >= OPENINGS_MAX:
+                        await asyncio.wait(self._closings, return_when=asyncio.FIRST_COMPLETED)
+                    # Another one who waited may have opened it.
+                    entry = self._entries.get(bucket) or self._open(bucket)
+                    if entry.closed is None:
+                        return await self._join(bucket, entry)
+            elif entry.closed is None:
+                return await self._join(bucket, entry)
             else:
-                self._entries.move_to_end(bucket)
-                entry.users += 1
-                return entry
+                # `asyncio.wait` does not cancel what others wait for, too.
+                await asyncio.wait([entry.closed])
+
+    def _open(self, bucket: TableBucket) -> _Entry:
+        entry = self._entries[bucket] = _Entry(self._loop.create_task(self._open_store(bucket)))
+        entry.opened.add_done_callback(partial(self._opened, bucket, entry))
+        return entry
+
+    async def _join(self, bucket: TableBucket, entry: _Entry) -> _Entry:
+        """Use a store that is open or being opened."""
+        entry.users += 1
+        self._entries.move_to_end(bucket)
+        try:
+            if not entry.opened.done():
+                await asyncio.wait([entry.opened])
+            entry.opened.result()
+        except BaseException:
+            self._give_back(bucket, entry)
+            raise
+        return entry
 
     def _opened(self, bucket: TableBucket, entry: _Entry, _: object) -> None:
         if entry.opened.exception() is None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 
 from fluss.model.paths import TableBucket
-from fluss.storage.kv_pool import KvPool
+from fluss.storage.kv_pool import OPENINGS_MAX, KvPool
 from fluss.storage.kv_store import (
     EMPTY,
     MEMORY_BYTES_MIN,
@@ -135,6 +135,22 @@ async def test_one_opening_for_all_who_ask(stores: Stores) -> None:
     done = await asyncio.gather(*asking, return_exceptions=True)
     assert len({store for store in done if not isinstance(store, BaseException)}) == 1
     assert stores.opened == BUCKETS[:1]
+
+
+async def test_many_that_are_asked_for_at_once_are_opened_once_each(stores: Stores) -> None:
+    buckets = [TableBucket(1, number) for number in range(20)]
+    most_open = 0
+
+    async def ask(bucket: TableBucket) -> None:
+        nonlocal most_open
+        async with stores.pool.use(bucket) as store:
+            await stores.run(partial(put, store, {b"a": b"1"}))
+            most_open = max(most_open, len(stores.pool))
+
+    await asyncio.gather(*map(ask, buckets))
+    assert stores.opened == buckets
+    # Those that may be, are being opened, and are being closed.
+    assert most_open <= 2 + 2 * OPENINGS_MAX
 
 
 async def test_idle_stores_are_flushed_when_memory_is_short(stores: Stores) -> None:

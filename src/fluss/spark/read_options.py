@@ -1,0 +1,136 @@
+"""Options of reads.
+
+| option | meaning |
+|---|---|
+| `columns` | columns to read, comma-separated; all if left out. `.schema(...)` does the same |
+| `filter` | rows to read, as SQL: `amount > 10 AND region IN ('EU', 'US')` |
+| `partitions` | partitions to read: `day=2026-01-01/region=EU, day=2026-01-02`; all if left out |
+| `changelog` | `true`: changes with `_change_type`, `_log_offset`, `_commit_timestamp` before the table's columns |
+| `scan.startup.mode` | where a stream begins: `full` (default), `earliest`, `latest`, `timestamp`, `offsets` |
+| `scan.startup.timestamp` | for `timestamp`: milliseconds since 1970, or `2026-01-01T00:00:00Z` |
+| `scan.start.offsets` | JSON, `{"0": 10}` or `{"partition": {"0": 10}}`: where a read begins |
+| `scan.end.offsets` | the same: where a batch read ends |
+| `scan.incremental.start.timestamp`, `scan.incremental.end.timestamp` | a batch read of what came in [start, end) |
+| `scan.maxRecordsPerPartition` | rows per Spark partition of a batch read, about; by default what uses all cores |
+| `maxRowsPerTrigger`, `maxBytesPerTrigger` | how much a micro-batch of a stream takes, about |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TypeAlias
+
+from fluss.spark.options import WRITE_OPTIONS, SourceOptions, bad_option
+
+BucketOffsets: TypeAlias = Mapping[tuple[str | None, int], int]
+"""Offsets by partition name (None in a table without partitions) and bucket"""
+
+
+class StartupMode(StrEnum):
+    """Where a stream begins."""
+
+    FULL = "full"
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    TIMESTAMP = "timestamp"
+    OFFSETS = "offsets"
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What is read. Plain values only."""
+
+    columns: tuple[str, ...] | None
+    filter: str | None
+    partitions: str | None
+    changelog: bool
+    startup_mode: StartupMode
+    startup_timestamp_ms: int | None
+    start_offsets: BucketOffsets | None
+    end_offsets: BucketOffsets | None
+    start_timestamp_ms: int | None
+    end_timestamp_ms: int | None
+    rows_per_partition_max: int | None
+    rows_per_trigger_max: int | None
+    bytes_per_trigger_max: int | None
+
+    @classmethod
+    def of(cls, options: SourceOptions) -> ReadOptions:
+        """Check the options of a read."""
+        options.refuse(WRITE_OPTIONS, "writing")
+        return cls(
+            columns=options.names("columns"),
+            filter=options.own.get("filter"),
+            partitions=options.own.get("partitions"),
+            changelog=options.flag("changelog"),
+            startup_mode=_startup_mode(options),
+            startup_timestamp_ms=_timestamp_ms(options, "scan.startup.timestamp"),
+            start_offsets=_offsets(options, "scan.start.offsets"),
+            end_offsets=_offsets(options, "scan.end.offsets"),
+            start_timestamp_ms=_timestamp_ms(options, "scan.incremental.start.timestamp"),
+            end_timestamp_ms=_timestamp_ms(options, "scan.incremental.end.timestamp"),
+            rows_per_partition_max=options.count("scan.maxRecordsPerPartition"),
+            rows_per_trigger_max=options.count("maxRowsPerTrigger"),
+            bytes_per_trigger_max=options.count("maxBytesPerTrigger"),
+        )
+
+
+def _startup_mode(options: SourceOptions) -> StartupMode:
+    text = options.own.get("scan.startup.mode", StartupMode.FULL)
+    try:
+        return StartupMode(text.strip().lower())
+    except ValueError:
+        modes = ", ".join(StartupMode)
+        raise bad_option(f"The option 'scan.startup.mode' is one of {modes}, not {text!r}.") from None
+
+
+def _timestamp_ms(options: SourceOptions, name: str) -> int | None:
+    text = options.own.get(name)
+    if text is None:
+        return None
+    if text.strip().isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise bad_option(
+            f"The option {name!r} is a time, as milliseconds since 1970 or like 2026-01-01T00:00:00Z, not {text!r}."
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)
+
+
+def _offsets(options: SourceOptions, name: str) -> BucketOffsets | None:
+    text = options.own.get(name)
+    if text is None:
+        return None
+    try:
+        found: dict[tuple[str | None, int], int] = {}
+        for key, value in _mapping(json.loads(text)).items():
+            if isinstance(value, dict):
+                found.update({(key, _number(bucket)): _number(offset) for bucket, offset in value.items()})
+            else:
+                found[None, _number(key)] = _number(value)
+    except ValueError:
+        raise bad_option(
+            f'The option {name!r} is JSON like {{"0": 10, "1": 20}}, or {{"partition": {{"0": 10}}}} for a partitioned '
+            f"table, not {text!r}."
+        ) from None
+    return found
+
+
+def _mapping(value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return value
+
+
+def _number(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, str)) or int(value) < 0:
+        raise ValueError(f"not a bucket or an offset: {value!r}")
+    return int(value)
