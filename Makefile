@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: setup java demo test check test-compat compat-table test-full bench proto lock dist clean
+.PHONY: setup java demo test check test-compat test-spark43 compat-table test-full bench proto lock dist clean
 
 setup: .venv/.ready
 
@@ -31,9 +31,14 @@ test: setup java
 	$(BIN)/python -m tests.peers.environments pyfluss
 	$(PYTEST) -m "not compat and not full"
 
-test-compat: setup java
+test-compat: setup java test-spark43
 	$(BIN)/python -m tests.peers.environments pyfluss java
 	$(PYTEST) -m "compat and not full"
+
+# The other version of Spark, in an environment of its own.
+test-spark43: setup java
+	$(BIN)/python -m tests.peers.environments spark43
+	.peers/spark43/bin/python -m pytest -q -m "not compat and not full" tests/spark
 
 # Writes docs/compatibility.md from what passed; a run with failures leaves it alone.
 compat-table: setup java
@@ -58,6 +63,7 @@ proto:
 # Needs uv. The lock files name versions only, no package index.
 lock:
 	uv pip compile pyproject.toml --group dev --no-header --no-annotate --python-version 3.11 -o requirements.lock
+	uv pip compile pyproject.toml --group spark43 --no-header --no-annotate --python-version 3.11 -o requirements-spark43.lock
 
 dist: setup
 	$(BIN)/python -m build --no-isolation

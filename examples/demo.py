@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from fluss.spark import local_session
+from fluss.spark import session
 from fluss.sync import Config, DataTypes, FlussConnection, Schema, TableDescriptor, TablePath
 from fluss.testing import FlussServer
 
@@ -124,7 +124,7 @@ def run(stack: ExitStack) -> bool:
     with step(f"Appending {ORDER_COUNT:,} orders to {ORDERS}"):
         append_orders(connection, orders)
     with step("Starting Spark (the slow part)"):
-        spark = stack.enter_context(local_session("fluss demo"))
+        spark = stack.enter_context(session("fluss demo"))
     with step(f"Spark: {ORDERS} -> revenue per product -> {REVENUE}"):
         sum_up(spark, address)
     with step(f"Reading {REVENUE} with the client"):

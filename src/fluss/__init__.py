@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fluss.api.connection import FlussConnection, connect
     from fluss.api.lookup import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
     from fluss.api.scanner import LogScanner
+    from fluss.api.staging import StagedWrite, StagedWriter
     from fluss.api.table import FlussTable, TableScan
     from fluss.api.upsert import TableUpsert, UpsertWriter
     from fluss.api.writer import WriteResultHandle
@@ -48,6 +49,8 @@ _LAZY = {
     "LogScanner": "fluss.api.scanner",
     "Lookuper": "fluss.api.lookup",
     "PrefixLookuper": "fluss.api.lookup",
+    "StagedWrite": "fluss.api.staging",
+    "StagedWriter": "fluss.api.staging",
     "TableAppend": "fluss.api.append",
     "TableLookup": "fluss.api.lookup",
     "TablePrefixLookup": "fluss.api.lookup",
@@ -68,6 +71,8 @@ __all__ = [
     "LogScanner",
     "Lookuper",
     "PrefixLookuper",
+    "StagedWrite",
+    "StagedWriter",
     "TableAppend",
     "TableLookup",
     "TablePrefixLookup",

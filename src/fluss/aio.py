@@ -10,6 +10,7 @@ from fluss.api.changes_aio import Changes
 from fluss.api.connection_aio import FlussConnection, connect
 from fluss.api.lookup import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
 from fluss.api.scanner_aio import LogScanner
+from fluss.api.staging import StagedWrite, StagedWriter
 from fluss.api.table_aio import FlussTable, TableScan
 from fluss.api.upsert import TableUpsert, UpsertWriter
 from fluss.api.values import *  # noqa: F403
@@ -25,6 +26,8 @@ __all__ = [
     "LogScanner",
     "Lookuper",
     "PrefixLookuper",
+    "StagedWrite",
+    "StagedWriter",
     "TableAppend",
     "TableLookup",
     "TablePrefixLookup",

@@ -10,6 +10,7 @@ from fluss.api.changes import Changes
 from fluss.api.connection_sync import FlussConnection, connect
 from fluss.api.lookup_sync import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
 from fluss.api.scanner import LogScanner
+from fluss.api.staging_sync import StagedWrite, StagedWriter
 from fluss.api.table_sync import FlussTable, TableScan
 from fluss.api.upsert_sync import TableUpsert, UpsertWriter
 from fluss.api.values import *  # noqa: F403
@@ -25,6 +26,8 @@ __all__ = [
     "LogScanner",
     "Lookuper",
     "PrefixLookuper",
+    "StagedWrite",
+    "StagedWriter",
     "TableAppend",
     "TableLookup",
     "TablePrefixLookup",

@@ -1,7 +1,7 @@
-"""What the peers need, made once: `python -m tests.peers.environments pyfluss java`.
+"""What the peers need, made once: `python -m tests.peers.environments pyfluss spark43 java`.
 
-`pyfluss` is a virtual environment, `java` the jars of Apache Fluss's server and client and the compiled driver. Tests
-make both on first use; doing it before keeps downloads out of the tests' time limits.
+`pyfluss` and `spark43` are virtual environments, `java` the jars of Apache Fluss's server and client and the compiled
+driver. Tests make what they need on first use; doing it before keeps downloads out of the tests' time limits.
 """
 
 from __future__ import annotations
@@ -26,6 +26,15 @@ _INSTALL_TIMEOUT_S = 900
 def pyfluss_python() -> Path:
     """The interpreter of the environment that `requirements-pyfluss.lock` describes; made on first use."""
     return _environment("pyfluss", _ROOT / "requirements-pyfluss.lock")
+
+
+def spark43_python() -> Path:
+    """An interpreter with another version of Spark and this tree's package; `-m pytest tests/spark` works there."""
+    python = _environment("spark43", _ROOT / "requirements-spark43.lock")
+    # Not installed, so that nothing is built in the tree while tests run from it.
+    packages = next(python.parents[1].glob("lib/*/site-packages"))
+    (packages / "flussbett.pth").write_text(f"{_ROOT / 'src'}\n")
+    return python
 
 
 def pyfluss_stub() -> Path:
@@ -58,7 +67,11 @@ def _jars_and_driver() -> Path:
     return compiled_driver()
 
 
-_MAKERS: dict[str, Callable[[], Path]] = {"pyfluss": pyfluss_python, "java": _jars_and_driver}
+_MAKERS: dict[str, Callable[[], Path]] = {
+    "pyfluss": pyfluss_python,
+    "spark43": spark43_python,
+    "java": _jars_and_driver,
+}
 
 if __name__ == "__main__":
     if not sys.argv[1:] or not set(sys.argv[1:]) <= _MAKERS.keys():

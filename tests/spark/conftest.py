@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from fluss.spark import local_session
+from fluss.spark import session as spark_session
 from fluss.sync import Config, FlussConnection, FlussTable, Schema, TableDescriptor, TablePath
 from fluss.testing import ApacheFluss, FlussServer
 
@@ -61,7 +61,7 @@ class Backend:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    with local_session("fluss tests") as session:
+    with spark_session("fluss tests") as session:
         yield session
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fluss.spark import register
-from fluss.sync import DataTypes, Schema, TableDescriptor, TablePath
+from fluss.sync import DataTypes, Schema, TablePath
 from fluss.testing.ports import free_ports
 from tests.spark.conftest import Backend
 
@@ -52,19 +52,6 @@ def test_schema_that_is_not_the_tables(ours: Backend) -> None:
         ours.load(path, schema="idd bigint").collect()
     with pytest.raises(Exception, match="The table has no column 'idd'; its columns are id"):
         ours.load(path, columns="idd")
-
-
-@pytest.mark.compat
-def test_kinds_of_tables_that_only_a_cluster_has_so_far(apache: Backend) -> None:
-    builder = Schema.builder().column("id", DataTypes.bigint()).column("day", DataTypes.string())
-    keyed, partitioned = TablePath(apache.database, "keyed"), TablePath(apache.database, "partitioned")
-    admin = apache.connection.get_admin()
-    admin.create_table(partitioned, TableDescriptor(builder.build(), bucket_count=1, partition_keys=["day"]))
-    admin.create_table(keyed, TableDescriptor(builder.primary_key(["id"]).build(), bucket_count=1))
-    with pytest.raises(Exception, match=rf"{keyed} has a primary key; the data source 'fluss' is for log tables"):
-        apache.load(keyed)
-    with pytest.raises(Exception, match=rf"{partitioned} is partitioned by day"):
-        apache.load(partitioned)
 
 
 def test_registering_by_hand_changes_nothing(ours: Backend) -> None:

@@ -25,6 +25,10 @@ class FlussConnectionBase:
     def config(self) -> Config:
         return self._core.config
 
+    def reachable_config(self) -> Config:
+        """The settings with which other processes reach the same server; that of an embedded one has its secret."""
+        return self._core.reachable_config()
+
     def close(self) -> Done:
         """Close the connection at once. May be awaited."""
         self._core.close_soon()

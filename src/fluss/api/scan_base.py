@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from fluss.client.limit_scan import LimitScanCore
+from fluss.client.runtime import run
 from fluss.client.scanner import LogScannerCore
 from fluss.client.table import TableCore
 from fluss.model.errors import InvalidRequestError
+from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TableBucket
 from fluss.model.predicates import Predicate
 
@@ -85,6 +88,41 @@ class TableScanBase:
         if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= LIMIT_MAX:
             raise InvalidRequestError(f"A limit is a number from 1 to {LIMIT_MAX}, not {n!r}.")
         return self._with(limit=n)
+
+    def read_bucket(
+        self, bucket: TableBucket, start_offset: int, end_offset: int, *, changelog: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of one bucket from an offset up to, not including, another, batch by batch in bounded memory.
+
+        With `changelog`, batches have `_change_type`, `_log_offset` and `_commit_timestamp` in front; the log of a
+        primary-key table is of changes. Its reads block, and may be made in any thread.
+        """
+        options = self._options
+        self._check_no_limit("A read between offsets has all rows")
+        return self._core.read_bucket(
+            bucket, start_offset, end_offset, options.projection, options.predicate, changelog=changelog
+        )
+
+    def read_bucket_at(self, bucket: TableBucket, offset: int | None) -> Iterator[pa.RecordBatch]:
+        """The rows of one bucket of a primary-key table as they were at an offset of its changelog, batch by batch.
+
+        The changelog between that offset and now must still be kept, with the rows as they were before each change.
+        With None they are those of the moment at which the first batch is read.
+        Its reads block, and may be made in any thread.
+        """
+        self._check_no_limit("A read at an offset has all rows")
+        return self._core.read_bucket_at(bucket, offset, self._options.projection, self._options.predicate)
+
+    def batch_starts(self, bucket: TableBucket, offsets: Sequence[int]) -> list[int]:
+        """For each offset of a bucket where the batch that holds it begins; the offset itself where that is not told.
+
+        Ranges that are cut there are read without decoding a batch twice.
+        """
+        return run(self._core.batch_starts(bucket, offsets))
+
+    def bucket_offsets(self, spec: OffsetSpec, partition_ids: Sequence[int | None] = (None,)) -> dict[TableBucket, int]:
+        """An offset for every bucket of the table, or of these partitions; those that are gone are left out."""
+        return run(self._core.bucket_offsets(partition_ids, spec))
 
     def _scanner(self, *, records: bool) -> LogScannerCore:
         options = self._options

@@ -11,6 +11,7 @@ from fluss.api.extras import to_pandas
 from fluss.api.lookup_sync import TableLookup
 from fluss.api.scan_base import TableScanBase
 from fluss.api.scanner import LogScanner
+from fluss.api.staging_sync import StagedWrite
 from fluss.api.table_base import FlussTableBase
 from fluss.api.upsert_sync import TableUpsert
 from fluss.client.runtime import run
@@ -90,6 +91,14 @@ class FlussTable(FlussTableBase):
     def new_append_writer(self) -> AppendWriter:
         """The older spelling of `new_append().create_writer()`."""
         return self.new_append().create_writer()
+
+    def new_staged_write(self, query_id: str, batch_id: int) -> StagedWrite:
+        """Start writing a batch of a query, which is stored once; needs a Flussbett server."""
+        return StagedWrite(self._core.staged_write(query_id, batch_id))
+
+    def check_staged_writes(self) -> None:
+        """Raise unless the server can do what `new_staged_write` needs."""
+        run(self._core.check_staged_writes())
 
     def new_upsert(self, columns: list[str] | None = None) -> TableUpsert:
         """Start upserting; `columns` makes it a partial update of these."""

@@ -42,6 +42,7 @@ from fluss.model.predicates import ColumnRef, Predicate, col
 from fluss.model.records import ChangeType, RecordBatch, ScanRecord, ScanRecords
 from fluss.model.rows import GenericRow, InternalRow
 from fluss.model.schema import Column, PrimaryKey, Schema, SchemaBuilder
+from fluss.model.staging import StagedTask
 from fluss.model.types import DataField, DataType, DataTypes
 
 # The names that the Rust reference has for the same things.
@@ -93,6 +94,7 @@ __all__ = [
     "SchemaMismatchError",
     "ServerNode",
     "ServerType",
+    "StagedTask",
     "TableBucket",
     "TableDescriptor",
     "TableDescriptorBuilder",

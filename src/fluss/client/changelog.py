@@ -8,9 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.client.fetched import FetchedBatch
-from fluss.model.records import ChangeType
-
-CHANGE_TYPE, LOG_OFFSET, COMMIT_TIMESTAMP = "_change_type", "_log_offset", "_commit_timestamp"
+from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET, ChangeType
 
 _FIELDS = (
     pa.field(CHANGE_TYPE, pa.string(), nullable=False),
@@ -54,11 +52,6 @@ def numbers(start: int, count: int) -> pa.Array:
 def change_types_array(change_types: bytes) -> pa.Array:
     """Change types, one per row, as Arrow has them; nothing is copied."""
     return pa.Array.from_buffers(pa.uint8(), len(change_types), [None, pa.py_buffer(change_types)])
-
-
-def removed(change_types: pa.Array) -> pa.Array:
-    """Which changes take the row away."""
-    return pc.equal(change_types, pa.scalar(ChangeType.Delete, pa.uint8()))
 
 
 def _joined(kinds: pa.Array, offsets: pa.Array, times: pa.Array, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,4 +1,7 @@
-"""The rows that a bucket's changes leave: the last change of each key wins."""
+"""The rows that a bucket's changes leave, or those that were there before them.
+
+Forwards the last change of each key wins; backwards the first one, which tells the row as it was.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import bisect
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss.client.changelog import change_types_array, numbers, removed
+from fluss.client.changelog import change_types_array, numbers
 from fluss.client.fetched import FetchedBatch
 from fluss.formats.keys import PrimaryKeyEncoder
 from fluss.model.records import ChangeType
@@ -19,7 +22,7 @@ _KEY, _REMOVED, _PLACE = "key", "removed", "place"
 
 
 class Folded:
-    """The last change of each key, in the order of keys."""
+    """What is known of each key that has changed, in the order of keys."""
 
     def __init__(self, keys: pa.Array, removals: pa.Array, rows: pa.Table) -> None:
         self.keys = keys
@@ -44,8 +47,14 @@ class Folded:
 class ChangelogFold:
     """Folds batches of one bucket, in the order of its log. Not for the I/O loop: it works on all rows at once."""
 
-    def __init__(self, keys: PrimaryKeyEncoder, schema: pa.Schema) -> None:
+    def __init__(self, keys: PrimaryKeyEncoder, schema: pa.Schema, *, backwards: bool = False) -> None:
         self._keys = keys
+        # The row as it was before an update says nothing about what is there now, and the other way round.
+        self._void, self._removal, self._chosen = (
+            (ChangeType.UpdateAfter, ChangeType.Insert, "min")
+            if backwards
+            else (ChangeType.UpdateBefore, ChangeType.Delete, "max")
+        )
         self._schema = schema
         head = [(_KEY, pa.binary()), (_REMOVED, pa.bool_())]
         # Columns of the table are told from the first two by place: they may have the same names.
@@ -58,10 +67,10 @@ class ChangelogFold:
         for fetched in batches:
             batch, changes = fetched.batch, fetched.change_types
             types = change_types_array(bytes(fetched.row_count) if changes is None else changes)
-            # The row as it was before an update says nothing about what is there now.
-            lasting = pc.not_equal(types, pa.scalar(ChangeType.UpdateBefore, pa.uint8()))
+            lasting = pc.not_equal(types, pa.scalar(self._void, pa.uint8()))
             batch, types = batch.filter(lasting), types.filter(lasting)
-            arrays = [self._keys.encode(batch), removed(types), *batch.columns]
+            removed = pc.equal(types, pa.scalar(self._removal, pa.uint8()))
+            arrays = [self._keys.encode(batch), removed, *batch.columns]
             self._pending.append(pa.RecordBatch.from_arrays(arrays, schema=self._state.schema))
             self._pending_rows += batch.num_rows
         if self._pending_rows > max(PENDING_ROWS_MAX, self._state.num_rows):
@@ -71,8 +80,9 @@ class ChangelogFold:
         every = pa.concat_tables([self._state, pa.Table.from_batches(self._pending, self._state.schema)])
         self._pending, self._pending_rows = [], 0
         places = numbers(0, every.num_rows)
-        last = pa.table([every.column(0), places], names=[_KEY, _PLACE]).group_by(_KEY).aggregate([(_PLACE, "max")])
-        self._state = every.take(last.column(f"{_PLACE}_max"))
+        by_key = pa.table([every.column(0), places], names=[_KEY, _PLACE]).group_by(_KEY)
+        chosen = by_key.aggregate([(_PLACE, self._chosen)])
+        self._state = every.take(chosen.column(f"{_PLACE}_{self._chosen}"))
 
     def result(self) -> Folded:
         """What the changes so far leave."""

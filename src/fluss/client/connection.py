@@ -25,7 +25,6 @@ from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api, Req, Resp
 
-CLIENT_NAME = "flussbett"
 LOGIN_SHARE = 0.9
 WRONG_PORT = "Is that the port of a Fluss server?"
 PENDING_REQUESTS_MAX = 10_000
@@ -104,7 +103,9 @@ class Connection(asyncio.BufferedProtocol):
         return connection
 
     async def _shake_hands(self, timeout_s: float, role: ServerType | None) -> None:
-        hello = pb.ApiVersionsRequest(client_software_name=CLIENT_NAME, client_software_version=client_version())
+        hello = pb.ApiVersionsRequest(
+            client_software_name=api_keys.CLIENT_NAME, client_software_version=client_version()
+        )
         self.versions = {api_keys.API_VERSIONS.key: (0, 0)}
         try:
             answer = await self.request(api_keys.API_VERSIONS, hello, timeout_s)

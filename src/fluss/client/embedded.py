@@ -16,17 +16,14 @@ import tempfile
 import threading
 from pathlib import Path
 from typing import IO, Final, NamedTuple, Protocol, Self
-from urllib.parse import unquote
 
 from fluss.client import runtime
 from fluss.client.retry import Backoff
-from fluss.model.endpoint import ENDPOINT_NAME, EXIT_TAKEN, LOG_NAME, Endpoint
-from fluss.model.errors import ConnectError, ErrorCode, FlussError, InvalidRequestError, TimeoutError
+from fluss.model.endpoint import ENDPOINT_NAME, EXIT_TAKEN, FILE_SCHEME, LOG_NAME, MEMORY_SCHEME, Endpoint, directory_of
+from fluss.model.errors import ConnectError, FlussError, TimeoutError
 
 START_S_MAX: Final = 60.0
 EMBEDDED_HOST: Final = "127.0.0.1"
-_FILE: Final = "file:"
-_MEMORY: Final = "memory:"
 _POLL_S: Final = 0.005
 _REASON_CHARACTERS_MAX: Final = 2_000
 
@@ -41,25 +38,11 @@ class EmbeddedServer(Protocol):
 def embedded_server(address: str) -> EmbeddedServer | None:
     """The server that a bootstrap address starting with `file:` or `memory:` means; None for other addresses."""
     text = address.strip()
-    if text.startswith(_FILE):
+    if text.startswith(FILE_SCHEME):
         return _DirectoryServer(directory_of(text))
-    if text.startswith(_MEMORY):
-        return _MemoryServer(text.removeprefix(_MEMORY))
+    if text.startswith(MEMORY_SCHEME):
+        return _MemoryServer(text.removeprefix(MEMORY_SCHEME))
     return None
-
-
-def directory_of(address: str) -> Path:
-    """The directory of `file:///absolute/path`, `file:relative/path` or `file:~/path`, percent signs decoded."""
-    path = address.removeprefix(_FILE)
-    if path.startswith("//"):
-        host, slash, rest = path[2:].partition("/")
-        if host not in ("", "localhost"):
-            raise _bad(address, f"{host!r} stands where a host name would")
-        path = slash + rest
-    path = unquote(path)
-    if not path or "\0" in path:
-        raise _bad(address, "it names no directory")
-    return Path(path).expanduser().absolute()
 
 
 class _DirectoryServer:
@@ -142,7 +125,7 @@ class _MemoryServer:
 
     def _ended(self) -> FlussError:
         """Not started again behind the user's back: it would be empty."""
-        return FlussError(f"The server of {_MEMORY}{self._name} has ended, and its tables with it.")
+        return FlussError(f"The server of {MEMORY_SCHEME}{self._name} has ended, and its tables with it.")
 
 
 async def _start_memory() -> _Memory:
@@ -244,10 +227,3 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         pass
     return True
-
-
-def _bad(address: str, problem: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"Bad address {address[:200]!r}: {problem}. Examples: 'file:///data/fluss', 'file:relative/directory'.",
-        ErrorCode.INVALID_CONFIG_EXCEPTION,
-    )

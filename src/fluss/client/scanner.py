@@ -82,17 +82,21 @@ class LogScannerCore:
         for offset in offsets.values():
             if offset < EARLIEST_OFFSET:
                 raise InvalidRequestError(f"{offset} is no offset; use 0 or more, EARLIEST_OFFSET or LATEST_OFFSET.")
-        partitions = {partition_id for partition_id, _ in offsets if partition_id is not None}
-        if partitions:
-            self._client.metadata.watch_partitions(self.table_path, partitions)
-            await self._client.metadata.refresh(self.table_path)
-            for key in offsets:
-                if key[0] is not None and self._client.metadata.is_gone(self.table_path, key[0]):
-                    raise partition_gone(self.table_path, self._bucket(key))
+        await self._watch(offsets)
         latest = await self._latest([key for key, offset in offsets.items() if offset == LATEST_OFFSET])
         for key, offset in offsets.items():
             self._reading.cursors[key] = Cursor(self._bucket(key), latest.get(key, offset))
         self._reading.changed()
+
+    async def _watch(self, keys: Iterable[BucketKey]) -> None:
+        """From now on the leaders of these buckets are known, if they have partitions."""
+        partitions = {partition_id for partition_id, _ in keys if partition_id is not None}
+        if partitions:
+            self._client.metadata.watch_partitions(self.table_path, partitions)
+            await self._client.metadata.refresh(self.table_path)
+            for key in keys:
+                if key[0] is not None and self._client.metadata.is_gone(self.table_path, key[0]):
+                    raise partition_gone(self.table_path, self._bucket(key))
 
     async def subscribe_positions(self, positions: Mapping[TableBucket, int]) -> None:
         """Go on from positions that a scanner of this table had."""
@@ -153,6 +157,14 @@ class LogScannerCore:
                 "An Arrow reader has one schema for all its batches: leave out with_fixed_schema(False)."
             )
         return self._iterate(runtime.run(self._bounded()))
+
+    def batches_between(self, bucket: TableBucket, start_offset: int, end_offset: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a bucket between two offsets, one batch after the other as they come; blocks its caller."""
+        self._check_usable()
+        key = (bucket.partition_id, bucket.bucket)
+        check_buckets(self._info, [key])
+        runtime.run(self._watch([key]))
+        return self._iterate(self.between([Cursor(bucket, start_offset, end_offset)]))
 
     def _iterate(self, reading: BoundedReading) -> Iterator[pa.RecordBatch]:
         try:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from fluss.client.append import AppendWriterCore
 from fluss.client.batch_reader import log_format
+from fluss.client.batch_starts import batch_starts
 from fluss.client.changes import ChangesCore
 from fluss.client.filtering import ScanFilter
 from fluss.client.limit_scan import LimitScanCore
 from fluss.client.lookuper import LookuperCore, PrefixLookuperCore
-from fluss.client.offsets import check_buckets
+from fluss.client.offsets import check_buckets, list_offsets
+from fluss.client.rows_at import RowsAt
 from fluss.client.scanner import LogScannerCore
+from fluss.client.staging import StagedWriteCore, staging_connection
 from fluss.client.table_read import TableRead, read_log_table
 from fluss.client.upsert import UpsertWriterCore
 from fluss.client.upsert_columns import UpsertColumns
 from fluss.model.arrow_types import arrow_schema
 from fluss.model.descriptor import LogFormat
-from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.model.errors import ErrorCode, InvalidRequestError, NotFoundError
 from fluss.model.infos import TableInfo
 from fluss.model.merge_mode import MergeMode
+from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TableBucket
 from fluss.model.predicates import Predicate
 
@@ -54,6 +58,16 @@ class TableCore:
         self._client.check_usable()
         self.check_upserts()
         return UpsertWriterCore(self._client, self.info, columns, merge_mode)
+
+    def staged_write(self, query_id: str, batch_id: int) -> StagedWriteCore:
+        """One batch of a query, to be stored once."""
+        self._client.check_usable()
+        return StagedWriteCore(self._client, self.info, query_id, batch_id)
+
+    async def check_staged_writes(self) -> None:
+        """Raise unless the server knows staged writes."""
+        self._client.check_usable()
+        await staging_connection(self._client)
 
     def check_upserts(self) -> None:
         """Raise unless rows are upserted."""
@@ -110,6 +124,64 @@ class TableCore:
         scan_filter = None if predicate is None else self.scan_filter(predicate)
         return await TableRead(self._client, self.info, projection, scan_filter).run()
 
+    def read_bucket(
+        self,
+        bucket: TableBucket,
+        start_offset: int,
+        end_offset: int,
+        projection: Sequence[int] | None = None,
+        predicate: Predicate | None = None,
+        *,
+        changelog: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows, or changes, of a bucket between two offsets; blocks its caller."""
+        self._check_range(bucket, start_offset, end_offset)
+        scanner = self.log_scanner(projection, predicate, changelog=changelog)
+        try:
+            yield from scanner.batches_between(bucket, start_offset, end_offset)
+        finally:
+            scanner.close()
+
+    def read_bucket_at(
+        self,
+        bucket: TableBucket,
+        offset: int | None,
+        projection: Sequence[int] | None = None,
+        predicate: Predicate | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a primary-key table's bucket as they were at an offset of its changelog; blocks its caller."""
+        self._client.check_usable()
+        self.check_upserts()
+        self._check_projection(projection)
+        self._check_range(bucket, 0, offset or 0)
+        scan_filter = None if predicate is None else self.scan_filter(predicate)
+        return RowsAt(self._client, self.info, bucket, offset, projection, scan_filter).batches()
+
+    async def batch_starts(self, bucket: TableBucket, offsets: Sequence[int]) -> list[int]:
+        """For each offset of a bucket where the batch that holds it begins, as far as its leader tells."""
+        self._client.check_usable()
+        self._check_bucket(bucket)
+        return await batch_starts(self._client, self.info, bucket, offsets)
+
+    async def bucket_offsets(self, partition_ids: Sequence[int | None], spec: OffsetSpec) -> dict[TableBucket, int]:
+        """An offset for every bucket of these partitions; those that are gone are left out."""
+        self._client.check_usable()
+        metadata, path = self._client.metadata, self.info.table_path
+        watched = [partition_id for partition_id in partition_ids if partition_id is not None]
+        if watched:
+            metadata.watch_partitions(path, watched)
+            await metadata.refresh(path)
+        while True:
+            there = [item for item in partition_ids if item is None or not metadata.is_gone(path, item)]
+            keys = [(partition_id, bucket) for partition_id in there for bucket in range(self.info.num_buckets)]
+            try:
+                found = await list_offsets(metadata, self.info, keys, spec, self._client.request_timeout_s)
+            except NotFoundError:
+                if all(item is None or not metadata.is_gone(path, item) for item in there):
+                    raise
+                continue  # one was dropped meanwhile
+            return {TableBucket(self.info.table_id, key[1], key[0]): offset for key, offset in found.items()}
+
     def changes(self) -> ChangesCore:
         """A reader of changes, to be started."""
         self._client.check_usable()
@@ -121,12 +193,7 @@ class TableCore:
         self._check_projection(projection)
         if not self.info.has_primary_key():
             self.check_batches("a limit scan")
-        if bucket.table_id != self.info.table_id:
-            raise InvalidRequestError(
-                f"The bucket is of the table with id {bucket.table_id}, but {self.info.table_path} has id "
-                f"{self.info.table_id}."
-            )
-        check_buckets(self.info, [(bucket.partition_id, bucket.bucket)])
+        self._check_bucket(bucket)
         return LimitScanCore(self._client, self.info, bucket, limit, projection)
 
     def scan_filter(self, predicate: Predicate) -> ScanFilter:
@@ -145,6 +212,19 @@ class TableCore:
                 f"Table {self.info.table_path} has the log format {log_format(self.info)}: {what} needs ARROW. "
                 "Read its records with create_log_scanner()."
             )
+
+    def _check_range(self, bucket: TableBucket, start_offset: int, end_offset: int) -> None:
+        self._check_bucket(bucket)
+        if not 0 <= start_offset <= end_offset:
+            raise InvalidRequestError(f"{start_offset} to {end_offset} is no range of offsets.")
+
+    def _check_bucket(self, bucket: TableBucket) -> None:
+        if bucket.table_id != self.info.table_id:
+            raise InvalidRequestError(
+                f"The bucket is of the table with id {bucket.table_id}, but {self.info.table_path} has id "
+                f"{self.info.table_id}."
+            )
+        check_buckets(self.info, [(bucket.partition_id, bucket.bucket)])
 
     def _check_projection(self, projection: Sequence[int] | None) -> None:
         count = len(self.info.schema.columns)

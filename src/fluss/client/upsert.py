@@ -38,7 +38,6 @@ class UpsertWriterCore(WriterCore):
         merge_mode: MergeMode = MergeMode.DEFAULT,
     ) -> None:
         self.columns = columns or UpsertColumns(info)
-        self._deletes_disabled = info.properties.get(DELETE_BEHAVIOR, "").upper() == "DISABLE"
         config = client.config
         encoder = KvEncoder(info, BatchLimits.of(config), router(info, config), self.columns, merge_mode)
         self._key_caster = ArrowCaster(self.columns.key_schema)
@@ -49,7 +48,7 @@ class UpsertWriterCore(WriterCore):
 
     def delete(self, key: Mapping[str, Any] | Sequence[Any]) -> WriteHandle:
         """Take the key of a row to delete; waits while the buffer is full."""
-        self._check_deletes()
+        check_deletes(self._info)
         self._admit()
         with self._lock:
             chunk = self._open
@@ -71,13 +70,15 @@ class UpsertWriterCore(WriterCore):
 
     def delete_table(self, table: pa.Table) -> WriteHandle:
         """Take an Arrow table of keys to delete, which may have the table's other columns too."""
-        self._check_deletes()
+        check_deletes(self._info)
         keys = table.select(self.columns.key_names(table.schema.names))
         return self._write(list(self._key_caster.cast_all(keys)), deletes=True)
 
-    def _check_deletes(self) -> None:
-        if self._deletes_disabled:
-            raise InvalidRequestError(
-                f"Table {self.table_path} has {DELETE_BEHAVIOR} = DISABLE: its rows can't be deleted.",
-                ErrorCode.DELETION_DISABLED_EXCEPTION,
-            )
+
+def check_deletes(info: TableInfo) -> None:
+    """Raise where rows can't be deleted."""
+    if info.properties.get(DELETE_BEHAVIOR, "").upper() == "DISABLE":
+        raise InvalidRequestError(
+            f"Table {info.table_path} has {DELETE_BEHAVIOR} = DISABLE: its rows can't be deleted.",
+            ErrorCode.DELETION_DISABLED_EXCEPTION,
+        )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from fluss.client.connection import BytesLike
 from fluss.formats import kv_batch, log_batch
@@ -38,6 +38,9 @@ BUCKET_OVERHEAD_BYTES = 32
 # Protobuf tags: field number << 3 | 2, "length-delimited".
 _RECORDS_TAG = bytes([pb.PbProduceLogBucketRequest.RECORDS_FIELD_NUMBER << 3 | 2])  # of both requests
 
+PlacedBatch: TypeAlias = tuple[int | None, int, BytesLike, BytesLike]
+"""(partition id or None, bucket, header, payload)"""
+
 
 @dataclass(frozen=True, slots=True)
 class WriteRequest:
@@ -54,22 +57,27 @@ class WriteRequest:
         table_id: int,
         acks: int,
         timeout_ms: int,
-        batches: Iterable[tuple[int | None, int, BytesLike, BytesLike]],
+        batches: Iterable[PlacedBatch],
     ) -> list[BytesLike]:
-        """The request's body for batches (partition id, bucket, header, payload), in parts."""
+        """The request's body, in parts."""
         head = self.api.request(acks=acks, table_id=table_id, timeout_ms=timeout_ms)
         if self.target_columns:
             head.target_columns.extend(self.target_columns)
         if self.merge_mode is not MergeMode.DEFAULT:
             head.agg_mode = self.merge_mode
-        buckets_tag = bytes([self.api.request.BUCKETS_REQ_FIELD_NUMBER << 3 | 2])
-        parts: list[BytesLike] = [head.SerializeToString()]
-        for partition_id, bucket, header, payload in batches:
-            size_bytes = len(header) + len(payload)
-            place = pb.PbProduceLogBucketRequest(partition_id=partition_id, bucket_id=bucket).SerializePartialToString()
-            place += _RECORDS_TAG + encode_varint(size_bytes)
-            parts += (buckets_tag + encode_varint(len(place) + size_bytes) + place, header, payload)
-        return parts
+        return [head.SerializeToString(), *bucket_parts(self.api.request.BUCKETS_REQ_FIELD_NUMBER, batches)]
+
+
+def bucket_parts(field_number: int, batches: Iterable[PlacedBatch]) -> Iterator[BytesLike]:
+    """The repeated field of a write request that has its batches, in parts."""
+    tag = bytes([field_number << 3 | 2])
+    for partition_id, bucket, header, payload in batches:
+        size_bytes = len(header) + len(payload)
+        place = pb.PbProduceLogBucketRequest(partition_id=partition_id, bucket_id=bucket).SerializePartialToString()
+        place += _RECORDS_TAG + encode_varint(size_bytes)
+        yield tag + encode_varint(len(place) + size_bytes) + place
+        yield header
+        yield payload
 
 
 PRODUCE_LOG = WriteRequest(api_keys.PRODUCE_LOG, log_batch.set_writer)

@@ -91,13 +91,13 @@ def encode_header(
     return header
 
 
-def set_writer(header: bytearray, writer_id: int, batch_sequence: int, records: BufferLike) -> None:
+def set_writer(header: bytearray | memoryview, writer_id: int, batch_sequence: int, records: BufferLike) -> None:
     """Give a batch of ours its idempotence identity, in place, and renew the checksum."""
     _WRITER.pack_into(header, _WRITER_AT, writer_id, batch_sequence)
     _set_crc(header, records)
 
 
-def _set_crc(header: bytearray, records: BufferLike) -> None:
+def _set_crc(header: bytearray | memoryview, records: BufferLike) -> None:
     _CRC.pack_into(header, _CRC_AT, crc32c(records, crc32c(memoryview(header)[_CRC_START:])))
 
 

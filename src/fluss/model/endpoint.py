@@ -1,12 +1,16 @@
-"""How a client finds the embedded server of a directory: a file that the server writes when it is ready."""
+"""Addresses of embedded servers, and how a client finds one: a file that the server writes when it is ready."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import unquote
 
-from fluss.model.errors import ConnectError
+from fluss.model.errors import ConnectError, ErrorCode, InvalidRequestError
 
+FILE_SCHEME: Final = "file:"
+MEMORY_SCHEME: Final = "memory:"
 ENDPOINT_NAME: Final = "server.endpoint"
 ENDPOINT_VERSION: Final = 1
 EMBEDDED_LOCK_NAME: Final = "server.embedded.lock"
@@ -43,3 +47,24 @@ class Endpoint(NamedTuple):
             return endpoint if 0 < endpoint.pid <= _PID_MAX and 0 < endpoint.port <= _PORT_MAX else None
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
+
+
+def directory_of(address: str) -> Path:
+    """The directory of `file:///absolute/path`, `file:relative/path` or `file:~/path`, percent signs decoded."""
+    path = address.removeprefix(FILE_SCHEME)
+    if path.startswith("//"):
+        host, slash, rest = path[2:].partition("/")
+        if host not in ("", "localhost"):
+            raise _bad(address, f"{host!r} stands where a host name would")
+        path = slash + rest
+    path = unquote(path)
+    if not path or "\0" in path:
+        raise _bad(address, "it names no directory")
+    return Path(path).expanduser().absolute()
+
+
+def _bad(address: str, problem: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"Bad address {address[:200]!r}: {problem}. Examples: 'file:///data/fluss', 'file:relative/directory'.",
+        ErrorCode.INVALID_CONFIG_EXCEPTION,
+    )

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+CHANGE_TYPE, LOG_OFFSET, COMMIT_TIMESTAMP = "_change_type", "_log_offset", "_commit_timestamp"
+"""Columns that changes as Arrow rows have before the table's own"""
+
+
 class ChangeType(IntEnum):
     """What happened to a row."""
 

@@ -23,6 +23,7 @@ class Api(Generic[Req, Resp]):
     response: type[Resp]
     version_max: int = 0
     needs_login: bool = True  # on a listener with authentication
+    is_own: bool = False  # not in Apache Fluss: named to clients of this package alone
 
 
 API_VERSIONS = Api(1000, "ApiVersions", pb.ApiVersionsRequest, pb.ApiVersionsResponse, needs_login=False)
@@ -76,6 +77,11 @@ RELEASE_KV_SNAPSHOT_LEASE = Api(
 DROP_KV_SNAPSHOT_LEASE = Api(1058, "DropKvSnapshotLease", pb.DropKvSnapshotLeaseRequest, pb.DropKvSnapshotLeaseResponse)
 GET_TABLE_STATS = Api(1059, "GetTableStats", pb.GetTableStatsRequest, pb.GetTableStatsResponse)
 SCAN_KV = Api(1061, "ScanKv", pb.ScanKvRequest, pb.ScanKvResponse)
+STAGE_WRITE = Api(20_001, "StageWrite", pb.StageWriteRequest, pb.StageWriteResponse, is_own=True)
+COMMIT_STAGED = Api(20_002, "CommitStaged", pb.CommitStagedRequest, pb.CommitStagedResponse, is_own=True)
+DROP_STAGED = Api(20_003, "DropStaged", pb.DropStagedRequest, pb.DropStagedResponse, is_own=True)
 
 ALL: tuple[Api[Message, Message], ...] = tuple(value for value in globals().copy().values() if isinstance(value, Api))
 BY_KEY = {api.key: api for api in ALL}
+
+CLIENT_NAME = "flussbett"  # how clients of this package introduce themselves

@@ -1128,3 +1128,75 @@ class DropKvSnapshotLeaseRequest(_message.Message):
 class DropKvSnapshotLeaseResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class StageWriteRequest(_message.Message):
+    __slots__ = ("table_id", "query_id", "batch_id", "task", "attempt", "sequence", "timeout_ms", "target_columns", "agg_mode", "buckets_req")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUERY_ID_FIELD_NUMBER: _ClassVar[int]
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    AGG_MODE_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_REQ_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    query_id: str
+    batch_id: int
+    task: int
+    attempt: int
+    sequence: int
+    timeout_ms: int
+    target_columns: _containers.RepeatedScalarFieldContainer[int]
+    agg_mode: int
+    buckets_req: _containers.RepeatedCompositeFieldContainer[PbProduceLogBucketRequest]
+    def __init__(self, table_id: _Optional[int] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., sequence: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., target_columns: _Optional[_Iterable[int]] = ..., agg_mode: _Optional[int] = ..., buckets_req: _Optional[_Iterable[_Union[PbProduceLogBucketRequest, _Mapping]]] = ...) -> None: ...
+
+class StageWriteResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PbStagedTask(_message.Message):
+    __slots__ = ("task", "attempt", "request_count")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    attempt: int
+    request_count: int
+    def __init__(self, task: _Optional[int] = ..., attempt: _Optional[int] = ..., request_count: _Optional[int] = ...) -> None: ...
+
+class CommitStagedRequest(_message.Message):
+    __slots__ = ("table_id", "query_id", "batch_id", "timeout_ms", "tasks")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUERY_ID_FIELD_NUMBER: _ClassVar[int]
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    query_id: str
+    batch_id: int
+    timeout_ms: int
+    tasks: _containers.RepeatedCompositeFieldContainer[PbStagedTask]
+    def __init__(self, table_id: _Optional[int] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[PbStagedTask, _Mapping]]] = ...) -> None: ...
+
+class CommitStagedResponse(_message.Message):
+    __slots__ = ("is_repeated",)
+    IS_REPEATED_FIELD_NUMBER: _ClassVar[int]
+    is_repeated: bool
+    def __init__(self, is_repeated: bool = ...) -> None: ...
+
+class DropStagedRequest(_message.Message):
+    __slots__ = ("table_id", "query_id", "batch_id")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUERY_ID_FIELD_NUMBER: _ClassVar[int]
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    query_id: str
+    batch_id: int
+    def __init__(self, table_id: _Optional[int] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ...) -> None: ...
+
+class DropStagedResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

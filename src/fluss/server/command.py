@@ -13,6 +13,7 @@ import click
 
 from fluss.model.errors import FlussError
 from fluss.server.config import DURABILITIES, ServerConfig, load_config
+from fluss.storage.memory import share_arenas
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -64,6 +65,7 @@ def server(
 def run(config: ServerConfig) -> None:
     """Serve until a signal asks to stop."""
     raise_file_limit()
+    share_arenas()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(config))
 

@@ -18,6 +18,7 @@ from fluss.storage.kv_snapshots import INTERVAL_MS as SNAPSHOT_INTERVAL_MS
 from fluss.storage.kv_store import MEMORY_BYTES, MEMORY_BYTES_MIN
 from fluss.storage.log import SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES_MAX
 from fluss.storage.retention import INTERVAL_MS, SIZE_KEY, UNLIMITED
+from fluss.storage.staging import BYTES_MAX, EXPIRE_MS
 
 DURABILITIES: Final = ("fsync", "os")
 PORT_DEFAULT: Final = 9123
@@ -52,6 +53,8 @@ class ServerConfig:
     kv_memory_bytes: int = MEMORY_BYTES  # of all stores of primary-key tables
     kv_open_stores_max: int = OPEN_STORES_MAX
     kv_snapshot_interval_ms: int = SNAPSHOT_INTERVAL_MS  # of buckets that changed
+    staging_expire_ms: int = EXPIRE_MS  # then staged writes that nobody committed go
+    staging_bytes_max: int = BYTES_MAX  # of all staged writes
     disk_free_bytes_min: int | None = None  # None: by the size of segments
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None  # None: no metrics; 0: any free one
@@ -81,6 +84,8 @@ class ServerConfig:
             ("kv.snapshot.interval-ms", self.kv_snapshot_interval_ms, 1),
             ("kv.memory-bytes", self.kv_memory_bytes, MEMORY_BYTES_MIN),
             ("kv.open-stores-max", self.kv_open_stores_max, 1),
+            ("staging.expire-ms", self.staging_expire_ms, 1),
+            ("staging.bytes-max", self.staging_bytes_max, 1),
         ):
             if number < number_min:
                 raise _bad(f"{key} must be at least {number_min}, not {number}")
@@ -103,6 +108,8 @@ _KEYS: Final[dict[str, tuple[type, str]]] = {
     "kv.memory-bytes": (int, "kv_memory_bytes"),
     "kv.open-stores-max": (int, "kv_open_stores_max"),
     "kv.snapshot.interval-ms": (int, "kv_snapshot_interval_ms"),
+    "staging.expire-ms": (int, "staging_expire_ms"),
+    "staging.bytes-max": (int, "staging_bytes_max"),
     "disk.free-bytes-min": (int, "disk_free_bytes_min"),
     "metrics-host": (str, "metrics_host"),
     "metrics-port": (int, "metrics_port"),

@@ -26,6 +26,7 @@ from fluss.server.handlers import (
     produce,
     put_kv,
     scan_kv,
+    staging,
     stats,
     tables,
 )
@@ -44,6 +45,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     **lake.HANDLERS,
     **offsets.HANDLERS,
     **scan_kv.HANDLERS,
+    **staging.HANDLERS,
     **stats.HANDLERS,
     api_keys.INIT_WRITER.key: produce.init_writer,
 }
@@ -56,6 +58,7 @@ VERSIONED: Final[dict[int, Callable[[ConnectionContext, Any, int], Handled]]] = 
 WRITES: Final[dict[int, Callable[[ConnectionContext, memoryview, int], Handled]]] = {
     api_keys.PRODUCE_LOG.key: produce.produce_log,
     api_keys.PUT_KV.key: put_kv.put_kv,
+    api_keys.STAGE_WRITE.key: staging.stage_write,
 }
 
 # Not done while the disk is nearly full; appends are checked by the logs.
@@ -66,7 +69,7 @@ def dispatch(context: ConnectionContext, request: Request) -> Handled:
     """Begin a request: its answer, or what will give the answer."""
     api = api_keys.BY_KEY.get(request.api_key)
     if api is None:
-        known = ", ".join(f"{api.name} ({api.key})" for api in api_keys.ALL)
+        known = ", ".join(f"{api.name} ({api.key})" for api in api_keys.ALL if not api.is_own)
         raise FlussError(
             f"This server does not serve api key {request.api_key}; it serves {known}.", ErrorCode.UNSUPPORTED_VERSION
         )

@@ -83,6 +83,8 @@ class Server:
             catalog_limits=CatalogLimits(self._config.max_bucket_num, self._config.max_partition_num),
             kv_memory_bytes=self._config.kv_memory_bytes,
             open_stores_max=self._config.kv_open_stores_max,
+            staging_expire_ms=self._config.staging_expire_ms,
+            staging_bytes_max=self._config.staging_bytes_max,
         )
         storage = await Storage.open(options)
         try:
@@ -106,6 +108,7 @@ class Server:
         retention = Retention(storage, size_bytes=self._config.retention_size_bytes, kv_snapshots=snapshots)
         self._background.append(loop.create_task(retention.run(self._config.retention_interval_ms)))
         self._background.append(loop.create_task(snapshots.run(self._config.kv_snapshot_interval_ms)))
+        self._background.append(loop.create_task(storage.staging.run()))
         _log.info("serving %s on %s, durability %s", self._config.data_dir, self._address, durability)
 
     async def stop(self) -> None:

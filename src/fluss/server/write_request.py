@@ -1,7 +1,9 @@
-"""ProduceLog and PutKv, read by hand so that records are views of the received frame and not copies.
+"""ProduceLog, PutKv and StageWrite, read by hand so that records are views of the received frame and not copies.
 
 ProduceLog: 1 acks:int32!  2 table_id:int64!  3 timeout_ms:int32!  4 buckets_req*
 PutKv: the same with 4 target_columns:int32* (packed or not)  5 buckets_req*  6 agg_mode:int32
+StageWrite: 1 table_id:int64!  2 query_id:string!  3 batch_id:int64!  4 task:int32!  5 attempt:int64!  6 sequence:int32!
+7 timeout_ms:int32!  8 target_columns:int32* (packed or not)  9 agg_mode:int32  10 buckets_req*
 A bucket: 1 partition_id:int64  2 bucket_id:int32!  3 records:bytes!
 """
 
@@ -25,6 +27,11 @@ _PRODUCE_BUCKETS: Final = 4
 _PUT_TARGET_COLUMNS: Final = 4
 _PUT_BUCKETS: Final = 5
 _PUT_AGG_MODE: Final = 6
+_STAGE_QUERY_ID: Final = 2
+_STAGE_NUMBERS: Final = (1, 3, 4, 5, 6, 7)
+_STAGE_TARGET_COLUMNS: Final = 8
+_STAGE_AGG_MODE: Final = 9
+_STAGE_BUCKETS: Final = 10
 
 
 class BucketBatch(NamedTuple):
@@ -41,6 +48,19 @@ class WriteRequest(NamedTuple):
     agg_mode: int  # of PutKv
 
 
+class StageRequest(NamedTuple):
+    table_id: int
+    query_id: str
+    batch_id: int
+    task: int
+    attempt: int
+    sequence: int
+    timeout_ms: int
+    batches: list[BucketBatch]
+    target_columns: list[int]  # of a primary-key table; none: whole rows
+    agg_mode: int  # of a primary-key table
+
+
 def parse_produce_log(body: memoryview) -> WriteRequest:
     """A ProduceLog request; `records` are views of `body`."""
     return _parse(_Reader(api_keys.PRODUCE_LOG.name), body, _PRODUCE_BUCKETS)
@@ -49,6 +69,39 @@ def parse_produce_log(body: memoryview) -> WriteRequest:
 def parse_put_kv(body: memoryview) -> WriteRequest:
     """A PutKv request; `records` are views of `body`."""
     return _parse(_Reader(api_keys.PUT_KV.name), body, _PUT_BUCKETS)
+
+
+def parse_stage_write(body: memoryview) -> StageRequest:
+    """A StageWrite request; `records` are views of `body`."""
+    reader = _Reader(api_keys.STAGE_WRITE.name)
+    numbers: dict[int, int] = {}
+    targets: list[int] = []
+    found: list[memoryview] = []
+    query_id: str | None = None
+    for field, value in reader.fields(body):
+        if field == _STAGE_TARGET_COLUMNS:
+            targets += [value] if isinstance(value, int) else reader.packed(value)
+        elif isinstance(value, int):
+            numbers[field] = value
+        elif field == _STAGE_BUCKETS:
+            found.append(value)
+        elif field == _STAGE_QUERY_ID:
+            query_id = reader.text(value)
+    if query_id is None or not numbers.keys() >= set(_STAGE_NUMBERS):
+        raise reader.unreadable("it lacks required fields")
+    table_id, batch_id, task, attempt, sequence, timeout_ms = map(numbers.__getitem__, _STAGE_NUMBERS)
+    return StageRequest(
+        _int64(table_id),
+        query_id,
+        _int64(batch_id),
+        _int32(task),
+        _int64(attempt),
+        _int32(sequence),
+        _int32(timeout_ms),
+        [_bucket(reader, item, _int64(table_id)) for item in found],
+        [*map(_int32, targets)],
+        _int32(numbers.get(_STAGE_AGG_MODE, 0)),
+    )
 
 
 def _parse(reader: _Reader, body: memoryview, buckets_field: int) -> WriteRequest:
@@ -128,6 +181,12 @@ class _Reader:
             number, position = self._varint(body, position)
             numbers.append(number)
         return numbers
+
+    def text(self, body: memoryview) -> str:
+        try:
+            return str(body, "utf-8")
+        except UnicodeDecodeError:
+            raise self.unreadable("a text is not UTF-8") from None
 
     def _varint(self, body: memoryview, position: int) -> tuple[int, int]:
         try:

@@ -1,35 +1,35 @@
-"""The PySpark data source `fluss`: log tables read and appended to as Arrow batches.
+"""The PySpark data source `fluss`: tables read and written as Arrow batches, in batches and in streams.
 
     df = spark.read.format("fluss").option("bootstrap.servers", "localhost:9123").load("shop.orders")
     df.write.format("fluss").option("bootstrap.servers", "localhost:9123").mode("append").save("shop.copy")
 
+`session()` makes a session for one machine, `Catalog(spark, address)` creates tables and makes them known to SQL,
+`options(connection)` has what Spark needs to reach the server of a connection.
+
 Where this package is installed Spark finds the source by itself; `register(spark)` does it by hand. The package must be
 importable on the executors too, by the Python that Spark starts there: that is `python3` of the PATH unless the
 environment variable PYSPARK_PYTHON names another, so in a virtual environment set it to `sys.executable` before the
-session starts (`local_session` does).
+session starts (`fluss.spark.session()` does).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fluss.spark.addresses import options
+from fluss.spark.sessions import register, session
 from fluss.spark.types import table_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from fluss.spark.catalog import Catalog
 
-__all__ = ["local_session", "register", "table_schema"]
-
-
-def register(spark: SparkSession) -> None:
-    """Register the data source `fluss` in a session, for where Spark's own lookup does not see this package."""
-    from fluss.spark.source import FlussDataSource
-
-    spark.dataSource.register(FlussDataSource)
+__all__ = ["Catalog", "options", "register", "session", "table_schema"]
 
 
-def local_session(app_name: str, cores: int = 2) -> Any:
-    """A Spark session on this machine; see `fluss.spark.session`."""
-    from fluss.spark.session import local_session
+def __getattr__(name: str) -> Any:
+    # Spark's workers load this package for every task; what only programs use is loaded by them.
+    if name == "Catalog":
+        from fluss.spark.catalog import Catalog
 
-    return local_session(app_name, cores)
+        return Catalog
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,57 +1,163 @@
-"""Rows of a log between two offsets: what a Spark partition of a log, or of changes, has."""
+"""What a Spark partition has: the rows of a log between two offsets, or a bucket's rows as they were at one."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.sql.datasource import InputPartition
 
-from fluss.model.errors import TimeoutError
+from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
+from fluss.model.paths import TableBucket
+from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET, ChangeType
+from fluss.spark.read_columns import CHANGELOG_COLUMNS, read_columns
+from fluss.spark.read_options import ReadOptions
+from fluss.spark.source_options import SourceOptions
+from fluss.spark.tables import OpenTable, open_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fluss.sync import LogScanner
+    from fluss.model.schema import Column
+    from fluss.sync import TableScan
 
-POLL_TIMEOUT_MS = 1_000
-# The rows of a partition exist when it is planned, so they come at once unless the server is gone or overloaded.
-SILENCE_MAX_S = 120.0
+# Smaller batches are joined up to about this: each one costs Spark a fixed time.
+BATCH_ROWS = 32_768
 
 
 @dataclass(frozen=True)
 class BucketRange(InputPartition):  # type: ignore[misc]
-    """The rows of one bucket from `start_offset` up to, not including, `end_offset`."""
+    """The rows, or changes, of one bucket from `start_offset` up to, not including, `end_offset`."""
 
     table_id: int
     partition_id: int | None
     bucket: int
     start_offset: int
     end_offset: int
+    partition_name: str | None = None
 
 
-def read_range(scanner: LogScanner, wanted: BucketRange) -> Iterator[pa.RecordBatch]:
-    """All rows of a range; batches that cross its ends are cut there."""
-    if wanted.partition_id is None:
-        scanner.subscribe(wanted.bucket, wanted.start_offset)
+@dataclass(frozen=True)
+class BucketRowsAt(InputPartition):  # type: ignore[misc]
+    """The rows of one bucket of a primary-key table as they were at an offset of its changelog; None: when read."""
+
+    table_id: int
+    partition_id: int | None
+    bucket: int
+    offset: int | None
+    partition_name: str | None = None
+
+
+BucketPart: TypeAlias = BucketRange | BucketRowsAt
+
+
+def read_part(options: SourceOptions, schema: Any, part: BucketPart) -> Iterator[pa.RecordBatch]:
+    """The rows of a part in the columns of a Spark schema, as Arrow batches that Spark takes.
+
+    Without `changelog=true`, a range of changes gives rows as they were after each insert or update, and no deletes.
+    """
+    import pyarrow as pa
+
+    from fluss.spark.convert import to_spark
+    from fluss.spark.types import spark_arrow_schema
+
+    if not isinstance(part, BucketRange | BucketRowsAt):
+        return  # where there are no parts Spark asks for one of its own
+    read_options = ReadOptions.of(options)
+    with open_table(options) as opened:
+        info = opened.info
+        if info.table_id != part.table_id:
+            raise InvalidRequestError(f"{info.table_path} was dropped and created again; load it again.")
+        columns = read_columns(info, schema, read_options.changelog)
+        # Spark 4.3 compares what may be null, too.
+        nullable = [field.nullable for field in schema.fields]
+        arrow_schema = pa.schema(map(pa.Field.with_nullable, spark_arrow_schema(columns), nullable))
+        scan = scan_of(opened, columns, read_options.filter)
+        try:
+            images_only = info.has_primary_key() and not read_options.changelog
+            for batch in _joined(_rows(scan, columns, part, images_only)):
+                yield to_spark(batch, arrow_schema)
+        except FlussError as error:
+            raise _explained(error, opened, part) from error
+
+
+def scan_of(opened: OpenTable, columns: Iterable[Column], filter_text: str | None) -> TableScan:
+    """A scan of those of the columns that are the table's, and of the rows that match a filter."""
+    from fluss.model.predicate_text import parse_predicate
+
+    schema, scan = opened.info.schema, opened.table.new_scan()
+    names = [column.name for column in columns if column.name not in CHANGELOG_COLUMNS]
+    if names != schema.column_names:
+        scan = scan.project_by_name(names or schema.column_names[:1])
+    return scan if filter_text is None else scan.filter(parse_predicate(filter_text, schema))
+
+
+def _rows(scan: TableScan, columns: list[Column], part: BucketPart, images_only: bool) -> Iterator[pa.RecordBatch]:
+    bucket = TableBucket(part.table_id, part.bucket, part.partition_id)
+    with_changes = any(column.name in CHANGELOG_COLUMNS for column in columns)
+    if isinstance(part, BucketRowsAt):
+        rows = scan.read_bucket_at(bucket, part.offset)
+        offset = part.offset
+        return rows if offset is None or not with_changes else (_as_inserts(batch, offset) for batch in rows)
+    rows = scan.read_bucket(bucket, part.start_offset, part.end_offset, changelog=with_changes or images_only)
+    return map(_new_images, rows) if images_only else rows
+
+
+def _new_images(changes: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows as they were after each change that left one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kinds = pa.array([ChangeType.Insert.short_string(), ChangeType.UpdateAfter.short_string()])
+    return changes.filter(pc.is_in(changes.column(CHANGE_TYPE), value_set=kinds))
+
+
+def _as_inserts(rows: pa.RecordBatch, offset: int) -> pa.RecordBatch:
+    """Rows that are there, as changes: when each was made is not known."""
+    import pyarrow as pa
+
+    count = rows.num_rows
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.repeat(ChangeType.Insert.short_string(), count),
+            pa.repeat(pa.scalar(offset, pa.int64()), count),
+            pa.nulls(count, pa.timestamp("ms", tz="UTC")),
+            *rows.columns,
+        ],
+        [CHANGE_TYPE, LOG_OFFSET, COMMIT_TIMESTAMP, *rows.schema.names],
+    )
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches."""
+    import pyarrow as pa
+
+    waiting: list[pa.RecordBatch] = []
+    row_count = 0
+    for batch in batches:
+        waiting.append(batch)
+        row_count += batch.num_rows
+        if row_count >= BATCH_ROWS:
+            yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
+            waiting, row_count = [], 0
+    if row_count:
+        yield pa.concat_batches(waiting)
+
+
+def _explained(error: FlussError, opened: OpenTable, part: BucketPart) -> FlussError:
+    """The error; where what was planned is gone, with what to do."""
+    if error.error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
+        start = part.start_offset if isinstance(part, BucketRange) else part.offset
+        reason = f"expired before they were read ({error.message}) Load the table again, or keep its log for longer"
+    elif error.error_code == ErrorCode.PARTITION_NOT_EXISTS:
+        start = 0
+        reason = "are gone with their partition. Load the table again"
     else:
-        scanner.subscribe_partition(wanted.partition_id, wanted.bucket, wanted.start_offset)
-    position = wanted.start_offset
-    moved_at = time.monotonic()
-    while position < wanted.end_offset:
-        for found in scanner.poll_record_batch(POLL_TIMEOUT_MS):
-            first = max(found.base_offset, wanted.start_offset)
-            rows = min(found.last_offset + 1, wanted.end_offset) - first
-            if rows > 0:
-                yield found.batch.slice(first - found.base_offset, rows)
-        # Asked from the scanner, because it also passes over batches without rows.
-        ((_, reached),) = scanner.get_subscribed_buckets()
-        if reached > position:
-            position, moved_at = reached, time.monotonic()
-        elif time.monotonic() - moved_at > SILENCE_MAX_S:
-            raise TimeoutError(
-                f"Bucket {wanted.bucket} gave nothing for {SILENCE_MAX_S:g} s at offset {position}; "
-                f"rows up to offset {wanted.end_offset} were there when the query was planned."
-            )
+        return error
+    where = "" if part.partition_name is None else f" of partition {part.partition_name}"
+    return InvalidRequestError(
+        f"Rows of {opened.info.table_path}, bucket {part.bucket}{where}, from offset {start} on were there when the "
+        f"query was planned, and {reason}.",
+        error.error_code,
+    )

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TypeAlias
 
-from fluss.spark.options import WRITE_OPTIONS, SourceOptions, bad_option
+from fluss.spark.source_options import WRITE_OPTIONS, SourceOptions, bad_option
 
 BucketOffsets: TypeAlias = Mapping[tuple[str | None, int], int]
 """Offsets by partition name (None in a table without partitions) and bucket"""

@@ -1,7 +1,8 @@
-"""Reading a log table: one Spark partition per bucket.
+"""Reading a table in a batch query.
 
-The first and the last offset of each bucket are fixed when Spark plans the query: a query reads the same rows however
-often its tasks run, and appends that come later are not seen; load the table again to see them.
+A log table gives its rows, a primary-key table its current rows, and with `changelog=true` either gives its changes.
+The offsets are fixed when Spark plans the query: a query reads the same rows however often its tasks run and however
+late, and what is written later is not seen; load the table again to see it.
 """
 
 from __future__ import annotations
@@ -11,57 +12,36 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader
 
-from fluss.model.errors import InvalidRequestError
-from fluss.model.offsets import OffsetSpec
-from fluss.spark.matching import check_read_schema
-from fluss.spark.options import SourceOptions
-from fluss.spark.ranges import BucketRange, read_range
-from fluss.spark.tables import OpenTable, open_table
-from fluss.spark.types import spark_arrow_schema
+from fluss.spark.plan import plan_parts
+from fluss.spark.ranges import BucketPart, read_part, scan_of
+from fluss.spark.read_columns import check_chosen_once, read_columns
+from fluss.spark.read_options import ReadOptions
+from fluss.spark.source_options import SourceOptions
+from fluss.spark.tables import open_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fluss.sync import LogScanner
+STREAM_OPTIONS = ("scan.startup.mode", "scan.startup.timestamp", "maxRowsPerTrigger", "maxBytesPerTrigger")
 
 
 class FlussReader(DataSourceReader):  # type: ignore[misc]
     """Plans on the driver, reads in tasks. Holds plain values only, because Spark pickles it."""
 
     def __init__(self, options: SourceOptions, schema: Any) -> None:
+        options.refuse(STREAM_OPTIONS, "streams")
+        check_chosen_once(ReadOptions.of(options).columns, schema)
         self._options = options
         self._schema = schema
 
-    def partitions(self) -> list[BucketRange]:
-        """One range of offsets per bucket, as the log is now."""
+    def partitions(self) -> list[BucketPart]:
+        """The parts of the table as it is now."""
+        read_options = ReadOptions.of(self._options)
         with open_table(self._options) as opened:
-            info = opened.info
-            check_read_schema(info.table_path, info.schema, self._schema)
-            buckets = list(range(info.num_buckets))
-            admin = opened.connection.get_admin()
-            starts = admin.list_offsets(info.table_path, buckets, OffsetSpec.earliest())
-            ends = admin.list_offsets(info.table_path, buckets, OffsetSpec.latest())
-            return [BucketRange(info.table_id, None, bucket, starts[bucket], ends[bucket]) for bucket in buckets]
+            columns = read_columns(opened.info, self._schema, read_options.changelog)
+            scan_of(opened, columns, read_options.filter)  # raises when the filter does not fit the table
+            return plan_parts(opened, read_options)
 
-    def read(self, partition: BucketRange) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition as Arrow batches."""
-        if partition.start_offset >= partition.end_offset:
-            return
-        from fluss.spark.convert import to_spark
-
-        with open_table(self._options) as opened:
-            info = opened.info
-            if info.table_id != partition.table_id:
-                raise InvalidRequestError(f"{info.table_path} was dropped and created again; load it again.")
-            columns = check_read_schema(info.table_path, info.schema, self._schema)
-            arrow_schema = spark_arrow_schema(columns)
-            with _scanner(opened, [column.name for column in columns]) as scanner:
-                for batch in read_range(scanner, partition):
-                    yield to_spark(batch, arrow_schema)
-
-
-def _scanner(opened: OpenTable, names: list[str]) -> LogScanner:
-    scan = opened.table.new_scan()
-    if names != opened.info.schema.column_names:
-        scan = scan.project_by_name(names)
-    return scan.create_record_batch_log_scanner()
+    def read(self, partition: BucketPart) -> Iterator[pa.RecordBatch]:
+        """The rows of a part as Arrow batches."""
+        return read_part(self._options, self._schema, partition)

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSource
 
 from fluss.model.errors import InvalidRequestError
-from fluss.spark.options import SourceOptions
 from fluss.spark.read_options import ReadOptions
-from fluss.spark.write_options import WriteOptions
+from fluss.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
     from fluss.spark.reader import FlussReader
+    from fluss.spark.stream_reader import FlussStreamReader
+    from fluss.spark.stream_writer import FlussStreamWriter
     from fluss.spark.writer import FlussWriter
 
 
 class FlussDataSource(DataSource):  # type: ignore[misc]
-    """`spark.read.format("fluss")` and `df.write.format("fluss").mode("append")` for log tables."""
+    """`spark.read.format("fluss")`, `df.write.format("fluss").mode("append")`, and the same for streams."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
@@ -30,29 +32,54 @@ class FlussDataSource(DataSource):  # type: ignore[misc]
         return "fluss"
 
     def schema(self) -> Any:
-        """The table's columns, or those named by the option `columns`. Not asked for if `.schema(...)` was given."""
+        """The table's columns, or those named by the option `columns`; with `changelog=true` those of changes before
+        them. Not asked for if `.schema(...)` was given.
+        """
+        from fluss.spark.read_columns import read_schema
         from fluss.spark.tables import open_table
-        from fluss.spark.types import spark_schema
 
+        options = ReadOptions.of(self._parsed)
         with open_table(self._parsed) as opened:
-            return spark_schema(opened.info.schema, ReadOptions.of(self._parsed).columns)
+            return read_schema(opened.info, options.columns, options.changelog)
 
     def reader(self, schema: Any) -> FlussReader:
         """A batch reader for these columns."""
         from fluss.spark.reader import FlussReader
 
-        columns = ReadOptions.of(self._parsed).columns
-        if columns is not None and columns != tuple(schema.fieldNames()):
-            raise InvalidRequestError("Choose columns by .option('columns', ...) or by .schema(...), not by both.")
         return FlussReader(self._parsed, schema)
 
+    def streamReader(self, schema: Any) -> FlussStreamReader:  # noqa: N802
+        """A reader of micro-batches of these columns."""
+        if hasattr(datasource, "ReadLimit"):
+            from fluss.spark.stream_reader_42 import AskedStreamReader
+
+            return AskedStreamReader(self._parsed, schema)
+        from fluss.spark.stream_reader_41 import RememberingStreamReader
+
+        return RememberingStreamReader(self._parsed, schema)
+
     def writer(self, schema: Any, overwrite: bool) -> FlussWriter:
-        """A writer that appends rows of this schema."""
+        """A writer of a batch of rows of this schema."""
         from fluss.spark.writer import FlussWriter
 
         if overwrite:
             raise InvalidRequestError(
-                f"Rows of the log table {self._parsed.table_path} can't be overwritten: use .mode('append')."
+                f"{self._parsed.table_path} can't be overwritten: use .mode('append'), which appends to a log table "
+                "and upserts into a primary-key table."
             )
-        WriteOptions.of(self._parsed)
         return FlussWriter(self._parsed, schema)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> FlussStreamWriter:  # noqa: N802
+        """A writer of micro-batches of this schema."""
+        if not hasattr(datasource, "DataSourceStreamArrowWriter"):
+            raise InvalidRequestError(
+                "Streams are written with Spark 4.1 or newer; with 4.0, write each micro-batch by .foreachBatch(...)."
+            )
+        from fluss.spark.stream_writer import FlussStreamWriter
+
+        if overwrite:
+            raise InvalidRequestError(
+                f"{self._parsed.table_path} can't be overwritten by each micro-batch: use .outputMode('append'), or "
+                ".outputMode('update') with .foreachBatch(...) and a batch write into a primary-key table."
+            )
+        return FlussStreamWriter(self._parsed, schema)

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fluss.model.errors import InvalidRequestError
-from fluss.spark.options import SourceOptions
+from fluss.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
     from fluss.model.infos import TableInfo
@@ -36,17 +35,6 @@ def open_table(options: SourceOptions) -> Iterator[OpenTable]:
     connection = FlussConnection.create(options.config())
     try:
         table = connection.get_table(options.table_path)
-        _check_supported(table.get_table_info())
         yield OpenTable(connection, table)
     finally:
         connection.close()
-
-
-def _check_supported(info: TableInfo) -> None:
-    if info.has_primary_key():
-        raise InvalidRequestError(f"{info.table_path} has a primary key; the data source 'fluss' is for log tables.")
-    if info.is_partitioned():
-        raise InvalidRequestError(
-            f"{info.table_path} is partitioned by {', '.join(info.partition_keys)}; "
-            "the data source 'fluss' is for tables without partitions."
-        )

@@ -1,7 +1,9 @@
 """Fluss types as Spark types and back.
 
 TIMESTAMP is Spark's TimestampNTZ, TIMESTAMP_LTZ its Timestamp; both have microseconds there, whatever the column's
-precision. CHAR is a string, BINARY is binary. TIME has no Spark type, and nested types are not mapped.
+precision. So has TIME, which is TIME(6): Spark compares times of one precision only, and its literals have this one. It
+needs Spark 4.1 and the setting `spark.sql.timeType.enabled`. CHAR is a string, BINARY is binary. ARRAY, MAP and ROW
+hold any of these, or each other.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pyspark.sql import types as st
 
 from fluss.model.errors import InvalidRequestError, SchemaMismatchError
 from fluss.model.schema import Column, Schema
-from fluss.model.types import DataType, DataTypes, TypeRoot
+from fluss.model.types import DataField, DataType, DataTypes, TypeRoot
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,28 +45,69 @@ _FROM_SPARK = {
     st.FloatType: DataTypes.float(),
     st.DoubleType: DataTypes.double(),
     st.StringType: DataTypes.string(),
+    st.VarcharType: DataTypes.string(),
     st.BinaryType: DataTypes.bytes(),
     st.DateType: DataTypes.date(),
     st.TimestampNTZType: DataTypes.timestamp(),
     st.TimestampType: DataTypes.timestamp_ltz(),
 }
-_SPARK_TIME_UNIT = "us"
+_SPARK_TIMESTAMP_UNIT = "us"
+_SPARK_TIME_PRECISION = 6
+_TimeType = getattr(st, "TimeType", None)  # from Spark 4.1 on
+_COMMENT = "comment"
 
 
 def spark_type(data_type: DataType) -> Any:
     """The Spark type of a column, or None if there is none."""
     if data_type.root is TypeRoot.DECIMAL:
         return st.DecimalType(data_type.precision, data_type.scale)
+    if data_type.root is TypeRoot.TIME:
+        return _TimeType and _TimeType(_SPARK_TIME_PRECISION)
+    if data_type.is_nested:
+        return _nested_spark_type(data_type)
     return _TO_SPARK.get(data_type.root)
+
+
+def _nested_spark_type(data_type: DataType) -> Any:
+    parts = [(part, spark_type(part)) for part in _parts(data_type)]
+    if any(found is None for _, found in parts):
+        return None
+    if data_type.root is TypeRoot.ARRAY:
+        ((element, found),) = parts
+        return st.ArrayType(found, element.nullable)
+    if data_type.root is TypeRoot.MAP:
+        (_, key), (value, found) = parts
+        return st.MapType(key, found, value.nullable)
+    names = [field.name for field in data_type.fields]
+    return st.StructType(
+        [st.StructField(name, found, part.nullable) for name, (part, found) in zip(names, parts, strict=True)]
+    )
 
 
 def fluss_type(data_type: Any, nullable: bool = True) -> DataType | None:
     """The column type that holds every value of a Spark type, or None if there is none."""
-    if isinstance(data_type, st.DecimalType):
-        found: DataType | None = DataTypes.decimal(data_type.precision, data_type.scale)
-    else:
-        found = _FROM_SPARK.get(type(data_type))
+    found = _parameterized_type(data_type) or _FROM_SPARK.get(type(data_type))
     return found if found is None or nullable else found.not_null()
+
+
+def _parameterized_type(data_type: Any) -> DataType | None:
+    if isinstance(data_type, st.DecimalType):
+        return DataTypes.decimal(data_type.precision, data_type.scale)
+    if isinstance(data_type, st.CharType):
+        return DataTypes.char(data_type.length)
+    if _TimeType is not None and isinstance(data_type, _TimeType):
+        return DataTypes.time(data_type.precision)
+    if isinstance(data_type, st.ArrayType):
+        element = fluss_type(data_type.elementType, data_type.containsNull)
+        return element and DataTypes.array(element)
+    if isinstance(data_type, st.MapType):
+        key, value = fluss_type(data_type.keyType), fluss_type(data_type.valueType, data_type.valueContainsNull)
+        return DataTypes.map(key, value) if key is not None and value is not None else None
+    if isinstance(data_type, st.StructType):
+        fields = [(field.name, fluss_type(field.dataType, field.nullable)) for field in data_type.fields]
+        inner = [DataField(name, found) for name, found in fields if found is not None]
+        return DataTypes.row(inner) if len(inner) == len(fields) else None
+    return None
 
 
 def spark_arrow_type(data_type: DataType) -> pa.DataType:
@@ -74,12 +117,27 @@ def spark_arrow_type(data_type: DataType) -> pa.DataType:
     from fluss.model.arrow_types import to_arrow
 
     if data_type.root is TypeRoot.TIMESTAMP:
-        return pa.timestamp(_SPARK_TIME_UNIT)
+        return pa.timestamp(_SPARK_TIMESTAMP_UNIT)
     if data_type.root is TypeRoot.TIMESTAMP_LTZ:
-        return pa.timestamp(_SPARK_TIME_UNIT, tz="UTC")
+        return pa.timestamp(_SPARK_TIMESTAMP_UNIT, tz="UTC")
+    if data_type.root is TypeRoot.TIME:
+        return pa.time64("ns")
     if data_type.root is TypeRoot.BINARY:
         return pa.binary()
-    return to_arrow(data_type)
+    if not data_type.is_nested:
+        return to_arrow(data_type)
+    parts = [(spark_arrow_type(part), part.nullable) for part in _parts(data_type)]
+    if data_type.root is TypeRoot.ARRAY:
+        return pa.list_(pa.field("element", *parts[0]))
+    if data_type.root is TypeRoot.MAP:
+        return pa.map_(pa.field("key", parts[0][0], nullable=False), pa.field("value", *parts[1]))
+    return pa.struct([pa.field(field.name, *part) for field, part in zip(data_type.fields, parts, strict=True)])
+
+
+def _parts(data_type: DataType) -> list[DataType]:
+    """The types that a nested type is made of."""
+    inner = [data_type.element, data_type.key, data_type.value, *(field.data_type for field in data_type.fields)]
+    return [part for part in inner if part is not None]
 
 
 def spark_arrow_schema(columns: Iterable[Column]) -> pa.Schema:
@@ -100,7 +158,8 @@ def spark_schema(schema: Schema, names: Sequence[str] | None = None) -> Any:
                 f"Spark has no type for the column {column.name!r} of type {column.data_type}; read the other columns "
                 "by naming them in .option('columns', 'a, b') or in .schema('a int, b string')."
             )
-        fields.append(st.StructField(column.name, found, column.data_type.nullable))
+        metadata = {_COMMENT: column.comment} if column.comment else None
+        fields.append(st.StructField(column.name, found, column.data_type.nullable, metadata))
     return st.StructType(fields)
 
 
@@ -115,7 +174,7 @@ def select_columns(schema: Schema, names: Sequence[str] | None) -> list[Column]:
     return [by_name[name] for name in names]
 
 
-def table_schema(struct: Any) -> Schema:
+def table_schema(struct: Any, primary_key: Iterable[str] = ()) -> Schema:
     """The schema of a table for rows of a DataFrame: `table_schema(df.schema)`."""
     columns = []
     for field in struct.fields:
@@ -125,5 +184,5 @@ def table_schema(struct: Any) -> Schema:
                 f"The column {field.name!r} has the Spark type {field.dataType.simpleString()}, "
                 "which no Fluss column type holds."
             )
-        columns.append(Column(field.name, found))
-    return Schema.of(columns)
+        columns.append(Column(field.name, found, (field.metadata or {}).get(_COMMENT)))
+    return Schema.of(columns, primary_key)

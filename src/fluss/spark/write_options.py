@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fluss.spark.options import READ_OPTIONS, SourceOptions, bad_option
+from fluss.spark.source_options import READ_OPTIONS, SourceOptions, bad_option
 
 
 class WriteMode(StrEnum):

@@ -1,8 +1,13 @@
-"""Appending a DataFrame to a log table.
+"""Writing a DataFrame: appends to log tables; upserts, deletes and changes of primary-key tables.
 
-At least once: every task appends its rows and waits until the server has stored them, and the write succeeds when all
-tasks have. A task that Spark runs again, and a write that fails half-way and is repeated by the user, append their rows
-again; rows that were stored stay stored. Count on exactly one copy of a row only if no task failed.
+Every task writes its rows and waits until the server has stored them; the write succeeds when all tasks have. Rows that
+were stored stay stored, whatever fails later, and a task that Spark runs again writes its rows again. So:
+
+- appends are at least once: count on one copy of a row only if no task failed;
+- upserts, deletes and changes leave the same rows however often they are repeated, where the last write of a key wins;
+- an aggregating table counts repeated rows again.
+
+Changes of one key are made in their order where they come in one Spark partition; between partitions there is no order.
 """
 
 from __future__ import annotations
@@ -13,43 +18,45 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from fluss.model.errors import InvalidRequestError
-from fluss.spark.matching import check_write_schema
-from fluss.spark.options import SourceOptions
+from fluss.spark.source_options import SourceOptions, bad_option
 from fluss.spark.tables import open_table
+from fluss.spark.write_options import WriteOptions
+from fluss.spark.write_plan import WritePlan
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 @dataclass(frozen=True)
-class RowsAppended(WriterCommitMessage):  # type: ignore[misc]
+class RowsStored(WriterCommitMessage):  # type: ignore[misc]
     """What a task reports: its rows are stored."""
 
-    rows: int
+    row_count: int
 
 
 class FlussWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """Checks the schema on the driver, appends in tasks. Holds plain values only, because Spark pickles it."""
+    """Checks the schema on the driver, writes in tasks. Holds plain values only, because Spark pickles it."""
 
     def __init__(self, options: SourceOptions, schema: Any) -> None:
-        self._options = options
+        if WriteOptions.of(options).exactly_once:
+            raise bad_option(
+                "The option 'exactly.once' is for streams (df.writeStream): a batch write has no name under which a "
+                "repetition could be recognised. Leave it out."
+            )
         with open_table(options) as opened:
-            check_write_schema(opened.info.table_path, opened.info.schema, schema)
-            self._table_id = opened.info.table_id
+            self._plan = WritePlan.of(options, opened.table, schema)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsAppended:
-        """Append all batches of a task and wait until they are stored."""
-        from fluss.spark.convert import to_table
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsStored:
+        """Write all batches of a task and wait until they are stored."""
+        return store_rows(self._plan, iterator)
 
-        rows = 0
-        with open_table(self._options) as opened:
-            info, arrow_schema = opened.info, opened.table.arrow_schema
-            if info.table_id != self._table_id:
-                raise InvalidRequestError(f"{info.table_path} was dropped and created again during the write.")
-            writer = opened.table.new_append().create_writer()
-            for batch in iterator:
-                writer.write_arrow_batch(to_table(batch, arrow_schema, info.table_path))
-                rows += batch.num_rows
-            writer.flush()
-        return RowsAppended(rows)
+
+def store_rows(plan: WritePlan, iterator: Iterator[pa.RecordBatch]) -> RowsStored:
+    """What a task does whose rows are visible as soon as they are stored."""
+    from fluss.spark.write_task import store, with_rows
+
+    batches = with_rows(iterator)
+    if batches is None:
+        return RowsStored(0)
+    with plan.open() as table:
+        return RowsStored(store(plan, table, batches))

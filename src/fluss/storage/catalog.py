@@ -26,6 +26,7 @@ from fluss.storage.catalog_db import (
     DatabaseEntry,
     LeaseEntry,
     PartitionEntry,
+    StagedQuery,
     TableEntry,
 )
 from fluss.storage.catalog_view import CatalogView, check_partitioned
@@ -88,6 +89,7 @@ class Catalog(CatalogView):
         self._writer_id_reserved = 0
         self._row_ids = RowIds()
         self._leases: dict[str, LeaseEntry] = {}
+        self._staged_queries: dict[tuple[int, str], StagedQuery] = {}
 
     @classmethod
     async def open(cls, path: Path, limits: CatalogLimits | None = None) -> Catalog:
@@ -111,6 +113,7 @@ class Catalog(CatalogView):
         self._writer_id_next = self._writer_id_reserved = content.counters[WRITER_ID]
         self._row_ids = RowIds(content.row_ids)
         self._leases = {lease.lease_id: lease for lease in content.leases}
+        self._staged_queries = {(entry.table_id, entry.query_id): entry for entry in content.staged_queries}
         await self.create_database(DEFAULT_DATABASE, _EMPTY_DATABASE_JSON, ignore_if_exists=True)
 
     def on_drop(self, callback: Callable[[int], None]) -> None:
@@ -406,6 +409,31 @@ class Catalog(CatalogView):
         for lease_id in lease_ids:
             self._leases.pop(lease_id, None)
 
+    # --- queries with staged writes
+
+    def staged_queries(self) -> Mapping[tuple[int, str], StagedQuery]:
+        """By table id and query id."""
+        return self._staged_queries
+
+    async def put_staged_query(self, entry: StagedQuery) -> None:
+        """Insert or replace; code 7 without the table."""
+        await self._change(self._put_staged_query(entry))
+
+    async def _put_staged_query(self, entry: StagedQuery) -> None:
+        self._existing_table(entry.table_id)
+        await self._commit(lambda database: database.put_staged_query(entry))
+        self._staged_queries[entry.table_id, entry.query_id] = entry
+
+    async def delete_staged_queries(self, keys: Sequence[tuple[int, str]]) -> None:
+        """Those that exist."""
+        await self._change(self._delete_staged_queries([key for key in keys if key in self._staged_queries]))
+
+    async def _delete_staged_queries(self, keys: Sequence[tuple[int, str]]) -> None:
+        if keys:
+            await self._commit(lambda database: database.delete_staged_queries(keys))
+            for key in keys:
+                self._staged_queries.pop(key, None)
+
     async def close(self) -> None:
         """Wait for changes under way and close the database."""
         async with self._lock:
@@ -418,6 +446,8 @@ class Catalog(CatalogView):
     def _forget(self, entry: TableEntry) -> None:
         self._remove_table(entry)
         self._row_ids.forget(entry.table_id)
+        for key in [key for key in self._staged_queries if key[0] == entry.table_id]:
+            del self._staged_queries[key]
         for callback in self._on_drop:
             callback(entry.table_id)
 

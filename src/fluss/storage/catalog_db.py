@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket, TablePath
+from fluss.model.staging import StagedTask
 from fluss.storage import files
 from fluss.storage.failpoints import Site
 
@@ -51,6 +52,12 @@ _MIGRATIONS: Final = (
         # `snapshots`: a JSON list of [table id, partition id or null, bucket id, snapshot id].
         "CREATE TABLE kv_leases (lease_id TEXT PRIMARY KEY, expires_ms INTEGER NOT NULL, snapshots TEXT NOT NULL)"
         " WITHOUT ROWID",
+    ),
+    (
+        # `decided`: JSON of a commit that was decided and may not be done; null: none.
+        "CREATE TABLE staged_queries (table_id INTEGER NOT NULL REFERENCES tables (table_id) ON DELETE CASCADE,"
+        " query_id TEXT NOT NULL, committed INTEGER NOT NULL, used_ms INTEGER NOT NULL, decided TEXT,"
+        " PRIMARY KEY (table_id, query_id)) WITHOUT ROWID",
     ),
 )
 SCHEMA_VERSION: Final = len(_MIGRATIONS)
@@ -89,6 +96,24 @@ class LeaseEntry(NamedTuple):
     snapshots: dict[TableBucket, int]
 
 
+class StagedDecision(NamedTuple):
+    """What a commit of staged writes appends, and under which writer id."""
+
+    batch_id: int
+    writer_id: int
+    tasks: tuple[StagedTask, ...]
+
+
+class StagedQuery(NamedTuple):
+    """How far a query has come in writing to a table."""
+
+    table_id: int
+    query_id: str
+    committed: int  # the last batch; -1: none
+    used_ms: int
+    decided: StagedDecision | None
+
+
 class CatalogContent(NamedTuple):
     databases: list[DatabaseEntry]
     tables: list[TableEntry]
@@ -97,6 +122,7 @@ class CatalogContent(NamedTuple):
     counters: dict[str, int]
     row_ids: dict[int, int]  # by table id
     leases: list[LeaseEntry]
+    staged_queries: list[StagedQuery]
 
 
 class CatalogDatabase:
@@ -166,6 +192,12 @@ class CatalogDatabase:
                 LeaseEntry(lease_id, expires_ms, _decode_snapshots(snapshots))
                 for lease_id, expires_ms, snapshots in self._execute(
                     "SELECT lease_id, expires_ms, snapshots FROM kv_leases"
+                )
+            ],
+            [
+                StagedQuery(table_id, query_id, committed, used_ms, _decode_decision(decided))
+                for table_id, query_id, committed, used_ms, decided in self._execute(
+                    "SELECT table_id, query_id, committed, used_ms, decided FROM staged_queries"
                 )
             ],
         )
@@ -243,6 +275,18 @@ class CatalogDatabase:
                 "DELETE FROM kv_leases WHERE lease_id = ?", [(lease_id,) for lease_id in lease_ids]
             )
 
+    def put_staged_query(self, entry: StagedQuery) -> None:
+        with self._transaction():
+            self._execute(
+                "INSERT OR REPLACE INTO staged_queries VALUES (?, ?, ?, ?, ?)",
+                *(*entry[:4], entry.decided and json.dumps(entry.decided)),
+            )
+
+    def delete_staged_queries(self, keys: Sequence[tuple[int, str]]) -> None:
+        """By table id and query id."""
+        with self._transaction():
+            self._connection.executemany("DELETE FROM staged_queries WHERE table_id = ? AND query_id = ?", keys)
+
     def close(self) -> None:
         self._connection.close()
 
@@ -266,6 +310,13 @@ def _decode_snapshots(text: str) -> dict[TableBucket, int]:
         TableBucket(table_id, bucket_id, partition_id): snapshot_id
         for table_id, partition_id, bucket_id, snapshot_id in json.loads(text)
     }
+
+
+def _decode_decision(text: str | None) -> StagedDecision | None:
+    if text is None:
+        return None
+    batch_id, writer_id, tasks = json.loads(text)
+    return StagedDecision(batch_id, writer_id, tuple(StagedTask(*task) for task in tasks))
 
 
 CatalogWork = Callable[[CatalogDatabase], None]

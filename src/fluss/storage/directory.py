@@ -28,6 +28,7 @@ PID_NAME: Final = "server.pid"
 CATALOG_NAME: Final = "catalog.db"
 TABLES_NAME: Final = "tables"
 PARTITION_PREFIX: Final = "p"
+STAGING_NAME: Final = "staging"
 
 # Files of the server process may be there before the format is: its lock, its log, its endpoint file.
 _OWN_PREFIX: Final = "server."
@@ -88,6 +89,9 @@ class DataDirectory:
         if bucket.partition_id is None:
             return self.table_path(bucket.table_id) / str(bucket.bucket_id)
         return self.partition_path(bucket.table_id, bucket.partition_id) / str(bucket.bucket_id)
+
+    def staging_path(self, table_id: int) -> Path:
+        return self.table_path(table_id) / STAGING_NAME
 
     def close(self) -> None:
         self._lock.release()

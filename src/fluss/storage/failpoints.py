@@ -45,6 +45,9 @@ class Site(StrEnum):
     KV_RESTORE = "kv.restore"
     KV_CHECKPOINT = "kv.checkpoint"
     KV_CHECKPOINT_REMOVE = "kv.checkpoint.remove"
+    STAGING_DIRECTORY = "staging.directory"
+    STAGING_REPLACE = "staging.replace"
+    STAGING_REMOVE = "staging.remove"
 
 
 class Step(StrEnum):
@@ -99,6 +102,9 @@ STEPS: Final[dict[Site, tuple[Step, ...]]] = {
     Site.KV_RESTORE: _REMOVE + _CREATE,
     Site.KV_CHECKPOINT: _CREATE + _SYNC_DIRECTORY + _RENAME,
     Site.KV_CHECKPOINT_REMOVE: _RENAME + _SYNC_DIRECTORY + _REMOVE,
+    Site.STAGING_DIRECTORY: _CREATE + _SYNC_DIRECTORY,
+    Site.STAGING_REPLACE: _WRITE + _SYNC + _RENAME + _SYNC_DIRECTORY,
+    Site.STAGING_REMOVE: _REMOVE,
 }
 
 NAMES: Final[tuple[str, ...]] = tuple(f"{site}.{step}" for site, steps in STEPS.items() for step in steps)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -158,10 +158,18 @@ def replace(path: Path, data: BufferLike, site: Site, *, durable: bool) -> None:
 
     Without `durable` a power loss may leave any content, so that is for files whose readers check and can do without.
     """
+    replace_parts(path, (data,), site, durable=durable)
+
+
+def replace_parts(path: Path, parts: Sequence[BufferLike], site: Site, *, durable: bool) -> None:
+    """As `replace`, with content that lies in several places."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
     try:
-        write_at(fd, data, 0, site)
+        position = 0
+        for part in parts:
+            write_at(fd, part, position, site)
+            position += len(part)
         if durable:
             sync(fd, site)
     finally:

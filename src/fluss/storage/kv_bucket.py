@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from fluss.formats.kv_batch import decode_records, parse_header
 from fluss.formats.log_batch import parse_header as parse_log_header
 from fluss.model.durations import wall_clock_ms
-from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
+from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage.kv_pool import RunBlocking
-from fluss.storage.kv_put import Prepared, Put, PutRequest, Rows, apply, prepare
+from fluss.storage.kv_put import Prepared, Put, PutRequest, Rows, apply, check_schema, prepare
 from fluss.storage.kv_reads import READ_BYTES_MAX, first_values, values_at, values_by_prefix
 from fluss.storage.kv_scan import KvScan
 from fluss.storage.kv_store import NO_ROWS, DamagedKvStoreError, KvState, KvStoreError, ReadableStore, as_kv_error
@@ -178,7 +178,7 @@ class KvBucket:
     async def _fold(self, request: PutRequest) -> tuple[Prepared, bytearray | None]:
         """What a put changes, and the log batch that says so."""
         table = self._owner.table(self.bucket)
-        _check_schema(request, table.has_schema)
+        check_schema(request.schema_id, table)
         size_bytes = max(request.size_bytes, request.record_count * table.codec.row_width_bytes)
         alone = self._owner.large_puts if size_bytes > LARGE_PUT_BYTES else nullcontext()
         async with alone, self._owner.pool.use(self.bucket) as store:
@@ -217,6 +217,7 @@ class KvBucket:
         except Exception as error:
             self._discard_store()
             return as_kv_error(error)
+        self._owner.written(sum(put.prepared.size_bytes for put in puts))
         self._owner.pool.relieve()
         return None
 
@@ -348,13 +349,3 @@ class KvBucket:
 
 def _is_durable(put: Put) -> bool:
     return put.durable is not None and put.durable.done() and put.durable.exception() is None
-
-
-def _check_schema(request: PutRequest, has_schema: Callable[[int], bool]) -> None:
-    if request.schema_id is not None and not has_schema(request.schema_id):
-        # Not SCHEMA_NOT_EXIST, which clients answer by sending the batch again, for ever.
-        raise InvalidRequestError(
-            f"The batch was written with schema id {request.schema_id}, which this table does not have; "
-            "load the table's metadata again.",
-            ErrorCode.INVALID_TABLE_EXCEPTION,
-        )

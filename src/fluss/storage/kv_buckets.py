@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
@@ -15,12 +15,13 @@ from weakref import WeakValueDictionary
 
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.paths import TableBucket
-from fluss.storage import files
+from fluss.storage import files, memory
 from fluss.storage.catalog import Catalog
 from fluss.storage.catalog_view import has_primary_key
 from fluss.storage.failpoints import Site
 from fluss.storage.kv_bucket import KvBucket
 from fluss.storage.kv_pool import KvPool
+from fluss.storage.kv_put import check
 from fluss.storage.kv_recovery import Recovery
 from fluss.storage.kv_replay import CHUNK_BYTES, replay
 from fluss.storage.kv_snapshot_files import recovery_candidates
@@ -40,6 +41,8 @@ _T = TypeVar("_T")
 WRITE_THREADS: Final = 3
 READ_THREADS: Final = 2  # of their own, so that a look-up does not stand behind puts
 STORE_NAME: Final = "kv"
+# When so many bytes of rows were written, what that has left free is given back: tens of MB, and it takes some 20 ms.
+GIVE_BACK_BYTES: Final = 32 << 20
 READ_SLOW_S: Final = 0.003  # of a few keys
 READS_SLOW_S: Final = 0.03  # how long no more are read on the loop then
 # A table of an entry that was altered or dropped goes when this many others were used.
@@ -62,6 +65,7 @@ class KvBuckets:
         self._short_of_memory = asyncio.Lock()
         self.refusal: FlussError | None = None  # of all calls, once closed
         self._reads_slow_until_s = 0.0
+        self._written_bytes = 0  # since memory was given back
         self.pool = KvPool(
             self._open_store, self.run_write, lambda: self._resources.is_pressed, options.open_stores_max
         )
@@ -96,6 +100,12 @@ class KvBuckets:
         if ended_s - started_s > READ_SLOW_S:
             self._reads_slow_until_s = ended_s + READS_SLOW_S
         return values
+
+    async def check(
+        self, bucket: TableBucket, batch: memoryview, target_columns: Sequence[int], *, overwrite: bool
+    ) -> None:
+        """Raise what a put of the batch would, but for what depends on the rows that are there by then."""
+        await self.run_write(partial(check, batch, self.table(bucket), target_columns, overwrite=overwrite))
 
     # --- what buckets need
 
@@ -150,6 +160,13 @@ class KvBuckets:
                 await asyncio.sleep(STALL_POLL_S)
             yield
 
+    def written(self, size_bytes: int) -> None:
+        """Rows were written to a store."""
+        self._written_bytes += size_bytes
+        if self._written_bytes >= GIVE_BACK_BYTES:
+            self._written_bytes = 0
+            self.run_write(memory.give_back)
+
     def mark_damaged(self, bucket: TableBucket) -> None:
         """Rebuild the bucket's store when it is opened next."""
         self._damaged.add(bucket)
@@ -202,7 +219,8 @@ class KvBuckets:
     async def _close_stores(self, buckets: list[KvBucket], is_gone: Callable[[TableBucket], bool]) -> None:
         for bucket in buckets:
             await bucket.settle()
-        await self.pool.close(is_gone)
+        if await self.pool.close(is_gone):
+            await self._storage.run_blocking(memory.give_back)
         self._damaged = {bucket for bucket in self._damaged if not is_gone(bucket)}
 
     async def close(self) -> None:

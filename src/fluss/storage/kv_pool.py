@@ -2,10 +2,10 @@
 
 A store is opened when first used and stays open until others need its place, the longest unused first. One in use, or
 asked for, is never closed; when all are, the limit is exceeded until the next is given back. When many are asked for at
-once, a few are opened at a time, in the order of asking: opened together, they would close one another before anybody
-came to use them. Stores that hold many unflushed rows but are not written to any more are flushed when memory gets
-short, for RocksDB flushes only those that are written to. All calls are made on the loop; opening, closing and flushing
-run in worker threads.
+once, a few are opened at a time, the first asked for first: opened together, they would close one another before
+anybody came to use them. Stores that hold many unflushed rows but are not written to any more are flushed when memory
+gets short, for RocksDB flushes only those that are written to. All calls are made on the loop; opening, closing and
+flushing run in worker threads.
 """
 
 from __future__ import annotations
@@ -100,10 +100,13 @@ class KvPool:
             return done
         return self._retire(bucket, entry)
 
-    async def close(self, which: Callable[[TableBucket], bool] = lambda _: True) -> None:
-        """Close stores, each when nobody uses it any more; returns when all are closed."""
+    async def close(self, which: Callable[[TableBucket], bool] = lambda _: True) -> bool:
+        """Close stores, each when nobody uses it any more; returns when all are closed, and whether any was open."""
+        any_open = False
         while buckets := list(filter(which, self._entries)):
+            any_open = True
             await asyncio.wait(list(map(self.discard, buckets)))
+        return any_open
 
     def relieve(self) -> None:
         """Flush the longest unused stores, one after another, until memory is no longer short; does not wait."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import compress, filterfalse
 from operator import not_
@@ -11,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from fluss.formats.aggregation import CHANGES_SIZE_MAX_BYTES, too_large
 from fluss.formats.changelog import Numbering
-from fluss.formats.kv_batch import KvRecords
+from fluss.formats.kv_batch import KvRecords, decode_records, parse_header
 from fluss.formats.log_batch import NO_BATCH_SEQUENCE, NO_WRITER_ID
 from fluss.model.errors import CorruptDataError, ErrorCode, InvalidRequestError
 from fluss.storage import files
@@ -100,7 +101,7 @@ def prepare(
 
     There is no batch when rows were to be made where none are, and all are there by now.
     """
-    try:
+    with _refusing():
         records = request.records(table)
         folder = table.folder
         targets, overwrite = request.target_columns, request.overwrite
@@ -117,15 +118,40 @@ def prepare(
         batch = table.log_batch(changes, request.writer_id, request.batch_sequence)
         if len(batch) > LOG_BATCH_BYTES_MAX:
             raise too_large(f"{len(batch)} bytes in the log", LOG_BATCH_BYTES_MAX)
+    size_bytes = sum(map(len, filter(None, changes.state.values())))
+    return Prepared(changes.state, row_count_change(changes.change_types), size_bytes), batch
+
+
+def check(batch: memoryview, table: KvTable, target_columns: Sequence[int], *, overwrite: bool) -> None:
+    """Raise for a batch that can't be put, whatever rows there are."""
+    header = parse_header(batch)
+    check_schema(header.schema_id, table)
+    with _refusing():
+        records = decode_records(batch, header)
+        table.check_keys(table.folder.fold(records, {}, target_columns, overwrite=overwrite, number=range))
+
+
+def check_schema(schema_id: int | None, table: KvTable) -> None:
+    if schema_id is not None and not table.has_schema(schema_id):
+        # Not SCHEMA_NOT_EXIST, which clients answer by sending the batch again, for ever.
+        raise InvalidRequestError(
+            f"The batch was written with schema id {schema_id}, which this table does not have; "
+            "load the table's metadata again.",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        )
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """The checksum holds, so the same would come again for ever: a code that clients raise on."""
+    try:
+        yield
     except CorruptDataError as error:
         if error.error_code != ErrorCode.CORRUPT_RECORD_EXCEPTION:
             raise
-        # The checksum holds, so the same would come again for ever: a code that clients raise on.
         raise InvalidRequestError(
             f"The batch can't be accepted: {error.message}.", ErrorCode.UNSUPPORTED_VERSION
         ) from error
-    size_bytes = sum(map(len, filter(None, changes.state.values())))
-    return Prepared(changes.state, row_count_change(changes.change_types), size_bytes), batch
 
 
 def _stored(keys: list[bytes], overlay: Mapping[bytes, bytes | None], store: KvStore) -> Rows:

@@ -62,15 +62,18 @@ class KvTable:
             self._codecs[schema_id] = codec
         return codec
 
+    def check_keys(self, changes: Changes) -> None:
+        """A replay of the log takes the keys from the rows, and must come to the same."""
+        if not self.keys.encode(changes.rows).equals(pa.array(changes.keys, pa.binary())):
+            raise CorruptDataError("a record has a key that is not the one its row has")
+
     def log_batch(self, changes: Changes, writer_id: int, batch_sequence: int) -> bytearray:
         """The log batch of changes; rows that lie at keys which are not theirs are refused."""
         rows = changes.rows
         change_types: bytes | None = changes.change_types
         payload: bytes | pa.Buffer = b""
         if rows.num_rows:
-            # A replay of the log takes the keys from the rows, and must come to the same.
-            if not self.keys.encode(rows).equals(pa.array(changes.keys, pa.binary())):
-                raise CorruptDataError("a record has a key that is not the one its row has")
+            self.check_keys(changes)
             if self._log_format is LogFormat.ARROW:
                 payload = arrow_payload.encode(rows, self._compression)
             else:

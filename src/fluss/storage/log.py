@@ -28,7 +28,7 @@ from fluss.storage.scan import CorruptBatchError
 from fluss.storage.segment import WRITERS_SUFFIX, Segment, remove_segment_files, segment_path
 from fluss.storage.segments import SegmentList, unreadable
 from fluss.storage.stats import StorageStats
-from fluss.storage.writers import EXPIRY_MS, StoredBatch
+from fluss.storage.writers import EXPIRY_MS, KeepsWriter, StoredBatch, keeps_none
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class LogOptions:
     segment_size_bytes: int = SEGMENT_SIZE_BYTES
     checkpoint_interval_bytes: int = CHECKPOINT_INTERVAL_BYTES
     writer_expiry_ms: int = EXPIRY_MS
+    keeps_writer: KeepsWriter = keeps_none  # whose state is needed, however long it takes
 
 
 class Appended(NamedTuple):
@@ -114,7 +115,7 @@ class BucketLog:
         self._deferred: dict[Path, tuple[bytes, Site]] = {}
 
         if recovered is None:
-            recovered = recover(directory, root, options.writer_expiry_ms)
+            recovered = recover(directory, root, options.writer_expiry_ms, options.keeps_writer)
         segments, self._writers, problem = recovered
         if problem is not None:
             self._failure = (f"{problem.message} (the bucket is read-only)", ErrorCode.LOG_STORAGE_EXCEPTION)
@@ -176,6 +177,17 @@ class BucketLog:
         if stored is None:
             return None
         return Appended(stored.base_offset, stored.last_offset, self._durable_at(stored.last_offset), True)
+
+    def last_sequence(self, writer_id: int) -> int | None:
+        """The sequence of a writer's last batch; None when it wrote none. Not of a failed log, which lost some."""
+        self._check_usable()
+        if self._failure is not None:
+            raise FlussError(*self._failure)
+        return self._writers.last_sequence(writer_id)
+
+    def forget_writer(self, writer_id: int) -> None:
+        """The writer will not come back."""
+        self._writers.forget(writer_id)
 
     def append(self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int) -> Appended:
         """Check one batch, stamp offset and commit time into it (in place), and write it."""

@@ -18,7 +18,7 @@ from fluss.storage import files
 from fluss.storage.failpoints import Site
 from fluss.storage.scan import CorruptBatchError, scan
 from fluss.storage.segment import WRITERS_SUFFIX, Segment, list_base_offsets, segment_path
-from fluss.storage.writers import WriterTable
+from fluss.storage.writers import KeepsWriter, WriterTable
 
 _log = logging.getLogger(__name__)
 
@@ -40,16 +40,16 @@ def lineage(directory: Path, root: Path) -> list[Path]:
     return [directory, *(parent for parent in directory.parents if parent.is_relative_to(root))]
 
 
-def recover(directory: Path, root: Path, writer_expiry_ms: int) -> Recovered:
+def recover(directory: Path, root: Path, writer_expiry_ms: int, keeps: KeepsWriter) -> Recovered:
     """Open the segments of a bucket; the last one ends at its last good batch, and that is durable."""
     bases = list_base_offsets(directory)
     if not bases:
-        return Recovered([], WriterTable(writer_expiry_ms), None)
+        return Recovered([], WriterTable(writer_expiry_ms, keeps), None)
     segments = [Segment.sealed(directory, base, end) for base, end in pairwise(bases)]
     last, file_size_bytes = Segment.open_last(directory, bases[-1])
     segments.append(last)
     try:
-        writers, problem = _writers_at_end(segments, writer_expiry_ms)
+        writers, problem = _writers_at_end(segments, writer_expiry_ms, keeps)
         if last.size_bytes < file_size_bytes or not last.size_bytes:
             _walk_tail(last, file_size_bytes, writers)
             last.unsynced_directories = tuple((path, Site.SEGMENT_RECOVER) for path in lineage(directory, root))
@@ -77,12 +77,14 @@ def _walk_tail(last: Segment, file_size_bytes: int, writers: WriterTable) -> Non
         last.cut(last.size_bytes, last.end_offset)
 
 
-def _writers_at_end(segments: list[Segment], expiry_ms: int) -> tuple[WriterTable, CorruptBatchError | None]:
+def _writers_at_end(
+    segments: list[Segment], expiry_ms: int, keeps: KeepsWriter
+) -> tuple[WriterTable, CorruptBatchError | None]:
     """The writers' state at the end of what the segments cover now: a snapshot, and the headers behind it."""
     end_offset = segments[-1].end_offset
-    writers, offset = WriterTable(expiry_ms), segments[0].base_offset
+    writers, offset = WriterTable(expiry_ms, keeps), segments[0].base_offset
     for segment in reversed(segments):
-        snapshot = _load_snapshot(segment, expiry_ms)
+        snapshot = _load_snapshot(segment, expiry_ms, keeps)
         if snapshot is not None and segment.base_offset <= snapshot[1] <= end_offset:
             writers, offset = snapshot
             break
@@ -102,12 +104,12 @@ def _writers_at_end(segments: list[Segment], expiry_ms: int) -> tuple[WriterTabl
     return writers, None
 
 
-def _load_snapshot(segment: Segment, expiry_ms: int) -> tuple[WriterTable, int] | None:
+def _load_snapshot(segment: Segment, expiry_ms: int, keeps: KeepsWriter) -> tuple[WriterTable, int] | None:
     try:
         data = segment_path(segment.directory, segment.base_offset, WRITERS_SUFFIX).read_bytes()
     except OSError:
         return None
-    return WriterTable.decode(data, expiry_ms)
+    return WriterTable.decode(data, expiry_ms, keeps)
 
 
 def write_disposable(path: Path, data: bytes, site: Site) -> None:

@@ -33,6 +33,7 @@ from fluss.storage.kv_pool import OPEN_STORES_MAX
 from fluss.storage.kv_store import MEMORY_BYTES
 from fluss.storage.log import SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES_MAX, BucketLog, LogOptions
 from fluss.storage.recovery import Recovered, recover
+from fluss.storage.staging import BYTES_MAX, EXPIRE_MS, Staging
 from fluss.storage.stats import StorageStats
 from fluss.storage.writers import EXPIRY_MS
 
@@ -64,6 +65,8 @@ class StorageOptions:
     catalog_limits: CatalogLimits = field(default_factory=CatalogLimits)
     kv_memory_bytes: int = MEMORY_BYTES  # of all stores of primary-key tables together
     open_stores_max: int = OPEN_STORES_MAX
+    staging_expire_ms: int = EXPIRE_MS
+    staging_bytes_max: int = BYTES_MAX
 
     def __post_init__(self) -> None:
         if self.durability not in ("fsync", "os"):
@@ -89,12 +92,14 @@ class Storage:
         self.disk_guard = DiskGuard(
             directory.root, free_bytes_limit(options.disk_free_bytes_min, options.segment_size_bytes)
         )
+        self.staging = Staging(self, options.staging_expire_ms, options.staging_bytes_max)
         self._log_options = LogOptions(
             fsync=options.durability == "fsync",
             admit=self.disk_guard.admit,
             stats=self.stats,
             segment_size_bytes=options.segment_size_bytes,
             writer_expiry_ms=options.writer_expiry_ms,
+            keeps_writer=self.staging.keeps_writer,
         )
         catalog.on_drop(self._table_dropped)
         catalog.on_drop_partition(self._partition_dropped)
@@ -115,6 +120,7 @@ class Storage:
                 await storage.load_kv()
             for orphan in list(_orphans(directory, catalog)):
                 await storage._remove(*orphan)
+            await storage.staging.load()
         except BaseException:
             await storage.close()
             raise
@@ -174,7 +180,8 @@ class Storage:
 
     async def _open(self, bucket: TableBucket) -> None:
         path = self._directory.bucket_path(bucket)
-        work = partial(recover, path, self._directory.root, self._log_options.writer_expiry_ms)
+        options = self._log_options
+        work = partial(recover, path, self._directory.root, options.writer_expiry_ms, options.keeps_writer)
         try:
             recovered = await self._loop.run_in_executor(self._open_pool, work)
         except Exception as error:
@@ -226,6 +233,20 @@ class Storage:
         """Where the files of a bucket are, or would be."""
         return self._directory.bucket_path(bucket)
 
+    @property
+    def tables_path(self) -> Path:
+        return self._directory.tables_path
+
+    def staging_path(self, table_id: int) -> Path:
+        """Where the staged writes of a table are, or would be."""
+        return self._directory.staging_path(table_id)
+
+    def forget_writer(self, bucket: TableBucket, writer_id: int) -> None:
+        """A writer of the bucket will not come back."""
+        log = self._logs.get(bucket)
+        if log is not None:
+            log.forget_writer(writer_id)
+
     async def run_blocking(self, work: Callable[[], _T]) -> _T:
         """Run work that reads or writes files in a thread."""
         return await self._commit.run(work)
@@ -243,6 +264,7 @@ class Storage:
     async def close(self) -> None:
         """Make everything durable, leave checkpoints, free the directory."""
         try:
+            await self.staging.close()
             if self._kv is not None:
                 await self._kv.close()
             while self._opening:
@@ -276,15 +298,21 @@ class Storage:
 
     def _table_dropped(self, table_id: int) -> None:
         removal = (self._directory.table_path(table_id), Site.TABLE_REMOVE)
-        self._end_and_remove(table_id, lambda bucket: bucket.table_id == table_id, removal)
+        self._end_and_remove(table_id, lambda bucket: bucket.table_id == table_id, removal, self.staging.end(table_id))
 
     def _partition_dropped(self, entry: PartitionEntry) -> None:
         removal = (self._directory.partition_path(entry.table_id, entry.partition_id), Site.PARTITION_REMOVE)
         self._end_and_remove(entry.table_id, lambda bucket: bucket.partition_id == entry.partition_id, removal)
 
-    def _end_and_remove(self, table_id: int, is_gone: Callable[[TableBucket], bool], removal: _Removal) -> None:
+    def _end_and_remove(
+        self,
+        table_id: int,
+        is_gone: Callable[[TableBucket], bool],
+        removal: _Removal,
+        staging: Iterable[asyncio.Task[Any]] = (),
+    ) -> None:
         # Wait for those under way, too: they would not find their files.
-        earlier = {task for bucket, task in self._opening.items() if is_gone(bucket)}
+        earlier = {task for bucket, task in self._opening.items() if is_gone(bucket)}.union(staging)
         if table_id in self._removals:
             # Of a partition of the same table: its last sync may still write into the directory.
             earlier.add(self._removals[table_id])

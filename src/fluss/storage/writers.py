@@ -8,7 +8,9 @@ begins again at sequence 0 replaces what it was before.
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from itertools import filterfalse
+from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
@@ -43,6 +45,13 @@ class _Writer:
         self.batches: list[StoredBatch] = []
 
 
+KeepsWriter: TypeAlias = Callable[[int], bool]
+
+
+def keeps_none(_: int) -> bool:
+    return False
+
+
 def next_sequence(sequence: int) -> int:
     return 0 if sequence == SEQUENCE_MAX else sequence + 1
 
@@ -50,8 +59,10 @@ def next_sequence(sequence: int) -> int:
 class WriterTable:
     """Writers of one bucket, the one that wrote last at the end."""
 
-    def __init__(self, expiry_ms: int = EXPIRY_MS) -> None:
+    def __init__(self, expiry_ms: int = EXPIRY_MS, keeps: KeepsWriter = keeps_none) -> None:
+        """Writers that `keeps` names are not forgotten, however long idle."""
         self._expiry_ms = expiry_ms
+        self._keeps = keeps
         self._writers: dict[int, _Writer] = {}
 
     def __len__(self) -> int:
@@ -60,7 +71,7 @@ class WriterTable:
     def check(self, writer_id: int, sequence: int, now_ms: int) -> StoredBatch | None:
         """None when the batch is the next one, the stored batch when it is a repeat; otherwise code 31."""
         writer = self._writers.get(writer_id)
-        if writer is not None and now_ms - writer.timestamp_ms > self._expiry_ms:
+        if writer is not None and now_ms - writer.timestamp_ms > self._expiry_ms and not self._keeps(writer_id):
             writer = None
         batches = writer.batches if writer is not None else []
         expected = next_sequence(batches[-1].sequence) if batches else 0
@@ -74,6 +85,15 @@ class WriterTable:
             ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION,
         )
 
+    def last_sequence(self, writer_id: int) -> int | None:
+        """The sequence of a writer's last batch; None when it is not known."""
+        writer = self._writers.get(writer_id)
+        return None if writer is None else writer.batches[-1].sequence
+
+    def forget(self, writer_id: int) -> None:
+        """The writer will not come back."""
+        self._writers.pop(writer_id, None)
+
     def record(self, writer_id: int, stored: StoredBatch, timestamp_ms: int) -> None:
         """Fold in a batch that is in the log."""
         writer = self._writers.pop(writer_id, None) or _Writer()
@@ -86,7 +106,7 @@ class WriterTable:
         writer.timestamp_ms = timestamp_ms
         self._writers[writer_id] = writer
         if len(self._writers) > WRITERS_MAX:
-            del self._writers[next(iter(self._writers))]
+            self.forget(next(filterfalse(self._keeps, self._writers), writer_id))
 
     def fold(self, header: BatchHeader) -> None:
         """Fold in a batch by the header it has in the log."""
@@ -104,7 +124,9 @@ class WriterTable:
         return body + _CRC.pack(crc32c(body))
 
     @classmethod
-    def decode(cls, data: bytes, expiry_ms: int = EXPIRY_MS) -> tuple[WriterTable, int] | None:
+    def decode(
+        cls, data: bytes, expiry_ms: int = EXPIRY_MS, keeps: KeepsWriter = keeps_none
+    ) -> tuple[WriterTable, int] | None:
         """The table and its end offset, or None for a file that can't be trusted."""
         if len(data) < _HEADER.size + _CRC.size:
             return None
@@ -114,7 +136,7 @@ class WriterTable:
         magic, version, end_offset, count = _HEADER.unpack_from(body)
         if (magic, version) != (_MAGIC, _VERSION):
             return None
-        table = cls(expiry_ms)
+        table = cls(expiry_ms, keeps)
         at = _HEADER.size
         for _ in range(count):
             writer = _Writer()

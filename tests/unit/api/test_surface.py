@@ -24,6 +24,8 @@ SHELLS = [
     "LogScanner",
     "Lookuper",
     "PrefixLookuper",
+    "StagedWrite",
+    "StagedWriter",
     "TableAppend",
     "TableLookup",
     "TablePrefixLookup",

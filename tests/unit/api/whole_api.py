@@ -351,6 +351,11 @@ async def follows(table: fluss.FlussTable) -> None:
     rows, offsets = scan.to_arrow_with_offsets()
     assert rows == scan.to_arrow()
     assert len(scan.to_pandas()) == rows.num_rows == 3
+    assert scan.bucket_offsets(fluss.OffsetSpec.latest()) == offsets
+    assert sum(batch.num_rows for bucket in offsets for batch in scan.read_bucket_at(bucket, offsets[bucket])) == 3
+    assert all(scan.batch_starts(bucket, [0]) == [0] for bucket in offsets)
+    batches = [batch for bucket in offsets for batch in scan.read_bucket(bucket, 0, offsets[bucket], changelog=True)]
+    assert sum(batch.num_rows for batch in batches) == sum(offsets.values())
     scanner: fluss.LogScanner = await scan.create_changelog_batch_scanner()
     scanner.subscribe_positions(dict.fromkeys(offsets, 0))
     assert scanner.to_arrow()["_change_type"].to_pylist()[0] == "+I"

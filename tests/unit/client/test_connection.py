@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from fluss.client.address import Address
-from fluss.client.connection import CLIENT_NAME, Connection
+from fluss.client.connection import Connection
 from fluss.model.errors import ConnectError, ErrorCode, FlussError, NotFoundError, TimeoutError
 from fluss.model.infos import ServerType
 from fluss.protocol import api_keys, frames
@@ -37,7 +37,7 @@ class Peer:
     ) -> None:
         request = await self.receive()
         hello = pb.ApiVersionsRequest.FromString(bytes(request.body))
-        assert (request.api_key, request.api_version, hello.client_software_name) == (1000, 0, CLIENT_NAME)
+        assert (request.api_key, request.api_version, hello.client_software_name) == (1000, 0, api_keys.CLIENT_NAME)
         answer = pb.ApiVersionsResponse(server_type=server_type)
         for key, (low, high) in (keys or {api.key: (0, api.version_max) for api in api_keys.ALL}).items():
             answer.api_versions.add(api_key=key, min_version=low, max_version=high)

@@ -14,12 +14,17 @@ from tests.unit.server.support import RunningServer, Wire, WireError, create_tab
 
 
 @pytest.mark.parametrize("uvloop", [True, False])
-def test_versions_name_exactly_the_keys_that_are_served(tmp_path: Path, uvloop: bool) -> None:
+@pytest.mark.parametrize(("client", "is_ours"), [("flussbett", True), ("test", False), ("", False)])
+def test_versions_name_exactly_the_keys_that_are_served(
+    tmp_path: Path, uvloop: bool, client: str, is_ours: bool
+) -> None:
+    """Keys that are not Apache Fluss's are named to clients of this package only."""
     with RunningServer(tmp_path, uvloop=uvloop) as server, server.connect() as wire:
-        request = pb.ApiVersionsRequest(client_software_name="test", client_software_version="1")
+        request = pb.ApiVersionsRequest(client_software_name=client, client_software_version="1")
         response = wire.call(api_keys.API_VERSIONS, request)
         served = {item.api_key: (item.min_version, item.max_version) for item in response.api_versions}
-        assert served == {api.key: (0, api.version_max) for api in api_keys.ALL}
+        expected = [api for api in api_keys.ALL if is_ours or api.key < 20_000]
+        assert served == {api.key: (0, api.version_max) for api in expected}
         assert not response.HasField("server_type")
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pytest
 
-from fluss.model.errors import InvalidRequestError
+import fluss.spark
+from fluss.model.errors import ConnectError, InvalidRequestError
 from fluss.model.paths import TablePath
-from fluss.spark.options import SourceOptions
+from fluss.spark.read_options import ReadOptions
+from fluss.spark.source_options import SourceOptions
+from fluss.sync import FlussConnection, connect
 
 SERVER = {"bootstrap.servers": "host:9123"}
 
@@ -18,7 +22,7 @@ def test_table_and_client_settings_are_told_apart() -> None:
         {**SERVER, "table": "shop.orders", "client.writer.acks": "1", "request-timeout-ms": "7"}
     )
     assert options.table_path == TablePath("shop", "orders")
-    assert options.columns is None
+    assert options.own == {}
     config = options.config()
     assert (config.bootstrap_servers, config.writer_acks, config.request_timeout_ms) == ("host:9123", "1", 7)
 
@@ -34,7 +38,17 @@ def test_load_argument_names_the_table() -> None:
 
 
 def test_columns_are_split_and_trimmed() -> None:
-    assert SourceOptions.parse({**SERVER, "table": "a.b", "columns": "x, y ,z"}).columns == ("x", "y", "z")
+    assert _columns("x, y ,z") == ("x", "y", "z")
+
+
+@pytest.mark.parametrize("text", ["x,,y", "x,x", ""])
+def test_columns_are_named_once(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="must name each column once, separated by commas"):
+        _columns(text)
+
+
+def _columns(text: str) -> tuple[str, ...] | None:
+    return ReadOptions.of(SourceOptions.parse({**SERVER, "table": "a.b", "columns": text})).columns
 
 
 def test_options_travel() -> None:
@@ -56,13 +70,35 @@ def test_options_travel() -> None:
             {**SERVER, "table": "a.b", "writer.acks": "7"},
             "Bad value '7' for writer.acks: expected one of all, -1, 1, 0",
         ),
-        ({**SERVER, "table": "a.b", "columns": "x,,y"}, "must name each column once, separated by commas"),
-        ({**SERVER, "table": "a.b", "columns": "x,x"}, "must name each column once, separated by commas"),
-        ({"bootstrap.servers": "file:///tmp/x", "table": "a.b"}, "needs the address of a running server, host:port"),
-        ({"bootstrap.servers": "memory:", "table": "a.b"}, "needs the address of a running server, host:port"),
+        ({"bootstrap.servers": "file:data/fluss", "table": "a.b"}, "The path of 'file:data/fluss' must be absolute"),
+        ({"bootstrap.servers": "file://host/data", "table": "a.b"}, "'host' stands where a host name would"),
+        ({"bootstrap.servers": "memory:", "table": "a.b"}, ".options(**fluss.spark.options(connection))"),
+        ({"bootstrap.servers": " memory:x", "table": "a.b"}, "The server of 'memory:x' belongs to one Python process"),
     ],
 )
 def test_mistakes_are_named(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         SourceOptions.parse(options)
     assert message in str(caught.value)
+
+
+def test_a_directory_is_reached_from_its_own_machine_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = SourceOptions.parse({"bootstrap.servers": "file:///data/fluss", "table": "a.b"})
+    assert options.config().bootstrap_servers == "file:///data/fluss"
+    elsewhere = pickle.dumps(options)
+    monkeypatch.setattr("socket.gethostname", lambda: "worker-7")
+    with pytest.raises(ConnectError, match=r"file:///data/fluss is a directory of \S+, and this task runs on worker-7"):
+        pickle.loads(elsewhere).config()
+    assert SourceOptions.parse({**SERVER, "table": "a.b"}).config().bootstrap_servers == "host:9123"
+
+
+def test_options_of_a_connection_reach_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with connect("memory:spark", request_timeout_ms=7_000) as connection:
+        reached = fluss.spark.options(connection)
+        assert reached["request-timeout-ms"] == "7000"
+        connection.get_admin().create_database("seen")
+        with FlussConnection.create(SourceOptions.parse({**reached, "table": "a.b"}).config()) as other:
+            assert "seen" in other.get_admin().list_databases()
+    monkeypatch.chdir(tmp_path)
+    with connect("file:my data") as connection:
+        assert fluss.spark.options(connection) == {"bootstrap.servers": (tmp_path / "my data").as_uri()}

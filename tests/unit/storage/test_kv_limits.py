@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.storage import kv_bucket, kv_put
+from fluss.storage import kv_bucket, kv_buckets, kv_put, memory
 
 from .kv_support import Table, opened, row
 
@@ -98,3 +98,23 @@ async def test_writes_wait_while_unflushed_rows_take_too_much(tmp_path: Path, mo
         assert most_bytes < limit_bytes + 4 * 300 * len(TEXT) + (1 << 20)
         for bucket in range(8):
             assert len(await table.all_rows(bucket)) == 4
+
+
+async def test_memory_is_given_back_after_many_writes_and_when_a_table_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = 0
+
+    def give_back() -> None:
+        nonlocal times
+        times += 1
+
+    monkeypatch.setattr(memory, "give_back", give_back)
+    monkeypatch.setattr(kv_buckets, "GIVE_BACK_BYTES", 5 * len(TEXT))
+    async with opened(tmp_path / "data") as storage:
+        table, unused = await Table.create(storage), await Table.create(storage, name="unused")
+        for number in range(10):
+            await table.kv().put(table.batch([row(number, TEXT)])).applied
+        await storage.catalog.drop_table(table.path)
+        await storage.catalog.drop_table(unused.path)
+    assert times == 3  # after each five, and at the drop of what was open

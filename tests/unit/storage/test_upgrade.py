@@ -18,10 +18,14 @@ from fluss.storage.store import Storage, StorageOptions
 from .support import append, texts
 
 ORDERS, EVENTS = TablePath("shop", "orders"), TablePath("fluss", "events")
-_FORMATS = {1: 1, 2: 2}  # of the directory, by version of its catalog
+_FORMATS = {1: 1, 2: 2, 3: 2}  # of the directory, by version of its catalog
 _POINTS = [
     (version, f"{site}.{step}")
-    for version, sites in {1: (Site.FORMAT_REPLACE, Site.CATALOG_COMMIT), 2: (Site.CATALOG_COMMIT,)}.items()
+    for version, sites in {
+        1: (Site.FORMAT_REPLACE, Site.CATALOG_COMMIT),
+        2: (Site.CATALOG_COMMIT,),
+        3: (Site.CATALOG_COMMIT,),
+    }.items()
     for site in sites
     for step in STEPS[site]
 ]
@@ -64,7 +68,7 @@ async def check(root: Path, version: int) -> None:
         assert [entry.name for entry in catalog.databases()] == ["fluss", "shop"]
         assert b"INTEGER" in catalog.schema_json(1, 1)
         assert catalog.buckets_in_use == (3 if version == 1 else 4)
-        if version == 2:
+        if version > 1:
             monday = catalog.partition(catalog.table(TablePath("shop", "days")), "monday")
             assert (monday.table_id, monday.partition_id) == (3, 1)
         assert texts(storage.bucket(TableBucket(1, 1))) == ["old row"]
@@ -77,6 +81,8 @@ async def check(root: Path, version: int) -> None:
         await append(storage.bucket(bucket), "new row").durable
         assert texts(storage.bucket(bucket)) == ["new row"]
         assert not catalog.leases()
+        assert not catalog.staged_queries()
+        assert not await storage.staging.commit(orders.table_id, "query", 4, [])
         assert await catalog.reserve_ids(orders.table_id, 3) == 1
     finally:
         await storage.close()

@@ -16,10 +16,13 @@ NODE_ID: Final = 0
 LEADER_EPOCH: Final = 0
 
 
-def _api_versions(_: ConnectionContext, __: pb.ApiVersionsRequest) -> pb.ApiVersionsResponse:
+def _api_versions(_: ConnectionContext, request: pb.ApiVersionsRequest) -> pb.ApiVersionsResponse:
     # server_type stays out: with it, clients refuse to use one port for both roles.
     response = pb.ApiVersionsResponse()
+    is_ours = request.client_software_name == api_keys.CLIENT_NAME
     for api in api_keys.ALL:
+        if api.is_own and not is_ours:
+            continue  # Real clients may stumble over keys that they do not know.
         response.api_versions.add(api_key=api.key, min_version=0, max_version=api.version_max)
     return response
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from fluss.storage.kv_put import Put
 
 _AGG_MODES: Final = (0, 1)
-_OVERWRITE: Final = 1  # rows are stored as they come, whatever the merge engine
+_OVERWRITE: Final = 1
 _BACKPRESSURE_VERSION: Final = 2  # clients of this version know its code
 _FOR_OLD_CLIENTS: Final = {ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION: ErrorCode.KV_STORAGE_EXCEPTION}
 
@@ -33,12 +34,7 @@ async def put_kv(context: ConnectionContext, body: memoryview, version: int) -> 
     request = parse_put_kv(body)
     check_acks(request.acks)
     check_count(len(request.batches), context.limits.request_items_max, "buckets")
-    check_count(len(request.target_columns), COLUMN_COUNT_MAX, "target columns")
-    if request.agg_mode not in _AGG_MODES:
-        raise InvalidRequestError(
-            f"agg_mode must be 0 (by the merge engine) or 1 (overwrite), not {request.agg_mode}.",
-            ErrorCode.UNSUPPORTED_VERSION,
-        )
+    overwrite = check_merge(request.target_columns, request.agg_mode)
     opening = context.storage.opening([batch.bucket for batch in request.batches])
     if opening is not None:
         await opening
@@ -50,7 +46,7 @@ async def put_kv(context: ConnectionContext, body: memoryview, version: int) -> 
         entry = response.buckets_resp.add(bucket_id=bucket.bucket_id, partition_id=bucket.partition_id)
         fail = partial(_failed, entry, recoded)
         try:
-            put = await _put(context, request, batch, version)
+            put = await _put(context, request, batch, version, overwrite=overwrite)
         except Exception as error:
             fail(error)
             continue
@@ -59,11 +55,24 @@ async def put_kv(context: ConnectionContext, body: memoryview, version: int) -> 
     return answered(response, waits, request.timeout_ms)
 
 
-async def _put(context: ConnectionContext, request: WriteRequest, batch: BucketBatch, version: int) -> Put:
+def check_merge(target_columns: Sequence[int], agg_mode: int) -> bool:
+    """Whether rows are stored as they come, whatever the merge engine; code 2 for an unknown mode."""
+    check_count(len(target_columns), COLUMN_COUNT_MAX, "target columns")
+    if agg_mode not in _AGG_MODES:
+        raise InvalidRequestError(
+            f"agg_mode must be 0 (by the merge engine) or 1 (overwrite), not {agg_mode}.",
+            ErrorCode.UNSUPPORTED_VERSION,
+        )
+    return agg_mode == _OVERWRITE
+
+
+async def _put(
+    context: ConnectionContext, request: WriteRequest, batch: BucketBatch, version: int, *, overwrite: bool
+) -> Put:
     kv = kv_bucket(context.storage, batch.bucket, version)
     check_size(batch.records, context.limits.batch_bytes_max)
     await kv.room()
-    put = kv.put(batch.records, request.target_columns, overwrite=request.agg_mode == _OVERWRITE)
+    put = kv.put(batch.records, request.target_columns, overwrite=overwrite)
     # The records stay in memory until they are applied.
     budget, size_bytes = context.server.request_budget, len(batch.records)
     budget.add(size_bytes)

@@ -1,22 +1,31 @@
 """Options of the data source: which table, where, and how it is reached. See `read_options` and `write_options`, too.
 
 Spark hands all options over in one mapping, in lower case, before it says whether it will read or write.
+
+`host:port` means the same on every machine. `file:///directory` means a directory of the driver's machine: tasks join
+the server there by themselves, and start it if it has left meanwhile. `memory:` means a server of one Python process,
+whose name nobody else knows; `fluss.spark.options(connection)` has where it is.
 """
 
 from __future__ import annotations
 
 import difflib
+import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fluss.model.config import Config
-from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.model.endpoint import FILE_SCHEME, MEMORY_SCHEME, directory_of
+from fluss.model.errors import ConnectError, ErrorCode, InvalidRequestError
 from fluss.model.paths import TablePath, check_database_name, check_table_name
 
 BOOTSTRAP_SERVERS = "bootstrap.servers"
 TABLE = "table"
 # Where Spark puts the argument of `load` and `save`.
 PATH = "path"
+# Spark's own option of streams, which it hands over all the same.
+CHECKPOINT = "checkpointlocation"
 
 READ_OPTIONS = (
     "columns",
@@ -39,7 +48,9 @@ WRITE_OPTIONS = (
     "ignore.delete",
     "exactly.once",
 )
-_OWN = {key.lower(): key for key in (*READ_OPTIONS, *WRITE_OPTIONS)}
+OWN_OPTIONS = {key.lower(): key for key in (*READ_OPTIONS, *WRITE_OPTIONS)}
+# Spark's own, which it hands over with the rest.
+_OF_SPARK = ("checkpointlocation",)
 _CLIENT_KEYS = {key.lower(): key for key in Config.OPTIONS}
 
 
@@ -51,20 +62,29 @@ class SourceOptions:
     client: Mapping[str, str]
     own: Mapping[str, str]
     """Those of READ_OPTIONS and WRITE_OPTIONS that were given, by their names there"""
+    host: str | None = None
+    """Of a `file:` address: the machine that has the directory"""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
         """Check options as Spark passes them."""
-        given = {key.lower(): value for key, value in options.items()}
+        given = {key.lower(): value for key, value in options.items() if key.lower() not in _OF_SPARK}
         path, table = given.pop(PATH, None), given.pop(TABLE, None)
-        own = {_OWN[key]: given.pop(key) for key in list(given) if key in _OWN}
+        given.pop(CHECKPOINT, None)
+        own = {OWN_OPTIONS[key]: given.pop(key) for key in list(given) if key in OWN_OPTIONS}
         client = {_client_key(key): value for key, value in given.items()}
-        _check_address(client.get(BOOTSTRAP_SERVERS))
+        host = _check_address(client.get(BOOTSTRAP_SERVERS, "").strip())
         Config(client)
-        return cls(_table_path(table, path), client, own)
+        return cls(_table_path(table, path), client, own, host)
 
     def config(self) -> Config:
         """The client's configuration."""
+        if self.host is not None and self.host != socket.gethostname():
+            # Here the address would mean another directory, in which a new, empty server would start.
+            raise ConnectError(
+                f"{self.client[BOOTSTRAP_SERVERS]} is a directory of {self.host}, and this task runs on "
+                f"{socket.gethostname()}: start a server there (`fluss server`) and use its host:port."
+            )
         return Config(self.client)
 
     def refuse(self, names: Iterable[str], purpose: str) -> None:
@@ -104,6 +124,17 @@ class SourceOptions:
         return names
 
 
+def option_texts(options: Mapping[str, Any]) -> dict[str, str]:
+    """Options given as keywords; a name may have underscores for dots: `scan_startup_mode="latest"`."""
+    names = {key.replace(".", "_").lower(): key for key in OWN_OPTIONS.values()}
+    return {names.get(key.lower(), key): text_of(value) for key, value in options.items()}
+
+
+def text_of(value: Any) -> str:
+    """A value of an option as Spark writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def bad_option(message: str) -> InvalidRequestError:
     """What a wrong option raises."""
     return InvalidRequestError(message, ErrorCode.INVALID_CONFIG_EXCEPTION)
@@ -112,18 +143,30 @@ def bad_option(message: str) -> InvalidRequestError:
 def _client_key(key: str) -> str:
     plain = key.removeprefix("client.")
     if plain not in _CLIENT_KEYS:
-        close = difflib.get_close_matches(plain, [TABLE, *_OWN, *_CLIENT_KEYS], n=1)
-        hint = f" Did you mean {_OWN.get(close[0], close[0])!r}?" if close else ""
+        close = difflib.get_close_matches(plain, [TABLE, *OWN_OPTIONS, *_CLIENT_KEYS], n=1)
+        hint = f" Did you mean {OWN_OPTIONS.get(close[0], close[0])!r}?" if close else ""
         raise bad_option(f"Unknown option {key!r} for the data source 'fluss'.{hint}")
     return _CLIENT_KEYS[plain]
 
 
-def _check_address(servers: str | None) -> None:
+def _check_address(servers: str) -> str | None:
+    """The machine on which alone the address means the server; None if it means the same everywhere."""
     if not servers:
         raise bad_option(f"The data source 'fluss' needs .option({BOOTSTRAP_SERVERS!r}, 'host:port').")
-    if "/" in servers or servers.startswith("memory:"):
-        # Many executors would each start or look for a server of their own.
-        raise bad_option(f"Spark needs the address of a running server, host:port, not {servers!r}.")
+    if servers.startswith(MEMORY_SCHEME):
+        raise bad_option(
+            f"The server of {servers!r} belongs to one Python process; give Spark .options(**fluss.spark.options("
+            "connection)) with that process's connection."
+        )
+    if not servers.startswith(FILE_SCHEME):
+        return None
+    if not servers.startswith(f"{FILE_SCHEME}/"):
+        raise bad_option(
+            f"The path of {servers!r} must be absolute, because Spark's processes may have another working directory; "
+            f"for this one it would be {directory_of(servers).as_uri()!r}."
+        )
+    directory_of(servers)
+    return socket.gethostname()
 
 
 def _table_path(table: str | None, path: str | None) -> TablePath:
@@ -132,6 +175,11 @@ def _table_path(table: str | None, path: str | None) -> TablePath:
     name = table or path
     if not name:
         raise bad_option(f"The data source 'fluss' needs a table: .option({TABLE!r}, 'database.table').")
+    return parse_table_path(name)
+
+
+def parse_table_path(name: str) -> TablePath:
+    """The table that `database.table` names."""
     database, dot, table_name = name.partition(".")
     if not dot:
         raise bad_option(f"The table must be named as database.table, not {name!r}.")

@@ -12,7 +12,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from fluss.spark.source_options import text_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,12 +36,13 @@ appender.stderr.layout.pattern = %p %c{1}: %m%n
 """
 
 
-def local_session(app_name: str, cores: int = 2) -> SparkSession:
+def session(app_name: str = "fluss", cores: int = 2, **conf: Any) -> SparkSession:
     """A quiet session: loopback only, no web page, no progress bar, errors only, files in a temporary directory.
 
-    Sets PYSPARK_PYTHON for this process: Spark would otherwise run tasks with the PATH's `python3`, which need not have
-    this package. Ctrl-C takes effect when Spark has started. Stop the session with `stop()` or by using it in a
-    `with` statement.
+    `conf` has further settings of Spark, and those that are to differ from the ones here; they count when Spark starts,
+    so stop an earlier session first. Sets PYSPARK_PYTHON for this process: Spark would otherwise run tasks with the
+    PATH's `python3`, which need not have this package. Ctrl-C takes effect when Spark has started. Stop the session by
+    `stop()` or by using it in a `with` statement.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
@@ -56,16 +59,27 @@ def local_session(app_name: str, cores: int = 2) -> SparkSession:
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()} -XX:-UsePerfData",
         "spark.local.dir": str(folder / "local"),
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.timeType.enabled": "true",
         # The default of 200 is for clusters; on one machine it is 200 tasks of nothing.
         "spark.sql.shuffle.partitions": str(cores),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **{key: text_of(value) for key, value in conf.items()},
     }
-    conf = SparkConf().setMaster(f"local[{cores}]").setAppName(app_name).setAll(list(settings.items()))
+    started = SparkConf().setMaster(f"local[{cores}]").setAppName(app_name).setAll(list(settings.items()))
     with _interrupt_deferred():
-        SparkContext.getOrCreate(conf)
-    return SparkSession.builder.config(conf=conf).getOrCreate()
+        SparkContext.getOrCreate(started)
+    spark = SparkSession.builder.config(conf=started).getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Register the data source `fluss` in a session, for where Spark's own lookup does not see this package."""
+    from fluss.spark.source import FlussDataSource
+
+    spark.dataSource.register(FlussDataSource)
 
 
 @contextmanager

@@ -1,0 +1,60 @@
+"""Staged writes; everything blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Self
+
+from fluss.api.staging_base import StagedWriteBase
+from fluss.client.runtime import run
+from fluss.client.staging import StagedWriterCore
+from fluss.model.staging import StagedTask
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class StagedWriter:
+    """Stages rows of one attempt. Obtain with `StagedWrite.create_writer(...)`; one thread at a time."""
+
+    def __init__(self, core: StagedWriterCore) -> None:
+        self._core = core
+
+    def write_arrow_batch(self, batch: pa.RecordBatch) -> None:
+        """Append rows, or upsert them in a primary-key table."""
+        run(self._core.write(batch))
+
+    def delete_arrow_batch(self, batch: pa.RecordBatch) -> None:
+        """Delete the rows with these keys from a primary-key table."""
+        run(self._core.write(batch, deletes=True))
+
+    def finish(self) -> StagedTask:
+        """Wait until the server has all rows; returns what the commit has to name."""
+        return run(self._core.finish())
+
+    def close(self) -> None:
+        """Stop, finished or not."""
+        run(self._core.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class StagedWrite(StagedWriteBase):
+    __doc__ = StagedWriteBase.__doc__
+
+    def create_writer(self, task: int, attempt: int, *, columns: Sequence[str] | None = None) -> StagedWriter:
+        """A writer of appends or upserts; `columns` makes these a partial update."""
+        return StagedWriter(self._core.writer(task, attempt, columns))
+
+    def commit(self, tasks: Iterable[StagedTask]) -> bool:
+        """Store the rows of these attempts, unless an earlier commit did; returns True when they are stored."""
+        self.is_repeated = run(self._core.commit(tasks))
+        return True
+
+    def abort(self) -> None:
+        """Let the server forget what is staged; does nothing once a commit has begun."""
+        run(self._core.abort())

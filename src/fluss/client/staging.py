@@ -1,0 +1,266 @@
+"""Staged writes: rows that the server keeps aside until a commit names the attempts that count, and then stores once.
+
+All requests may be repeated without harm, so they are, until the time for a write is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
+
+import pyarrow as pa
+from google.protobuf.message import Message
+
+from fluss.client import runtime
+from fluss.client.answers import parse
+from fluss.client.append import LogEncoder
+from fluss.client.chunk import Chunk, WireBatch
+from fluss.client.connection import BytesLike, Connection
+from fluss.client.encoder import BatchLimits, Encoder, pieces
+from fluss.client.kv_chunk import KvChunk, KvEncoder
+from fluss.client.partition_routing import PartitionFinder, router, writable_schema
+from fluss.client.retry import Backoff
+from fluss.client.upsert import check_deletes
+from fluss.client.upsert_columns import UpsertColumns
+from fluss.client.write_request import BUCKET_OVERHEAD_BYTES, bucket_parts
+from fluss.formats.cast import ArrowCaster
+from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
+from fluss.model.infos import TableInfo
+from fluss.model.merge_mode import MergeMode
+from fluss.model.staging import StagedTask
+from fluss.protocol import api_keys
+from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.api_keys import Api, Req, Resp
+
+if TYPE_CHECKING:
+    from fluss.client.core import ClientCore
+    from fluss.client.writer import WriterCore
+
+# Of one writer; each waits for a sync of the server.
+REQUESTS_IN_FLIGHT_MAX: Final = 4
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+
+# Makes the body of a request, anew for each try.
+Body: TypeAlias = Callable[[], Awaitable[list[BytesLike]]]
+
+
+async def staging_connection(client: ClientCore) -> Connection:
+    """A connection to a server that knows staged writes; raises for one that does not."""
+    connection = await client.metadata.coordinator(client.request_timeout_s)
+    if api_keys.STAGE_WRITE.key not in connection.versions:
+        raise InvalidRequestError(
+            f"Exactly-once writes need a Flussbett server; the one at {connection.address} knows no staged writes. "
+            "Write without them there: rows are then stored at least once.",
+            ErrorCode.UNSUPPORTED_VERSION,
+        )
+    return connection
+
+
+class StagedWriteCore:
+    """One batch of a query. Coroutines run on the I/O loop."""
+
+    def __init__(self, client: ClientCore, info: TableInfo, query_id: str, batch_id: int) -> None:
+        if not isinstance(query_id, str) or not query_id:
+            raise InvalidRequestError(f"A query id is a text, not {query_id!r}.")
+        _check_number("batch_id", batch_id, _INT64_MAX)
+        self.client = client
+        self.info = info
+        self.query_id = query_id
+        self.batch_id = batch_id
+        self._timeout_ms: int = client.config.request_timeout_ms
+        self._limit_ms: int = client.config.writer_delivery_timeout_ms
+        self.partitions = PartitionFinder(client.metadata, client.config)
+
+    def writer(self, task: int, attempt: int, columns: Sequence[str] | None) -> StagedWriterCore:
+        """A writer of rows that count only if the commit names this attempt."""
+        self.client.check_usable()
+        _check_number("task", task, _INT32_MAX)
+        _check_number("attempt", attempt, _INT64_MAX)
+        return StagedWriterCore(self, task, attempt, columns)
+
+    async def commit(self, tasks: Iterable[StagedTask]) -> bool:
+        """Store what these attempts have staged; True when the batch was committed before."""
+        request = pb.CommitStagedRequest(
+            table_id=self.info.table_id,
+            query_id=self.query_id,
+            batch_id=self.batch_id,
+            timeout_ms=self._timeout_ms,
+        )
+        for task, attempt, request_count in tasks:
+            request.tasks.add(task=task, attempt=attempt, request_count=request_count)
+        return (await self._ask(api_keys.COMMIT_STAGED, request)).is_repeated
+
+    async def abort(self) -> None:
+        """Let the server forget what is staged."""
+        request = pb.DropStagedRequest(table_id=self.info.table_id, query_id=self.query_id, batch_id=self.batch_id)
+        await self._ask(api_keys.DROP_STAGED, request)
+
+    async def stage(self, request: pb.StageWriteRequest, batches: Sequence[WireBatch]) -> None:
+        """Return when the server has the batches on its disk."""
+        request.table_id, request.query_id, request.batch_id = self.info.table_id, self.query_id, self.batch_id
+        request.timeout_ms = self._timeout_ms
+        head = request.SerializeToString()
+        looked = False
+
+        async def body() -> list[BytesLike]:
+            nonlocal looked
+            names = {batch.partition for batch in batches if batch.partition is not None}
+            ids = {name: await self._partition_id(name, again=looked) for name in names}
+            looked = True
+            places = (
+                (None if batch.partition is None else ids[batch.partition], batch.bucket, batch.header, batch.payload)
+                for batch in batches
+            )
+            return [head, *bucket_parts(pb.StageWriteRequest.BUCKETS_REQ_FIELD_NUMBER, places)]
+
+        await self._send(api_keys.STAGE_WRITE, body)
+
+    async def _partition_id(self, name: str, *, again: bool) -> int:
+        known = None if again else self.client.metadata.partition_id(self.info.table_path, name)
+        return await self.partitions.find(self.info, name) if known is None else known
+
+    async def _ask(self, api: Api[Req, Resp], request: Message) -> Resp:
+        async def body() -> list[BytesLike]:
+            return [request.SerializeToString()]
+
+        return await self._send(api, body)
+
+    async def _send(self, api: Api[Req, Resp], body: Body) -> Resp:
+        """Ask until there is an answer that another try won't change, or the time is over."""
+        self.client.check_usable()
+        backoff = Backoff(self._limit_ms)
+        timeout_s = self.client.request_timeout_s
+        while True:
+            try:
+                connection = await staging_connection(self.client)
+                answer = await connection.send(api, await body(), timeout_s)
+                return parse(api.response, answer, connection.address)
+            except FlussError as error:
+                if not error.is_retriable or not await backoff.pause():
+                    raise
+
+
+class StagedWriterCore:
+    """Encodes rows as other writers do and stages them. Coroutines run on the I/O loop, one after the other."""
+
+    def __init__(self, write: StagedWriteCore, task: int, attempt: int, columns: Sequence[str] | None) -> None:
+        info, config = write.info, write.client.config
+        self._write = write
+        self._task = task
+        self._attempt = attempt
+        self._limits = BatchLimits.of(config)
+        self._columns: UpsertColumns | None = None
+        self._chunk_class: type[Chunk] = Chunk
+        route = router(info, config)
+        if info.has_primary_key():
+            self._columns = UpsertColumns(info) if columns is None else UpsertColumns.named(info, columns)
+            self._chunk_class = KvChunk
+            self._encoder: Encoder = KvEncoder(info, self._limits, route, self._columns, MergeMode.DEFAULT)
+            self._caster = ArrowCaster(self._columns.schema)
+            self._key_caster = ArrowCaster(self._columns.key_schema)
+        elif columns is not None:
+            raise InvalidRequestError(f"Table {info.table_path} has no primary key: its rows are appended whole.")
+        else:
+            self._encoder = LogEncoder(info, self._limits, route)
+            self._caster = ArrowCaster(writable_schema(info))
+        self._chunk: Chunk | None = None
+        self._request_count = 0
+        self._in_flight: list[asyncio.Task[None]] = []
+        self._lock = asyncio.Lock()
+        self._ended: FlussError | None = None
+
+    async def write(self, batch: pa.RecordBatch, *, deletes: bool = False) -> None:
+        """Take rows, or keys of rows to delete; waits while many requests are under way."""
+        async with self._lock:
+            self._check()
+            rows = await runtime.in_worker(self._fitted, batch, deletes)
+            for piece in pieces(rows, self._limits.request_size_bytes_max):
+                await self._add(piece, deletes)
+
+    async def finish(self) -> StagedTask:
+        """Stage what is left and wait until the server has all: what the commit has to name."""
+        async with self._lock:
+            self._check()
+            await self._stage_chunk()
+            await self._await_in_flight(0)
+            self._ended = FlussError("The writer was finished; make another one with another attempt.")
+            return StagedTask(self._task, self._attempt, self._request_count)
+
+    async def close(self) -> None:
+        """Stop; what is not finished can't be committed."""
+        self._ended = self._ended or FlussError("The writer is closed.")
+        self._chunk = None
+        in_flight, self._in_flight = self._in_flight, []
+        for task in in_flight:
+            task.cancel()
+        await asyncio.gather(*in_flight, return_exceptions=True)
+
+    def _check(self) -> None:
+        if self._ended is not None:
+            raise self._ended
+
+    def _fitted(self, batch: pa.RecordBatch, deletes: bool) -> pa.RecordBatch:
+        if not deletes:
+            if self._columns is not None:
+                self._columns.check_names(batch.schema.names)
+            return self._caster.cast(batch)
+        if self._columns is None:
+            raise InvalidRequestError(f"Table {self._write.info.table_path} has no primary key: it takes no deletes.")
+        check_deletes(self._write.info)
+        return self._key_caster.cast(batch.select(self._columns.key_names(batch.schema.names)))
+
+    async def _add(self, rows: pa.RecordBatch, deletes: bool) -> None:
+        chunk = self._chunk
+        if chunk is not None and chunk.deletes is not deletes:
+            await self._stage_chunk()
+            chunk = None
+        if chunk is None:
+            # No rows but Arrow batches come to it, so it asks nothing of its writer.
+            chunk = self._chunk = self._chunk_class(cast("WriterCore", None), 0, None, deletes=deletes)
+        chunk.add_batch(rows)
+        if chunk.size_bytes >= self._limits.request_size_bytes_max:
+            await self._stage_chunk()
+
+    async def _stage_chunk(self) -> None:
+        chunk, self._chunk = self._chunk, None
+        if chunk is None:
+            return
+        await runtime.in_worker(self._encoder.prepare, chunk)
+        if chunk.error is not None:
+            raise chunk.error
+        batches: list[WireBatch] = []
+        size_bytes = 0
+        for batch in chunk.batches:
+            added_bytes = batch.size_bytes + BUCKET_OVERHEAD_BYTES
+            if batches and size_bytes + added_bytes > self._limits.request_size_bytes_max:
+                await self._stage(batches)
+                batches, size_bytes = [], 0
+            batches.append(batch)
+            size_bytes += added_bytes
+        if batches:
+            await self._stage(batches)
+
+    async def _stage(self, batches: list[WireBatch]) -> None:
+        await self._await_in_flight(REQUESTS_IN_FLIGHT_MAX - 1)
+        request = pb.StageWriteRequest(task=self._task, attempt=self._attempt, sequence=self._request_count)
+        how = batches[0].request
+        request.target_columns.extend(how.target_columns)
+        self._request_count += 1
+        self._in_flight.append(asyncio.ensure_future(self._write.stage(request, batches)))
+
+    async def _await_in_flight(self, count_max: int) -> None:
+        """Wait until so few requests are under way; a failed one fails the writer."""
+        while len(self._in_flight) > count_max:
+            try:
+                await self._in_flight.pop(0)
+            except FlussError as error:
+                self._ended = error
+                await self.close()
+                raise
+
+
+def _check_number(name: str, number: int, high: int) -> None:
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= high:
+        raise InvalidRequestError(f"{name} must be an integer from 0 to {high}, not {number!r}.")

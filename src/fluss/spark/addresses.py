@@ -1,0 +1,25 @@
+"""Options with which Spark's processes reach the server that a program is connected to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fluss.model.endpoint import FILE_SCHEME, directory_of
+
+if TYPE_CHECKING:
+    from fluss.api.connection_base import FlussConnectionBase
+
+
+def options(connection: FlussConnectionBase) -> dict[str, str]:
+    """The options for the server of a connection, whatever its address; passwords are among them.
+
+    Those of a server in memory, whose name means nothing to other processes, are good as long as it runs.
+    """
+    config, address = connection.config, connection.config.bootstrap_servers.strip()
+    if address.startswith(FILE_SCHEME):
+        # By its path: a port is gone when the server has left after its last connection.
+        servers = directory_of(address).as_uri()
+    else:
+        config = connection.reachable_config()
+        servers = config.bootstrap_servers
+    return {**{key: str(value) for key, value in config.to_dict().items()}, "bootstrap.servers": servers}

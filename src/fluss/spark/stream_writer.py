@@ -1,0 +1,111 @@
+"""Writing a stream: each micro-batch as a batch write does, or with `exactly.once` all of it in one step.
+
+Without `exactly.once` a micro-batch that fails and is repeated writes its rows again: see `writer`.
+
+With it, tasks stage their rows on the server, where nobody sees them, under the query's id, the number of the
+micro-batch, the task and the attempt. When all tasks are done the driver names the attempts that count, in one request;
+the server records it before it appends the rows, finishes it even if it is killed, and answers a repetition as done. So
+rows are stored once whatever is killed or repeated, in log tables and in primary-key tables of every kind. The query is
+known by its checkpoint: with a new checkpoint it is a new query.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from fluss.model.errors import InvalidRequestError
+from fluss.spark.source_options import SourceOptions
+from fluss.spark.tables import open_table
+from fluss.spark.write_options import WriteOptions
+from fluss.spark.write_plan import WritePlan
+from fluss.spark.writer import RowsStored, store_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from fluss.sync import StagedTask
+
+# What Spark tells the tasks of a micro-batch.
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+ATTEMPT_BITS = 63
+
+
+@dataclass(frozen=True)
+class RowsStaged(WriterCommitMessage):  # type: ignore[misc]
+    """What a task reports: its rows wait for the commit."""
+
+    query_id: str
+    batch_id: int
+    task: StagedTask
+    row_count: int
+
+
+class FlussStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """Spark makes one on the driver for each micro-batch and ships it to the tasks, and makes another to commit."""
+
+    def __init__(self, options: SourceOptions, schema: Any) -> None:
+        self._options = options
+        self._exactly_once = WriteOptions.of(options).exactly_once
+        with open_table(options) as opened:
+            if self._exactly_once:
+                opened.table.check_staged_writes()
+            self._plan = WritePlan.of(options, opened.table, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsStored | RowsStaged:
+        """Store, or stage, all batches of a task."""
+        return stage_rows(self._plan, iterator) if self._exactly_once else store_rows(self._plan, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Make what was staged visible. A task without rows staged nothing, and nothing of nothing needs no commit."""
+        staged = _staged(messages)
+        if staged:
+            with self._plan.open() as table:
+                table.new_staged_write(staged[0].query_id, batchId).commit(message.task for message in staged)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Forget what was staged. A commit that the server has recorded stays: it will be repeated, and then known.
+
+        What is left behind where this fails goes with a later commit of the query, or in time.
+        """
+        staged = _staged(messages)
+        if staged:
+            with self._plan.open() as table:
+                table.new_staged_write(staged[0].query_id, batchId).abort()
+
+
+def stage_rows(plan: WritePlan, iterator: Iterator[pa.RecordBatch]) -> RowsStored | RowsStaged:
+    """What a task does whose rows become visible with the commit."""
+    from fluss.spark.write_task import apply, with_rows
+
+    batches = with_rows(iterator)
+    if batches is None:
+        return RowsStored(0)
+    query_id, batch_id, task = _micro_batch()
+    # Spark's own attempt ids begin anew with each driver, and a task of a dead one may still be writing.
+    attempt = secrets.randbits(ATTEMPT_BITS)
+    with plan.open() as table:
+        staged = table.new_staged_write(query_id, batch_id)
+        with staged.create_writer(task, attempt, columns=plan.targets) as writer:
+            row_count = apply(plan, table, batches, writer.write_arrow_batch, writer.delete_arrow_batch)
+            return RowsStaged(query_id, batch_id, writer.finish(), row_count)
+
+
+def _micro_batch() -> tuple[str, int, int]:
+    """The query's id, the number of the micro-batch and that of the task."""
+    context = TaskContext.get()
+    query_id = batch_id = None
+    if context is not None:
+        query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+    if context is None or query_id is None or batch_id is None:
+        raise InvalidRequestError("Spark does not say which query this is, so 'exactly.once' can't work: leave it out.")
+    return query_id, int(batch_id), context.partitionId()
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[RowsStaged]:
+    return [message for message in messages if isinstance(message, RowsStaged)]

@@ -1,0 +1,101 @@
+"""What a write does with a table: settled on the driver before any row is written, then shipped to the tasks.
+
+Columns match by name. Rows that are appended or upserted have all columns of the table, but for one that the server
+numbers; with `target.columns` they have at least those, and the table's others keep their values. Rows that are deleted
+have at least the primary key. Changes have `_change_type` besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fluss.model.errors import InvalidRequestError
+from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
+from fluss.spark.matching import check_write_schema
+from fluss.spark.source_options import SourceOptions, bad_option
+from fluss.spark.tables import open_table
+from fluss.spark.write_options import WriteMode, WriteOptions
+
+if TYPE_CHECKING:
+    from fluss.model.infos import TableInfo
+    from fluss.sync import FlussTable
+
+
+@dataclass(frozen=True)
+class WritePlan:
+    """A checked write. Plain values only, because Spark pickles it."""
+
+    options: SourceOptions
+    table_id: int
+    mode: WriteMode
+    columns: tuple[str, ...]
+    """The columns of rows that are appended or upserted"""
+    keys: tuple[str, ...]
+    is_partial: bool
+    """`columns` are not all of the table's, or not in its order"""
+    ignore_delete: bool
+
+    @classmethod
+    def of(cls, options: SourceOptions, table: FlussTable, written: Any) -> WritePlan:
+        """Check the options and a DataFrame's schema against the table."""
+        chosen, info = WriteOptions.of(options), table.get_table_info()
+        mode = _mode(chosen, info)
+        targets = chosen.target_columns
+        if targets is not None:
+            table.new_upsert(list(targets))  # checks them
+        plan = cls(
+            options=options,
+            table_id=info.table_id,
+            mode=mode,
+            columns=targets or _written_columns(info),
+            keys=tuple(info.primary_keys),
+            is_partial=targets is not None,
+            ignore_delete=chosen.ignore_delete,
+        )
+        plan._check(info, written)
+        return plan
+
+    @property
+    def targets(self) -> list[str] | None:
+        """The columns of a partial update."""
+        return list(self.columns) if self.is_partial else None
+
+    def _check(self, info: TableInfo, written: Any) -> None:
+        needed = self.keys if self.mode is WriteMode.DELETE else self.columns
+        ignored: set[str] = set()
+        if self.is_partial or self.mode is WriteMode.DELETE:
+            ignored |= set(info.schema.column_names)
+        if self.mode is WriteMode.CHANGELOG:
+            needed, ignored = (CHANGE_TYPE, *needed), ignored | {COMMIT_TIMESTAMP, LOG_OFFSET}
+        check_write_schema(info.table_path, info.schema, written, needed, ignored)
+
+    @contextmanager
+    def open(self) -> Iterator[FlussTable]:
+        """The table, in a task; it must be the one that was checked."""
+        with open_table(self.options) as opened:
+            info = opened.info
+            if info.table_id != self.table_id:
+                raise InvalidRequestError(f"{info.table_path} was dropped and created again during the write.")
+            yield opened.table
+
+
+def _mode(chosen: WriteOptions, info: TableInfo) -> WriteMode:
+    has_key = info.has_primary_key()
+    mode = chosen.mode or (WriteMode.UPSERT if has_key else WriteMode.APPEND)
+    if has_key and mode is WriteMode.APPEND:
+        raise bad_option(f"{info.table_path} has a primary key, so rows are upserted: leave 'write.mode' out.")
+    if not has_key and mode is not WriteMode.APPEND:
+        raise bad_option(f"{info.table_path} has no primary key: rows can only be appended; leave 'write.mode' out.")
+    if not has_key and chosen.target_columns is not None:
+        raise bad_option(f"{info.table_path} has no primary key: 'target.columns' is for updates of rows by key.")
+    if chosen.ignore_delete and mode is not WriteMode.CHANGELOG:
+        raise bad_option("The option 'ignore.delete' is for .option('write.mode', 'changelog').")
+    return mode
+
+
+def _written_columns(info: TableInfo) -> tuple[str, ...]:
+    numbered = info.schema.get_auto_increment_columns()
+    return tuple(name for name in info.schema.column_names if name not in numbered)

@@ -1,0 +1,59 @@
+"""A process to be killed: writes batches of a query through staging, and tells which are committed.
+
+It begins with the first batch each time, as a client would that was told nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from fluss.storage import failpoints
+from fluss.storage.store import Storage, StorageOptions
+
+from .kv_support import KV_MEMORY_BYTES
+from .staging_support import LOG, ROWS, SUMS, create_all, write
+
+BATCHES = 3
+SEGMENT_SIZE_BYTES = 400
+PATHS = (LOG, ROWS, SUMS)
+
+_output_fd = 1
+
+
+def options(root: str | Path) -> StorageOptions:
+    return StorageOptions(root, segment_size_bytes=SEGMENT_SIZE_BYTES, kv_memory_bytes=KV_MEMORY_BYTES)
+
+
+def tell(*words: object) -> None:
+    os.write(_output_fd, (" ".join(map(str, words)) + "\n").encode())
+
+
+async def main(root: str) -> None:
+    storage = await Storage.open(options(root))
+    await create_all(storage)
+    await storage.staging.recover()
+    attempt = time.time_ns()
+    for batch_id in range(BATCHES):
+        for path in PATHS:
+            await write(storage, path, batch_id, attempt)
+            tell("committed", path.table, batch_id)
+    await storage.close()
+    tell("done")
+
+
+def run(root: str, fail_point: str | None, output: Connection) -> None:
+    """The driver as a multiprocessing target, with a pipe for its output."""
+    global _output_fd
+    _output_fd = output.fileno()
+    if fail_point is not None:
+        failpoints.arm(fail_point)
+    asyncio.run(main(root))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
