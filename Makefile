@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: setup java demo test check test-compat test-spark43 compat-table test-full bench proto lock dist clean
+.PHONY: setup java demo test check test-compat test-spark43 compat-table test-full bench bench-spark proto lock dist clean
 
 setup: .venv/.ready
 
@@ -19,7 +19,7 @@ java:
 	@sh tools/ensure-java.sh
 
 demo: setup java
-	$(BIN)/python examples/demo.py
+	$(BIN)/python examples/pipeline.py
 
 check: setup
 	$(BIN)/ruff format --check --quiet .
@@ -52,6 +52,9 @@ test-full: setup java
 bench: setup java
 	$(BIN)/python -m tests.peers.environments pyfluss
 	$(BIN)/python -m benchmarks.run
+
+bench-spark: setup java
+	$(BIN)/python -m benchmarks.spark
 
 # The generated code is kept in the tree. An old compiler is used on purpose: its output runs on every protobuf runtime
 # from 4.25 on, and Spark Connect pins one of its own.

@@ -41,7 +41,7 @@ class _Chunk(NamedTuple):
 
 
 class RowsAt:
-    """Reads one bucket; without an offset as it is when it is opened. `batches` blocks, the rest is for the I/O loop."""
+    """Reads one bucket; without an offset as it is when opened. `batches` blocks, the rest is for the I/O loop."""
 
     def __init__(
         self,

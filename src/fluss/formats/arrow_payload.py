@@ -17,6 +17,7 @@ import pyarrow.ipc as ipc
 
 from fluss.formats import kernel
 from fluss.formats.arrow_message import MessageLayout, RawTemplate, parse_record_batch_message
+from fluss.formats.empty_children import with_offsets
 from fluss.formats.log_batch import CHANGE_TYPE_MAX, BatchHeader, BufferLike, payload_of
 from fluss.model.errors import CorruptDataError
 from fluss.model.table_options import ARROW_COMPRESSION, ARROW_ZSTD_LEVEL, check_properties
@@ -128,7 +129,7 @@ def decode(buf: BufferLike | pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
         _validate(batch)
     except (pa.ArrowException, OSError) as error:
         raise CorruptDataError(f"Arrow payload: {error}") from error
-    return batch
+    return with_offsets(batch) if 0 in message.metadata.nodes[::2] else batch
 
 
 def _validate(batch: pa.RecordBatch) -> None:

@@ -57,8 +57,6 @@ def read_part(options: SourceOptions, schema: Any, part: BucketPart) -> Iterator
 
     Without `changelog=true`, a range of changes gives rows as they were after each insert or update, and no deletes.
     """
-    import pyarrow as pa
-
     from fluss.spark.convert import to_spark
     from fluss.spark.types import spark_arrow_schema
 
@@ -70,9 +68,7 @@ def read_part(options: SourceOptions, schema: Any, part: BucketPart) -> Iterator
         if info.table_id != part.table_id:
             raise InvalidRequestError(f"{info.table_path} was dropped and created again; load it again.")
         columns = read_columns(info, schema, read_options.changelog)
-        # Spark 4.3 compares what may be null, too.
-        nullable = [field.nullable for field in schema.fields]
-        arrow_schema = pa.schema(map(pa.Field.with_nullable, spark_arrow_schema(columns), nullable))
+        arrow_schema = spark_arrow_schema(schema)
         scan = scan_of(opened, columns, read_options.filter)
         try:
             images_only = info.has_primary_key() and not read_options.changelog

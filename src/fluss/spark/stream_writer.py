@@ -1,4 +1,4 @@
-"""Writing a stream: each micro-batch as a batch write does, or with `exactly.once` all of it in one step.
+"""Writing a stream: each micro-batch as a batch write does, or with `exactly.once` once, whatever fails.
 
 Without `exactly.once` a micro-batch that fails and is repeated writes its rows again: see `writer`.
 

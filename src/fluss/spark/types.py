@@ -51,7 +51,6 @@ _FROM_SPARK = {
     st.TimestampNTZType: DataTypes.timestamp(),
     st.TimestampType: DataTypes.timestamp_ltz(),
 }
-_SPARK_TIMESTAMP_UNIT = "us"
 _SPARK_TIME_PRECISION = 6
 _TimeType = getattr(st, "TimeType", None)  # from Spark 4.1 on
 _COMMENT = "comment"
@@ -110,42 +109,38 @@ def _parameterized_type(data_type: Any) -> DataType | None:
     return None
 
 
-def spark_arrow_type(data_type: DataType) -> pa.DataType:
-    """The Arrow type in which Spark takes a column's values."""
+def spark_arrow_type(data_type: Any) -> pa.DataType:
+    """The Arrow type in which Spark takes the values of one of its types."""
     import pyarrow as pa
 
     from fluss.model.arrow_types import to_arrow
 
-    if data_type.root is TypeRoot.TIMESTAMP:
-        return pa.timestamp(_SPARK_TIMESTAMP_UNIT)
-    if data_type.root is TypeRoot.TIMESTAMP_LTZ:
-        return pa.timestamp(_SPARK_TIMESTAMP_UNIT, tz="UTC")
-    if data_type.root is TypeRoot.TIME:
+    if isinstance(data_type, st.ArrayType):
+        return pa.list_(pa.field("element", spark_arrow_type(data_type.elementType), data_type.containsNull))
+    if isinstance(data_type, st.MapType):
+        key = pa.field("key", spark_arrow_type(data_type.keyType), nullable=False)
+        return pa.map_(key, pa.field("value", spark_arrow_type(data_type.valueType), data_type.valueContainsNull))
+    if isinstance(data_type, st.StructType):
+        return pa.struct(list(spark_arrow_schema(data_type)))
+    if _TimeType is not None and isinstance(data_type, _TimeType):
         return pa.time64("ns")
-    if data_type.root is TypeRoot.BINARY:
-        return pa.binary()
-    if not data_type.is_nested:
-        return to_arrow(data_type)
-    parts = [(spark_arrow_type(part), part.nullable) for part in _parts(data_type)]
-    if data_type.root is TypeRoot.ARRAY:
-        return pa.list_(pa.field("element", *parts[0]))
-    if data_type.root is TypeRoot.MAP:
-        return pa.map_(pa.field("key", parts[0][0], nullable=False), pa.field("value", *parts[1]))
-    return pa.struct([pa.field(field.name, *part) for field, part in zip(data_type.fields, parts, strict=True)])
+    found = fluss_type(data_type)
+    assert found is not None, data_type
+    return to_arrow(found)
+
+
+def spark_arrow_schema(struct: Any) -> pa.Schema:
+    """The Arrow schema of the batches that Spark takes for a schema of its own; it compares what may be null, too."""
+    import pyarrow as pa
+
+    fields = [(field.name, spark_arrow_type(field.dataType), field.nullable) for field in struct.fields]
+    return pa.schema([pa.field(*field) for field in fields])
 
 
 def _parts(data_type: DataType) -> list[DataType]:
     """The types that a nested type is made of."""
     inner = [data_type.element, data_type.key, data_type.value, *(field.data_type for field in data_type.fields)]
     return [part for part in inner if part is not None]
-
-
-def spark_arrow_schema(columns: Iterable[Column]) -> pa.Schema:
-    """The Arrow schema of the batches that Spark takes for these columns."""
-    import pyarrow as pa
-
-    fields = [(column.name, spark_arrow_type(column.data_type), column.data_type.nullable) for column in columns]
-    return pa.schema([pa.field(*field) for field in fields])
 
 
 def spark_schema(schema: Schema, names: Sequence[str] | None = None) -> Any:

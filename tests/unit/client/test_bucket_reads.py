@@ -72,7 +72,7 @@ def append(table: FlussTable, *sizes: int) -> None:
             start += size
 
 
-def rows_at(table: FlussTable, offset: int, target: TableBucket | None = None) -> Rows:
+def rows_at(table: FlussTable, offset: int | None, target: TableBucket | None = None) -> Rows:
     batches = list(table.new_scan().read_bucket_at(target or bucket(table), offset))
     found = pa.Table.from_batches(batches, table.arrow_schema)
     rows: Rows = dict(zip(found["id"].to_pylist(), found["name"].to_pylist(), strict=True))
@@ -288,7 +288,7 @@ def test_older_rows_are_brought_forward(client: ClientCore, connection: FlussCon
         rows = rows.cast(table.arrow_schema).take(pc.sort_indices(keys.encode(_one(rows.cast(table.arrow_schema)))))
         batches = rows.to_batches(max_chunksize=7)
         opened: BucketRows = FixedRows(batches, [keys.encode(b)[-1].as_py() for b in batches], older)
-        changed = run(RowsAt(client, table.info, target, wanted)._changed_since(older))
+        changed = run(RowsAt(client, table.info, target, wanted)._changed_since(older, wanted))
         found: Rows = {}
         patched = _Patched(opened, changed, keys, None)
         while (chunk := run(patched.next())) is not None:

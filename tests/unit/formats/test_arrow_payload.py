@@ -273,3 +273,26 @@ def test_codec_from_table_properties() -> None:
     for properties in ({key: "GZIP"}, {level_key: "23"}, {level_key: "x"}):
         with pytest.raises(InvalidRequestError):
             Codec.of(properties)
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=CODEC_IDS)
+def test_nested_arrays_that_java_sends_without_offsets_can_be_used(codec: Codec) -> None:
+    inner = pa.list_(pa.field("item", pa.map_(pa.string(), pa.struct([("x", pa.list_(pa.string()))]))))
+    # Without elements, so that the offsets of all that is inside are left out.
+    unset = pa.Array.from_buffers(inner, 0, [None, pa.py_buffer(b"")], children=[pa.nulls(0, inner.value_type)])
+    lists = pa.ListArray.from_arrays(pa.array([0, 0, 0, 0], pa.int32()), unset)
+    rows = pa.StructArray.from_arrays([lists], names=["deep"])
+    schema = pa.schema([("n", pa.int32()), ("lists", lists.type), ("row", rows.type)])
+    batch = pa.RecordBatch.from_arrays([pa.array([1, 2, 3], pa.int32()), lists, rows], schema=schema)
+    payload = arrow_payload.encode(batch, codec)
+    metadata = arrow_message.parse_metadata(memoryview(payload).cast("B"))
+    assert 0 in metadata.nodes[::2]
+
+    decoded = arrow_payload.decode(payload, schema)
+    assert decoded.to_pylist() == [{"n": n, "lists": [], "row": {"deep": []}} for n in (1, 2, 3)]
+    decoded.validate(full=True)
+    assert decoded.column("n").buffers()[1].size == 12
+    for array in (decoded.column("lists").values, decoded.column("row").field(0).values):
+        assert array.buffers()[1].size >= 4
+        assert array.nbytes >= 0
+        assert pa.concat_arrays([array, array]).to_pylist() == []

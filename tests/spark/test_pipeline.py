@@ -1,0 +1,25 @@
+"""The reference pipeline, run as its readers run it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+PIPELINE = Path(__file__).parents[2] / "examples" / "pipeline.py"
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_the_pipeline_sums_up_and_draws(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "revenue.png"
+    command = [sys.executable, str(PIPELINE), str(picture)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "The sums equal those of the orders." in done.stdout
+    assert "Revenue by country" in done.stdout
+    assert picture.read_bytes().startswith(PNG)
