@@ -11,7 +11,7 @@ from fluss.client import runtime
 from fluss.client.address import parse_bootstrap
 from fluss.client.admin import AdminCore
 from fluss.client.embedded import EMBEDDED_HOST, embedded_server
-from fluss.client.lookup import Lookups
+from fluss.client.lookup import Lookups, LoopLookups
 from fluss.client.metadata import Metadata
 from fluss.client.pool import ConnectionPool
 from fluss.client.retry import Backoff
@@ -40,7 +40,9 @@ class ClientCore:
         bootstrap = [] if embedded is not None else parse_bootstrap(config.bootstrap_servers)
         self.metadata = Metadata(self.pool, bootstrap, self.request_timeout_s, embedded)
         self.sender = Sender(self.config, self.metadata)
-        self.lookups = Lookups(self.metadata, self.request_timeout_s)
+        self.lookups = Lookups(self.metadata, self.pool, self.request_timeout_s, runtime.call_soon)
+        connect_timeout_s = config.connect_timeout_ms / 1000
+        self.loop_lookups = LoopLookups(self.metadata, self.pool, connect_timeout_s, self.request_timeout_s)
         self.admin = AdminCore(self)
 
     @classmethod
@@ -116,12 +118,14 @@ class ClientCore:
         finally:
             self.sender.close()
             self.lookups.close()
+            self.loop_lookups.close()
             self.pool.close()
 
     def close_soon(self) -> None:
         """Close in the background; callable from any thread, any number of times."""
         if not self.closed and self._pid == runtime.process_id:
             self.closed = True
+            self.loop_lookups.close()
             runtime.spawn(self.close())
 
     def __reduce__(self) -> NoReturn:

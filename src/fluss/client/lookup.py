@@ -1,7 +1,8 @@
-"""Lookups of all threads and loops of one client, gathered into few requests and handed back together.
+"""Lookups of one client, gathered into few requests.
 
-A caller puts its encoded key into a queue and wakes the I/O loop; whatever is queued by then goes out as one request
-per leader and table. Callers of one event loop wake it once per turn of theirs, so a thousand lookups that are started
+Those of an event loop are sent and answered on that loop, over connections of its own: to hand them to the I/O thread
+and back would take longer than everything else. Those of threads go through the I/O loop. Either way whatever is queued
+when the loop comes to send goes out as one request per leader and table, so a thousand lookups that are started
 together are one request, and so is what gathers while requests are under way. There is no timed window.
 """
 
@@ -15,11 +16,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from fluss.client import runtime
 from fluss.client.lookup_lane import Lane
 from fluss.client.lookup_values import ValueReader
 from fluss.client.lookup_wire import LookupKind
 from fluss.client.metadata import Metadata
+from fluss.client.pool import ConnectionPool
 from fluss.model.errors import FlussError, TimeoutError
 from fluss.model.infos import TableInfo
 
@@ -45,7 +46,6 @@ class Lookup:
         "is_ended",
         "keys",
         "lane",
-        "loop",
         "partition",
         "partition_id",
         "read",
@@ -60,9 +60,9 @@ class Lookup:
         bucket: int,
         keys: Sequence[bytes],
         read: Read,
-        loop: asyncio.AbstractEventLoop | None,
+        future: asyncio.Future[Any] | None,
     ) -> None:
-        """Without `loop` a thread waits for it."""
+        """Without `future` a thread waits for it."""
         self.lane = lane
         self.partition = partition
         self.partition_id: int | None = None
@@ -75,12 +75,9 @@ class Lookup:
         self.result: Any = None
         self.error: FlussError | None = None
         self.is_ended = False
-        self.loop = loop
-        self.future: asyncio.Future[Any] | None = None
+        self.future = future
         self._gate: threading.Lock | None = None
-        if loop is not None:
-            self.future = loop.create_future()
-        else:
+        if future is None:
             self._gate = threading.Lock()
             self._gate.acquire()
 
@@ -90,7 +87,7 @@ class Lookup:
         return self.future is not None and self.future.cancelled()
 
     def resolve(self) -> None:
-        """Tell the waiting caller; in the thread of its loop, or anywhere if a thread waits."""
+        """Tell the waiting caller; on its loop, or anywhere if a thread waits."""
         if self._gate is not None:
             self._gate.release()
         elif self.future is not None and not self.future.done():
@@ -116,22 +113,22 @@ def _own(error: FlussError) -> FlussError:
     return own
 
 
-def _resolve_all(lookups: list[Lookup]) -> None:
-    for lookup in lookups:
-        lookup.resolve()
-
-
 class Lookups:
-    """The lookups of one client. `start` and `lane` may be called from any thread."""
+    """The lookups of one client on one event loop.
 
-    def __init__(self, metadata: Metadata, timeout_s: float) -> None:
+    `call_soon` is the loop's. On the I/O loop it may be called from any thread, and so may `start` and `lane`.
+    """
+
+    def __init__(
+        self, metadata: Metadata, pool: ConnectionPool, timeout_s: float, call_soon: Callable[..., object]
+    ) -> None:
         self._metadata = metadata
+        self._pool = pool
         self._timeout_s = timeout_s
+        self._call_soon = call_soon
         self._queue: deque[Lookup] = deque()
         self._under_way = 0
         self._is_woken = False
-        # Loops that will wake the I/O loop when their turn is over.
-        self._gathering: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
         self._lanes: weakref.WeakValueDictionary[Any, Lane] = weakref.WeakValueDictionary()
         self._closed = False
 
@@ -140,7 +137,8 @@ class Lookups:
         key = (info.table_id, info.schema_id, kind)
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = Lane(self._metadata, info, kind, values(), self._timeout_s, self._hand_back)
+            timeout_s, end = self._timeout_s, self._end
+            lane = self._lanes[key] = Lane(self._metadata, self._pool, info, kind, values(), timeout_s, end)
         return lane
 
     def start(self, lookup: Lookup) -> None:
@@ -148,29 +146,17 @@ class Lookups:
         if len(self._queue) + self._under_way >= WAITING_LOOKUPS_MAX:
             raise FlussError(f"{WAITING_LOOKUPS_MAX} lookups are waiting already; use lookup_many for many keys.")
         self._queue.append(lookup)
-        loop = lookup.loop
-        if loop is None:
-            self._wake()
-        elif loop not in self._gathering:
-            self._gathering.add(loop)
-            loop.call_soon(self._wake_for, loop)
-
-    def _wake_for(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._gathering.discard(loop)
-        self._wake()
-
-    def _wake(self) -> None:
-        # The I/O loop clears the mark before it empties the queue, so what was queued before the mark is seen.
+        # The loop clears the mark before it empties the queue, so what was queued before the mark is seen.
         if not self._is_woken:
             self._is_woken = True
-            runtime.call_soon(self._send_queued)
+            self._call_soon(self._send_queued)
 
     def _send_queued(self) -> None:
         self._is_woken = False
         self.send([self._queue.popleft() for _ in range(len(self._queue))])
 
     def send(self, lookups: list[Lookup]) -> None:
-        """Send lookups at once. On the I/O loop."""
+        """Send lookups at once. On the loop."""
         self._under_way += len(lookups)
         by_lane: dict[Lane, list[Lookup]] = {}
         for lookup in lookups:
@@ -180,27 +166,63 @@ class Lookups:
                 lane.close()
             lane.add(queued)
 
-    def _hand_back(self, lookups: Iterable[Lookup]) -> None:
-        """Tell the callers of lookups that ended together, with one call per event loop. On the I/O loop."""
-        here = asyncio.get_running_loop()
-        by_loop: dict[asyncio.AbstractEventLoop | None, list[Lookup]] = {}
+    def _end(self, lookups: Iterable[Lookup]) -> None:
+        """Tell the callers of lookups that have ended. On the loop."""
         for lookup in lookups:
             if not lookup.is_ended:
                 lookup.is_ended = True
                 self._under_way -= 1
-                by_loop.setdefault(lookup.loop, []).append(lookup)
-        for loop, ended in by_loop.items():
-            if loop is None or loop is here:
-                _resolve_all(ended)
-                continue
-            try:
-                loop.call_soon_threadsafe(_resolve_all, ended)
-            except RuntimeError:
-                pass  # the loop was closed, and with it whoever waited
+                lookup.resolve()
 
     def close(self) -> None:
-        """End all lookups with an error, now and from now on. On the I/O loop."""
+        """End all lookups with an error, now and from now on. On the loop."""
         self._closed = True
         for lane in list(self._lanes.values()):
             lane.close()
         self._send_queued()
+
+
+class LoopLookups:
+    """The lookups of one client on its callers' event loops, each with connections of its own."""
+
+    def __init__(self, metadata: Metadata, pool: ConnectionPool, connect_timeout_s: float, timeout_s: float) -> None:
+        self._metadata = metadata
+        self._pool = pool
+        self._connect_timeout_s = connect_timeout_s
+        self._timeout_s = timeout_s
+        self._by_loop: dict[asyncio.AbstractEventLoop, tuple[Lookups, ConnectionPool]] = {}
+
+    def here(self) -> Lookups:
+        """Those of the running loop."""
+        loop = asyncio.get_running_loop()
+        found = self._by_loop.get(loop)
+        if found is None:
+            # What belongs to a closed loop can't be used any more, nor closed.
+            for closed in [known for known in list(self._by_loop) if known.is_closed()]:
+                self._by_loop.pop(closed, None)
+            pool = ConnectionPool(self._connect_timeout_s, parent=self._pool)
+            found = self._by_loop[loop] = (Lookups(self._metadata, pool, self._timeout_s, loop.call_soon), pool)
+        return found[0]
+
+    def close(self) -> None:
+        """End all lookups with an error and close their connections; from any thread."""
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        for loop in list(self._by_loop):
+            found = self._by_loop.pop(loop, None)
+            if found is None:
+                continue
+            if loop is here:
+                _close(*found)
+                continue
+            try:
+                loop.call_soon_threadsafe(_close, *found)
+            except RuntimeError:
+                pass  # the loop was closed, and with it whoever waited
+
+
+def _close(lookups: Lookups, pool: ConnectionPool) -> None:
+    lookups.close()
+    pool.close()

@@ -1,4 +1,4 @@
-"""Lookups of one table on the I/O loop: queues for leaders, requests and their answers.
+"""Lookups of one table on one event loop: queues for leaders, requests and their answers.
 
 A lookup is in one of three places: queued for its leader, in a request, or lost: its partition or leader is not known,
 or its last try failed in a way that may pass.
@@ -20,8 +20,10 @@ from fluss.client.lookup_lost import LostLookups, remaining_s, unexpected
 from fluss.client.lookup_values import ValueReader
 from fluss.client.lookup_wire import LookupKind
 from fluss.client.metadata import Metadata
+from fluss.client.pool import ConnectionPool
+from fluss.client.views import address_of
 from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError
-from fluss.model.infos import TableInfo
+from fluss.model.infos import ServerType, TableInfo
 
 if TYPE_CHECKING:
     from fluss.client.connection import Connection
@@ -69,6 +71,7 @@ class Lane:
     def __init__(
         self,
         metadata: Metadata,
+        pool: ConnectionPool,
         info: TableInfo,
         kind: LookupKind,
         values: ValueReader,
@@ -76,6 +79,7 @@ class Lane:
         hand_back: Callable[[Iterable[Lookup]], None],
     ) -> None:
         self._metadata = metadata
+        self._pool = pool
         self._info = info
         self._kind = kind
         self._values = values
@@ -162,7 +166,7 @@ class Lane:
     def _ask(self, leader: _Leader, lookups: list[Lookup]) -> None:
         leader.in_flight += 1
         node = self._metadata.cluster.tablets.get(leader.id)
-        connection = None if node is None else self._metadata.ready(node)
+        connection = None if node is None else self._pool.ready(address_of(node))
         if connection is None:
             self._start(self._connect_and_send(leader, lookups))
         else:
@@ -173,7 +177,7 @@ class Lane:
             node = self._metadata.cluster.tablets.get(leader.id)
             if node is None:
                 raise FlussError(f"The server {leader.id} is gone.", ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION)
-            connection = await self._metadata.tablet(node, remaining_s(lookups))
+            connection = await self._pool.get(address_of(node), ServerType.TABLET_SERVER, remaining_s(lookups))
         except Exception as error:
             self._not_answered(lookups, error)
             self._request_ended(leader)
@@ -261,7 +265,7 @@ class Lane:
             unknown = self._unknown_schemas(found)
             if unknown:
                 async with asyncio.timeout(remaining_s(found.lookups)):
-                    await self._values.learn(unknown)
+                    await runtime.bridge(self._values.learn(unknown))
             if found.size_bytes > INLINE_ANSWER_BYTES_MAX:
                 await runtime.in_worker(self._read, found)
             else:

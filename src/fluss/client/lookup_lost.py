@@ -7,6 +7,7 @@ import builtins
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from fluss.client import runtime
 from fluss.client.metadata import Metadata
 from fluss.client.retry import pause_s
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError, TimeoutError
@@ -99,9 +100,9 @@ class LostLookups:
         try:
             async with asyncio.timeout(remaining_s(lost)):
                 if names:
-                    await self._metadata.find_partitions(path, names)
+                    await runtime.bridge(self._metadata.find_partitions(path, names))
                 elif any(lookup.partition is None for lookup in lost):
-                    await self._metadata.refresh(path)
+                    await runtime.bridge(self._metadata.refresh(path))
         except builtins.TimeoutError:
             raise TimeoutError(f"The leaders of table {path} were not found within {self._timeout_s:g} s.") from None
 

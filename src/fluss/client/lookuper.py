@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from fluss.client import runtime
-from fluss.client.lookup import Lookup, Read
+from fluss.client.lookup import Lookup, Lookups, Read
 from fluss.client.lookup_keys import LookupKeys, Part
+from fluss.client.lookup_lane import Lane
 from fluss.client.lookup_values import ValueReader
 from fluss.client.lookup_wire import LookupKind
 from fluss.formats.keys import KeyEncoder, primary_key_encoder
@@ -36,27 +37,38 @@ class _LookuperBase:
     def __init__(self, client: ClientCore, info: TableInfo, kind: LookupKind, keys: LookupKeys) -> None:
         self._client = client
         self._keys = keys
-        self._lane = client.lookups.lane(info, kind, lambda: ValueReader(client.admin, info))
+        self._kind = kind
+        self._lane = self._lane_of(client.lookups, info)
+        # A lane lives as long as its lookupers keep it. Of loops the last one is kept: others may be closed by now.
+        self._on_loop: tuple[Lookups, Lane] | None = None
         self.info = info
 
+    def _lane_of(self, lookups: Lookups, info: TableInfo) -> Lane:
+        return lookups.lane(info, self._kind, lambda: ValueReader(self._client.admin, info))
+
     def _begin(self, row: KeyRow, read: Read) -> asyncio.Future[Any]:
-        lookup = self._start(row, read, asyncio.get_running_loop())
-        assert lookup.future is not None
-        return lookup.future
+        self._client.check_usable()
+        lookups = self._client.loop_lookups.here()
+        on_loop = self._on_loop
+        if on_loop is None or on_loop[0] is not lookups:
+            on_loop = self._on_loop = (lookups, self._lane_of(lookups, self.info))
+        future = asyncio.get_running_loop().create_future()
+        lookups.start(self._lookup(on_loop[1], row, read, future))
+        return future
 
     def _look(self, row: KeyRow, read: Read) -> Any:
         if runtime.on_io_thread():
             raise RuntimeError(
                 "A blocking call was made on the client's I/O thread; it would wait for itself for ever."
             )
-        return self._start(row, read, None).wait()
-
-    def _start(self, row: KeyRow, read: Read, loop: asyncio.AbstractEventLoop | None) -> Lookup:
         self._client.check_usable()
-        partition, bucket, key = self._keys.place(row)
-        lookup = Lookup(self._lane, partition, bucket, (key,), read, loop)
+        lookup = self._lookup(self._lane, row, read, None)
         self._client.lookups.start(lookup)
-        return lookup
+        return lookup.wait()
+
+    def _lookup(self, lane: Lane, row: KeyRow, read: Read, future: asyncio.Future[Any] | None) -> Lookup:
+        partition, bucket, key = self._keys.place(row)
+        return Lookup(lane, partition, bucket, (key,), read, future)
 
 
 class LookuperCore(_LookuperBase):
@@ -85,9 +97,14 @@ class LookuperCore(_LookuperBase):
         self._client.check_usable()
         count, parts = await runtime.in_worker(self._keys.parts, keys, KEYS_PER_PART_MAX)
         loop = asyncio.get_running_loop()
-        lookups = [Lookup(self._lane, part.partition, part.bucket, part.keys, _batch, loop) for part in parts]
-        self._client.lookups.send(lookups)
-        found = await _all_of(lookups)
+        futures: list[asyncio.Future[Any]] = [loop.create_future() for _ in parts]
+        self._client.lookups.send(
+            [
+                Lookup(self._lane, part.partition, part.bucket, part.keys, _batch, future)
+                for part, future in zip(parts, futures, strict=True)
+            ]
+        )
+        found = await _all_of(futures)
         return await runtime.in_worker(self._in_order, count, parts, found)
 
     def _in_order(self, count: int, parts: list[Part], found: list[tuple[pa.RecordBatch, list[bool]]]) -> pa.Table:
@@ -159,9 +176,8 @@ def _table(reader: ValueReader, found: Sequence[list[bytes]], start: int, end: i
     return pa.Table.from_batches([reader.batch(found[start])])
 
 
-async def _all_of(lookups: list[Lookup]) -> list[Any]:
+async def _all_of(futures: list[asyncio.Future[Any]]) -> list[Any]:
     """The results of lookups in order; when one fails, or the caller leaves, nobody waits for the others."""
-    futures = [lookup.future for lookup in lookups if lookup.future is not None]
     try:
         return await asyncio.gather(*futures)
     finally:

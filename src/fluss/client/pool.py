@@ -12,11 +12,17 @@ from fluss.model.infos import ServerType
 
 
 class ConnectionPool:
-    """The open connections of one client."""
+    """The open connections of one client on one event loop. `parent` has the credentials for those of other loops."""
 
-    def __init__(self, connect_timeout_s: float, credentials: Credentials | None = None) -> None:
+    def __init__(
+        self,
+        connect_timeout_s: float,
+        credentials: Credentials | None = None,
+        parent: ConnectionPool | None = None,
+    ) -> None:
         self._connect_timeout_s = connect_timeout_s
         self.credentials = credentials
+        self._parent = parent
         self._open: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
         self._closed = False
@@ -48,7 +54,8 @@ class ConnectionPool:
             raise
 
     async def _connect(self, address: Address, role: ServerType | None, timeout_s: float) -> Connection:
-        connection = await Connection.open(address, timeout_s, role, self.credentials)
+        credentials = (self._parent or self).credentials
+        connection = await Connection.open(address, timeout_s, role, credentials)
         if self._closed:
             connection.close()
             raise FlussError("The client is closed.")
