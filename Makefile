@@ -35,10 +35,11 @@ test-compat: setup java test-spark43
 	$(BIN)/python -m tests.peers.environments pyfluss java
 	$(PYTEST) -m "compat and not full"
 
-# The other version of Spark, in an environment of its own.
+# The other version of Spark, in an environment of its own; what does not depend on it runs in `test` alone.
 test-spark43: setup java
 	$(BIN)/python -m tests.peers.environments spark43
-	.peers/spark43/bin/python -m pytest -q -m "not compat and not full" tests/spark
+	.peers/spark43/bin/python -m pytest -q -m "not compat and not full" tests/spark \
+		--ignore tests/spark/test_stream_crash.py --ignore tests/spark/test_pipeline.py
 
 # Writes docs/compatibility.md from what passed; a run with failures leaves it alone.
 compat-table: setup java

