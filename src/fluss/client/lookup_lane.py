@@ -16,7 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fluss.client import lookup_wire, runtime
-from fluss.client.lookup_lost import LostLookups, remaining_s, unexpected
+from fluss.client.lookup_lost import LostLookups, closed_error, remaining_s, unexpected
 from fluss.client.lookup_values import ValueReader
 from fluss.client.lookup_wire import LookupKind
 from fluss.client.metadata import Metadata
@@ -97,12 +97,12 @@ class Lane:
         for leader in self._leaders.values():
             waiting += leader.queue
             leader.queue.clear()
-        self.fail(waiting, _closed_error())
+        self.fail(waiting, closed_error())
 
     def add(self, lookups: Iterable[Lookup]) -> None:
         """Send lookups, or queue them for their leaders."""
         if self._closed:
-            self.fail(lookups, _closed_error())
+            self.fail(lookups, closed_error())
             return
         places: dict[tuple[str | None, int], tuple[int | None, _Leader | None]] = {}
         lost: list[Lookup] = []
@@ -313,7 +313,7 @@ class Lane:
                 lookup.partition is not None and error.error_code == ErrorCode.PARTITION_NOT_EXISTS
             )
             if self._closed:
-                self.fail([lookup], _closed_error())
+                self.fail([lookup], closed_error())
             elif not may_pass or now >= lookup.deadline:
                 self.fail([lookup], error)
             elif lookup.is_abandoned:
@@ -347,7 +347,3 @@ class Lane:
             empty: Any = [] if self._kind is LookupKind.PREFIX else None
             lookup.result = lookup.read(self._values, [empty] * len(lookup.keys), 0, len(lookup.keys))
         self._hand_back(lookups)
-
-
-def _closed_error() -> FlussError:
-    return FlussError("The connection is closed; open a new one.")

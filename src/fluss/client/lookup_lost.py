@@ -61,7 +61,7 @@ class LostLookups:
                 try:
                     await self._find(lost)
                 except asyncio.CancelledError:
-                    self._owner.fail(lost, FlussError("The connection is closed; open a new one."))
+                    self._owner.fail(lost, closed_error())
                     raise
                 except FlussError as error:
                     self._owner.not_found(lost, error)
@@ -117,6 +117,11 @@ class LostLookups:
 def remaining_s(lookups: list[Lookup]) -> float:
     """Until the first deadline of these."""
     return max(min([lookup.deadline for lookup in lookups]) - time.monotonic(), 0.001)
+
+
+def closed_error() -> FlussError:
+    """What lookups of a closed client end with."""
+    return FlussError("The connection is closed; open a new one.")
 
 
 def unexpected(error: Exception) -> FlussError:

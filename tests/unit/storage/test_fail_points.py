@@ -6,9 +6,7 @@ tables and writer ids are as promised; and the store goes on working.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,9 +21,9 @@ from fluss.storage.store import Storage, StorageOptions
 from fluss.storage.writers import REMEMBERED_BATCHES
 
 from . import crash_driver
+from .driven import KILLED, run_driver
 from .support import NOW_MS, read_all
 
-KILLED = -signal.SIGKILL
 KEPT_ROWS = 4  # of the table that keeps 400 bytes
 
 # Points that only a start after a crash passes.
@@ -43,25 +41,6 @@ _LATER = [
     "table.remove.after_remove:3",
     "partition.remove.after_remove:3",
 ]
-
-
-# Processes are forked from one that has imported everything: a tenth of a second less for each of many.
-_PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload([crash_driver.__name__])
-
-
-def run_driver(root: Path, name: str, fail_point: str | None) -> tuple[int, list[list[str]]]:
-    """Run the driver to its end or its death: the exit code, and what it told."""
-    ours, theirs = _PROCESSES.Pipe(duplex=False)
-    process = _PROCESSES.Process(target=crash_driver.run, args=(str(root), name, fail_point, theirs))
-    process.start()
-    theirs.close()
-    with open(ours.fileno(), "rb", closefd=False) as pipe:
-        output = pipe.read().decode()
-    ours.close()
-    process.join()
-    assert process.exitcode in (0, KILLED), "the driver failed by itself, see its standard error"
-    return process.exitcode, [line.split() for line in output.splitlines()]
 
 
 async def check_promises(root: Path, told: list[list[str]]) -> None:
@@ -174,7 +153,7 @@ async def test_armed_by_the_environment(tmp_path: Path) -> None:
 async def test_without_a_fail_point_the_driver_ends_well(tmp_path: Path) -> None:
     told: list[list[str]] = []
     for name in ("first", "second"):
-        code, lines = run_driver(tmp_path / "data", name, None)
+        code, lines = run_driver(crash_driver.run, str(tmp_path / "data"), name, None)
         assert code == 0
         assert lines[-1] == ["done"]
         told += lines
@@ -186,9 +165,9 @@ async def test_killed_at(tmp_path: Path, spec: str) -> None:
     root = tmp_path / "parent" / "data"
     told: list[list[str]] = []
     if spec.startswith(_NEEDS_CRASH):
-        code, told = run_driver(root, "first", _LEAVES_A_TORN_TAIL)
+        code, told = run_driver(crash_driver.run, str(root), "first", _LEAVES_A_TORN_TAIL)
         assert code == KILLED
-    code, lines = run_driver(root, "second", spec)
+    code, lines = run_driver(crash_driver.run, str(root), "second", spec)
     assert code == KILLED, f"{spec} was never hit"
     assert lines[-1:] != [["done"]]
     told += lines

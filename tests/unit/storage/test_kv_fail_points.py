@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 from pathlib import Path
 
 import pytest
@@ -12,11 +10,8 @@ from fluss.storage.failpoints import NAMES
 from fluss.storage.store import Storage
 
 from . import kv_crash_driver as driver
+from .driven import KILLED, run_driver
 from .kv_support import Table, by_id, fold
-
-KILLED = -signal.SIGKILL
-_PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload([driver.__name__])
 
 _POINTS = [
     *(name for name in NAMES if name.startswith("kv.")),
@@ -26,18 +21,6 @@ _POINTS = [
     "segment.create.after_create:2",
     "kv.restore.after_remove:3",
 ]
-
-
-def run_driver(root: Path, fail_point: str | None) -> tuple[int | None, list[list[str]]]:
-    ours, theirs = _PROCESSES.Pipe(duplex=False)
-    process = _PROCESSES.Process(target=driver.run, args=(str(root), fail_point, theirs))
-    process.start()
-    theirs.close()
-    with open(ours.fileno(), "rb", closefd=False) as pipe:
-        output = pipe.read().decode()
-    ours.close()
-    process.join()
-    return process.exitcode, [line.split() for line in output.splitlines()]
 
 
 async def check_promises(root: Path, told: list[list[str]]) -> None:
@@ -65,7 +48,7 @@ async def check_promises(root: Path, told: list[list[str]]) -> None:
 
 
 async def test_without_a_fail_point_the_driver_ends_well(tmp_path: Path) -> None:
-    code, told = run_driver(tmp_path / "data", None)
+    code, told = run_driver(driver.run, str(tmp_path / "data"), None)
     assert code == 0
     assert told[-1] == ["done"]
     await check_promises(tmp_path / "data", told)
@@ -73,6 +56,6 @@ async def test_without_a_fail_point_the_driver_ends_well(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("point", _POINTS)
 async def test_killed_at(tmp_path: Path, point: str) -> None:
-    code, told = run_driver(tmp_path / "data", point)
+    code, told = run_driver(driver.run, str(tmp_path / "data"), point)
     assert code == KILLED, f"{point} was never hit"
     await check_promises(tmp_path / "data", told)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 from pathlib import Path
 
 import pytest
@@ -12,11 +10,8 @@ from fluss.storage.failpoints import NAMES
 from fluss.storage.store import Storage
 
 from . import staging_crash_driver as driver
+from .driven import KILLED, run_driver
 from .staging_support import check, create_all, staged_files, write
-
-KILLED = -signal.SIGKILL
-_PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload([driver.__name__])
 
 # What a run without a kill passes: the decision and the end of each of nine commits, appends to six buckets.
 _POINTS = [
@@ -51,18 +46,6 @@ _DURING_RECOVERY = [
 ]
 
 
-def run_driver(root: Path, fail_point: str | None) -> tuple[int | None, list[list[str]]]:
-    ours, theirs = _PROCESSES.Pipe(duplex=False)
-    process = _PROCESSES.Process(target=driver.run, args=(str(root), fail_point, theirs))
-    process.start()
-    theirs.close()
-    with open(ours.fileno(), "rb", closefd=False) as pipe:
-        output = pipe.read().decode()
-    ours.close()
-    process.join()
-    return process.exitcode, [line.split() for line in output.splitlines()]
-
-
 async def check_promises(root: Path, told: list[list[str]], *, recover: bool) -> None:
     """What was told is stored once; after all batches are written again, so is everything."""
     storage = await Storage.open(driver.options(root))
@@ -91,7 +74,7 @@ async def check_promises(root: Path, told: list[list[str]], *, recover: bool) ->
 
 
 async def test_without_a_fail_point_the_driver_ends_well(tmp_path: Path) -> None:
-    code, told = run_driver(tmp_path / "data", None)
+    code, told = run_driver(driver.run, str(tmp_path / "data"), None)
     assert code == 0
     assert told[-1] == ["done"]
     await check_promises(tmp_path / "data", told, recover=True)
@@ -100,7 +83,7 @@ async def test_without_a_fail_point_the_driver_ends_well(tmp_path: Path) -> None
 @pytest.mark.parametrize(("number", "point"), list(enumerate(_POINTS)))
 async def test_killed_at(tmp_path: Path, number: int, point: str) -> None:
     """Every second time the commits are carried out when they are repeated, and not before."""
-    code, told = run_driver(tmp_path / "data", point)
+    code, told = run_driver(driver.run, str(tmp_path / "data"), point)
     assert code == KILLED, f"{point} was never hit"
     await check_promises(tmp_path / "data", told, recover=number % 2 == 0)
 
@@ -108,7 +91,7 @@ async def test_killed_at(tmp_path: Path, number: int, point: str) -> None:
 @pytest.mark.parametrize("second", _DURING_RECOVERY)
 @pytest.mark.parametrize("first", ["segment.append.after_write:15", "catalog.commit.after_commit:11"])
 async def test_killed_again_while_it_recovers(tmp_path: Path, first: str, second: str) -> None:
-    assert run_driver(tmp_path / "data", first)[0] == KILLED
-    code, told = run_driver(tmp_path / "data", second)
+    assert run_driver(driver.run, str(tmp_path / "data"), first)[0] == KILLED
+    code, told = run_driver(driver.run, str(tmp_path / "data"), second)
     assert code == KILLED, f"{second} was never hit"
     await check_promises(tmp_path / "data", told, recover=True)
