@@ -57,6 +57,9 @@ GET_FILE_SYSTEM_SECURITY_TOKEN = Api(
     pb.GetFileSystemSecurityTokenResponse,
 )
 INIT_WRITER = Api(1026, "InitWriter", pb.InitWriterRequest, pb.InitWriterResponse)
+COMMIT_LAKE_TABLE_SNAPSHOT = Api(
+    1030, "CommitLakeTableSnapshot", pb.CommitLakeTableSnapshotRequest, pb.CommitLakeTableSnapshotResponse
+)
 GET_LAKE_SNAPSHOT = Api(1032, "GetLakeSnapshot", pb.GetLakeSnapshotRequest, pb.GetLakeSnapshotResponse)
 LIMIT_SCAN = Api(1033, "LimitScan", pb.LimitScanRequest, pb.LimitScanResponse)
 PREFIX_LOOKUP = Api(1034, "PrefixLookup", pb.PrefixLookupRequest, pb.PrefixLookupResponse, version_max=1)
@@ -64,9 +67,15 @@ GET_DATABASE_INFO = Api(1035, "GetDatabaseInfo", pb.GetDatabaseInfoRequest, pb.G
 CREATE_PARTITION = Api(1036, "CreatePartition", pb.CreatePartitionRequest, pb.CreatePartitionResponse)
 DROP_PARTITION = Api(1037, "DropPartition", pb.DropPartitionRequest, pb.DropPartitionResponse)
 AUTHENTICATE = Api(1038, "Authenticate", pb.AuthenticateRequest, pb.AuthenticateResponse, needs_login=False)
+LAKE_TIERING_HEARTBEAT = Api(
+    1042, "LakeTieringHeartbeat", pb.LakeTieringHeartbeatRequest, pb.LakeTieringHeartbeatResponse
+)
 ALTER_TABLE = Api(1044, "AlterTable", pb.AlterTableRequest, pb.AlterTableResponse)
 DESCRIBE_CLUSTER_CONFIGS = Api(
     1045, "DescribeClusterConfigs", pb.DescribeClusterConfigsRequest, pb.DescribeClusterConfigsResponse
+)
+PREPARE_LAKE_TABLE_SNAPSHOT = Api(
+    1052, "PrepareLakeTableSnapshot", pb.PrepareLakeTableSnapshotRequest, pb.PrepareLakeTableSnapshotResponse
 )
 ACQUIRE_KV_SNAPSHOT_LEASE = Api(
     1056, "AcquireKvSnapshotLease", pb.AcquireKvSnapshotLeaseRequest, pb.AcquireKvSnapshotLeaseResponse

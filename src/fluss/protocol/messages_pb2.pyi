@@ -539,6 +539,180 @@ class GetLakeSnapshotResponse(_message.Message):
     bucket_snapshots: _containers.RepeatedCompositeFieldContainer[PbLakeSnapshotForBucket]
     def __init__(self, table_id: _Optional[int] = ..., snapshot_id: _Optional[int] = ..., bucket_snapshots: _Optional[_Iterable[_Union[PbLakeSnapshotForBucket, _Mapping]]] = ...) -> None: ...
 
+class PbBucketOffset(_message.Message):
+    __slots__ = ("partition_id", "bucket_id", "log_end_offset")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    log_end_offset: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., log_end_offset: _Optional[int] = ...) -> None: ...
+
+class PbTableOffsets(_message.Message):
+    __slots__ = ("table_id", "table_path", "bucket_offsets")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    table_path: PbTablePath
+    bucket_offsets: _containers.RepeatedCompositeFieldContainer[PbBucketOffset]
+    def __init__(self, table_id: _Optional[int] = ..., table_path: _Optional[_Union[PbTablePath, _Mapping]] = ..., bucket_offsets: _Optional[_Iterable[_Union[PbBucketOffset, _Mapping]]] = ...) -> None: ...
+
+class PrepareLakeTableSnapshotRequest(_message.Message):
+    __slots__ = ("bucket_offsets", "ignore_previous_table_offsets")
+    BUCKET_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_PREVIOUS_TABLE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    bucket_offsets: _containers.RepeatedCompositeFieldContainer[PbTableOffsets]
+    ignore_previous_table_offsets: bool
+    def __init__(self, bucket_offsets: _Optional[_Iterable[_Union[PbTableOffsets, _Mapping]]] = ..., ignore_previous_table_offsets: bool = ...) -> None: ...
+
+class PbPrepareLakeTableRespForTable(_message.Message):
+    __slots__ = ("error_code", "error_message", "table_id", "lake_table_offsets_path")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    LAKE_TABLE_OFFSETS_PATH_FIELD_NUMBER: _ClassVar[int]
+    error_code: int
+    error_message: str
+    table_id: int
+    lake_table_offsets_path: str
+    def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., table_id: _Optional[int] = ..., lake_table_offsets_path: _Optional[str] = ...) -> None: ...
+
+class PrepareLakeTableSnapshotResponse(_message.Message):
+    __slots__ = ("prepare_lake_table_resp",)
+    PREPARE_LAKE_TABLE_RESP_FIELD_NUMBER: _ClassVar[int]
+    prepare_lake_table_resp: _containers.RepeatedCompositeFieldContainer[PbPrepareLakeTableRespForTable]
+    def __init__(self, prepare_lake_table_resp: _Optional[_Iterable[_Union[PbPrepareLakeTableRespForTable, _Mapping]]] = ...) -> None: ...
+
+class PbLakeTableOffsetForBucket(_message.Message):
+    __slots__ = ("partition_id", "bucket_id", "log_end_offset", "max_timestamp")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    log_end_offset: int
+    max_timestamp: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., max_timestamp: _Optional[int] = ...) -> None: ...
+
+class PbLakeTableSnapshotInfo(_message.Message):
+    __slots__ = ("table_id", "snapshot_id", "buckets_req", "table_path")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_REQ_FIELD_NUMBER: _ClassVar[int]
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    snapshot_id: int
+    buckets_req: _containers.RepeatedCompositeFieldContainer[PbLakeTableOffsetForBucket]
+    table_path: PbTablePath
+    def __init__(self, table_id: _Optional[int] = ..., snapshot_id: _Optional[int] = ..., buckets_req: _Optional[_Iterable[_Union[PbLakeTableOffsetForBucket, _Mapping]]] = ..., table_path: _Optional[_Union[PbTablePath, _Mapping]] = ...) -> None: ...
+
+class PbLakeTableSnapshotMetadata(_message.Message):
+    __slots__ = ("table_id", "snapshot_id", "tiered_bucket_offsets_file_path", "readable_bucket_offsets_file_path", "earliest_snapshot_id_to_keep")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    TIERED_BUCKET_OFFSETS_FILE_PATH_FIELD_NUMBER: _ClassVar[int]
+    READABLE_BUCKET_OFFSETS_FILE_PATH_FIELD_NUMBER: _ClassVar[int]
+    EARLIEST_SNAPSHOT_ID_TO_KEEP_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    snapshot_id: int
+    tiered_bucket_offsets_file_path: str
+    readable_bucket_offsets_file_path: str
+    earliest_snapshot_id_to_keep: int
+    def __init__(self, table_id: _Optional[int] = ..., snapshot_id: _Optional[int] = ..., tiered_bucket_offsets_file_path: _Optional[str] = ..., readable_bucket_offsets_file_path: _Optional[str] = ..., earliest_snapshot_id_to_keep: _Optional[int] = ...) -> None: ...
+
+class CommitLakeTableSnapshotRequest(_message.Message):
+    __slots__ = ("tables_req", "lake_table_snapshot_metadata")
+    TABLES_REQ_FIELD_NUMBER: _ClassVar[int]
+    LAKE_TABLE_SNAPSHOT_METADATA_FIELD_NUMBER: _ClassVar[int]
+    tables_req: _containers.RepeatedCompositeFieldContainer[PbLakeTableSnapshotInfo]
+    lake_table_snapshot_metadata: _containers.RepeatedCompositeFieldContainer[PbLakeTableSnapshotMetadata]
+    def __init__(self, tables_req: _Optional[_Iterable[_Union[PbLakeTableSnapshotInfo, _Mapping]]] = ..., lake_table_snapshot_metadata: _Optional[_Iterable[_Union[PbLakeTableSnapshotMetadata, _Mapping]]] = ...) -> None: ...
+
+class PbCommitLakeTableSnapshotRespForTable(_message.Message):
+    __slots__ = ("error_code", "error_message", "table_id")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    error_code: int
+    error_message: str
+    table_id: int
+    def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., table_id: _Optional[int] = ...) -> None: ...
+
+class CommitLakeTableSnapshotResponse(_message.Message):
+    __slots__ = ("table_resp",)
+    TABLE_RESP_FIELD_NUMBER: _ClassVar[int]
+    table_resp: _containers.RepeatedCompositeFieldContainer[PbCommitLakeTableSnapshotRespForTable]
+    def __init__(self, table_resp: _Optional[_Iterable[_Union[PbCommitLakeTableSnapshotRespForTable, _Mapping]]] = ...) -> None: ...
+
+class PbLakeTieringStats(_message.Message):
+    __slots__ = ("file_size", "record_count")
+    FILE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    file_size: int
+    record_count: int
+    def __init__(self, file_size: _Optional[int] = ..., record_count: _Optional[int] = ...) -> None: ...
+
+class PbHeartbeatReqForTable(_message.Message):
+    __slots__ = ("table_id", "coordinator_epoch", "tiering_epoch", "lake_tiering_stats")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TIERING_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LAKE_TIERING_STATS_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    coordinator_epoch: int
+    tiering_epoch: int
+    lake_tiering_stats: PbLakeTieringStats
+    def __init__(self, table_id: _Optional[int] = ..., coordinator_epoch: _Optional[int] = ..., tiering_epoch: _Optional[int] = ..., lake_tiering_stats: _Optional[_Union[PbLakeTieringStats, _Mapping]] = ...) -> None: ...
+
+class LakeTieringHeartbeatRequest(_message.Message):
+    __slots__ = ("tiering_tables", "finished_tables", "failed_tables", "request_table", "force_finished_tables")
+    TIERING_TABLES_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_TABLES_FIELD_NUMBER: _ClassVar[int]
+    FAILED_TABLES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_TABLE_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FINISHED_TABLES_FIELD_NUMBER: _ClassVar[int]
+    tiering_tables: _containers.RepeatedCompositeFieldContainer[PbHeartbeatReqForTable]
+    finished_tables: _containers.RepeatedCompositeFieldContainer[PbHeartbeatReqForTable]
+    failed_tables: _containers.RepeatedCompositeFieldContainer[PbHeartbeatReqForTable]
+    request_table: bool
+    force_finished_tables: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, tiering_tables: _Optional[_Iterable[_Union[PbHeartbeatReqForTable, _Mapping]]] = ..., finished_tables: _Optional[_Iterable[_Union[PbHeartbeatReqForTable, _Mapping]]] = ..., failed_tables: _Optional[_Iterable[_Union[PbHeartbeatReqForTable, _Mapping]]] = ..., request_table: bool = ..., force_finished_tables: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PbLakeTieringTableInfo(_message.Message):
+    __slots__ = ("table_id", "table_path", "tiering_epoch")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    TIERING_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    table_path: PbTablePath
+    tiering_epoch: int
+    def __init__(self, table_id: _Optional[int] = ..., table_path: _Optional[_Union[PbTablePath, _Mapping]] = ..., tiering_epoch: _Optional[int] = ...) -> None: ...
+
+class PbHeartbeatRespForTable(_message.Message):
+    __slots__ = ("table_id", "error")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    error: ErrorResponse
+    def __init__(self, table_id: _Optional[int] = ..., error: _Optional[_Union[ErrorResponse, _Mapping]] = ...) -> None: ...
+
+class LakeTieringHeartbeatResponse(_message.Message):
+    __slots__ = ("coordinator_epoch", "tiering_table", "tiering_table_resp", "finished_table_resp", "failed_table_resp")
+    COORDINATOR_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TIERING_TABLE_FIELD_NUMBER: _ClassVar[int]
+    TIERING_TABLE_RESP_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_TABLE_RESP_FIELD_NUMBER: _ClassVar[int]
+    FAILED_TABLE_RESP_FIELD_NUMBER: _ClassVar[int]
+    coordinator_epoch: int
+    tiering_table: PbLakeTieringTableInfo
+    tiering_table_resp: _containers.RepeatedCompositeFieldContainer[PbHeartbeatRespForTable]
+    finished_table_resp: _containers.RepeatedCompositeFieldContainer[PbHeartbeatRespForTable]
+    failed_table_resp: _containers.RepeatedCompositeFieldContainer[PbHeartbeatRespForTable]
+    def __init__(self, coordinator_epoch: _Optional[int] = ..., tiering_table: _Optional[_Union[PbLakeTieringTableInfo, _Mapping]] = ..., tiering_table_resp: _Optional[_Iterable[_Union[PbHeartbeatRespForTable, _Mapping]]] = ..., finished_table_resp: _Optional[_Iterable[_Union[PbHeartbeatRespForTable, _Mapping]]] = ..., failed_table_resp: _Optional[_Iterable[_Union[PbHeartbeatRespForTable, _Mapping]]] = ...) -> None: ...
+
 class DescribeClusterConfigsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -1,0 +1,331 @@
+"""Iceberg tables through pyiceberg: the one file that reads and changes them.
+
+A `LakeTable` is a table as it was when it was loaded. Its commits are compare-and-swap: they succeed only if no other
+snapshot was committed since, and are never retried on top of one.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+from fluss.lake.files import EqualityDelete, LakeFile, PartitionValues, WrittenFile
+from fluss.lake.layout import BUCKET, COMMIT_USER, OFFSETS_PATH, SYSTEM_COLUMNS, TIERING_USER
+from fluss.lake.options import REST, LakeOptions, is_local, local_path
+from fluss.lake.schema import file_schema, iceberg_schema, iceberg_type, lake_properties, partition_spec, sort_order
+from fluss.model.errors import FlussError, InvalidRequestError
+from fluss.model.infos import TableInfo
+from fluss.model.paths import TablePath
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import DataFile, ManifestEntry
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+# Others who commit to a catalog in SQLite at the same moment are waited for.
+_BUSY_TIMEOUT_S: Final = 30
+_FORMAT_VERSION: Final = "2"
+
+
+class LakeConflictError(FlussError):
+    """Somebody else committed to the lake table first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TieredSnapshot:
+    """A snapshot that tiering made."""
+
+    snapshot_id: int
+    sequence_number: int
+    timestamp_ms: int
+    offsets_path: str | None  # the file that has its offsets
+
+
+def open_catalog(options: LakeOptions) -> Catalog:
+    """A catalog; one in SQLite is made where there is none."""
+    try:
+        from pyiceberg.catalog.rest import RestCatalog
+        from pyiceberg.catalog.sql import SqlCatalog
+    except ImportError as error:
+        raise FlussError("pyiceberg is not installed; install flussbett[lake].") from error
+    given = dict(options.properties)
+    if options.warehouse is not None:
+        given["warehouse"] = options.warehouse
+    if options.type == REST:
+        assert options.uri is not None
+        return RestCatalog(options.name, **given, uri=options.uri)
+    uri = options.sqlalchemy_uri
+    if options.sqlite_path is not None:
+        options.sqlite_path.parent.mkdir(parents=True, exist_ok=True)
+        # Readers and the one who commits do not wait for each other then; the mode stays with the file.
+        with closing(sqlite3.connect(options.sqlite_path, timeout=_BUSY_TIMEOUT_S)) as database:
+            database.execute("PRAGMA journal_mode = WAL")
+        uri += f"?timeout={_BUSY_TIMEOUT_S}"
+    return SqlCatalog(options.name, **given, uri=uri)
+
+
+def load_table(options: LakeOptions, path: TablePath) -> LakeTable | None:
+    """A table of the lake as it is now, or None where there is none."""
+    from pyiceberg.exceptions import NoSuchTableError
+
+    sqlite_path = options.sqlite_path
+    if sqlite_path is not None and not sqlite_path.exists():
+        return None  # and is not made by one who only looks
+    try:
+        return LakeTable(open_catalog(options).load_table((path.database_name, path.table_name)))
+    except NoSuchTableError:
+        return None
+
+
+def ensure_table(options: LakeOptions, info: TableInfo) -> LakeTable:
+    """The lake table of a Fluss table, made if need be, and with the columns that were added since."""
+    from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, TableAlreadyExistsError
+
+    found = load_table(options, info.table_path)
+    if found is None:
+        catalog, path = open_catalog(options), info.table_path
+        schema = iceberg_schema(info)
+        try:
+            catalog.create_namespace((path.database_name,))
+        except NamespaceAlreadyExistsError:
+            pass
+        try:
+            catalog.create_table(
+                (path.database_name, path.table_name),
+                schema,
+                partition_spec=partition_spec(info, schema),
+                sort_order=sort_order(schema),
+                properties={**lake_properties(info), "format-version": _FORMAT_VERSION},
+            )
+        except TableAlreadyExistsError:
+            pass  # another job was faster
+        found = load_table(options, path)
+        assert found is not None
+    try:
+        found.evolve(info)
+    except CommitFailedException:
+        pass  # as above
+    found = load_table(options, info.table_path)
+    assert found is not None
+    found.check_fits(info)
+    return found
+
+
+class LakeTable:
+    """A table of the lake as it was when it was loaded."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._data_files: dict[str, DataFile] = {}
+
+    @property
+    def name(self) -> str:
+        return ".".join(self._table.name())
+
+    @property
+    def location(self) -> str:
+        return str(self._table.location())
+
+    @property
+    def io_properties(self) -> dict[str, str]:
+        """What a task needs to open its files."""
+        return dict(self._table.io.properties)
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """The Arrow schema of its files as of now, with field ids."""
+        return file_schema(self._table.schema())
+
+    @property
+    def column_names(self) -> list[str]:
+        """The Fluss table's columns."""
+        return [field.name for field in self._table.schema().fields if field.name not in SYSTEM_COLUMNS]
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The current snapshot."""
+        current = self._table.current_snapshot()
+        return None if current is None else current.snapshot_id
+
+    def tiered(self) -> TieredSnapshot | None:
+        """The newest snapshot that tiering made."""
+        return max(self.all_tiered(), key=lambda item: item.sequence_number, default=None)
+
+    def all_tiered(self) -> list[TieredSnapshot]:
+        """All snapshots that tiering made and that are kept."""
+        return [_tiered(item) for item in self._table.snapshots() if _summary(item).get(COMMIT_USER) == TIERING_USER]
+
+    def sequence_number(self, snapshot_id: int) -> int | None:
+        """The number of a snapshot in the order of commits, or None if it is gone; ids have no order."""
+        found = self._table.snapshot_by_id(snapshot_id)
+        return None if found is None else (found.sequence_number or 0)
+
+    def files(self, snapshot_id: int | None) -> list[LakeFile]:
+        """The data files of a snapshot, with the deletes that apply to each."""
+        if snapshot_id is None:
+            return []
+        snapshot = self._table.snapshot_by_id(snapshot_id)
+        if snapshot is None:
+            raise InvalidRequestError(
+                f"Snapshot {snapshot_id} of {self.name} is no longer in the lake; load the table again."
+            )
+        data: list[ManifestEntry] = []
+        deletes: list[ManifestEntry] = []
+        for entry in self._entries(snapshot):
+            (deletes if entry.data_file.content.value else data).append(entry)
+        self._data_files |= {entry.data_file.file_path: entry.data_file for entry in data}
+        return [_lake_file(entry, deletes) for entry in data]
+
+    def _entries(self, snapshot: Snapshot) -> Iterator[ManifestEntry]:
+        for manifest in snapshot.manifests(self._table.io):
+            yield from manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
+
+    def commit(self, added: Sequence[WrittenFile], removed: Iterable[LakeFile], offsets_path: str) -> int:
+        """One snapshot with these files more and less, which says where its offsets are; returns its id.
+
+        Raises LakeConflictError, and changes nothing, if another was committed since this table was loaded. `removed`
+        are files that `files()` gave.
+        """
+        from pyiceberg.exceptions import CommitFailedException
+
+        gone = [self._data_files[file.path] for file in removed]
+        properties = {COMMIT_USER: TIERING_USER, OFFSETS_PATH: offsets_path}
+        try:
+            with self._table.transaction() as transaction:
+                update = transaction.update_snapshot(snapshot_properties=properties)
+                producer: Any = update.overwrite() if gone else update.fast_append()
+                with producer as snapshot:
+                    for file in added:
+                        snapshot.append_data_file(self._data_file(file))
+                    for item in gone:
+                        snapshot.delete_data_file(item)
+        except CommitFailedException as error:
+            raise LakeConflictError(f"Another job committed to {self.name} in the lake meanwhile: {error}") from error
+        self._sync()
+        current = self._table.current_snapshot()
+        assert current is not None
+        return int(current.snapshot_id)
+
+    def _data_file(self, file: WrittenFile) -> DataFile:
+        from pyiceberg.io.pyarrow import (
+            compute_statistics_plan,
+            data_file_statistics_from_parquet_metadata,
+            parquet_path_to_id_mapping,
+        )
+        from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+        from pyiceberg.typedef import Record
+
+        schema = self._table.schema()
+        statistics = data_file_statistics_from_parquet_metadata(
+            file.footer, compute_statistics_plan(schema, self._table.properties), parquet_path_to_id_mapping(schema)
+        )
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=file.path,
+            file_format=FileFormat.PARQUET,
+            partition=Record(*file.partition, file.bucket),
+            file_size_in_bytes=file.size_bytes,
+            sort_order_id=None,
+            spec_id=self._table.spec().spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+
+    def _sync(self) -> None:
+        """Put the current snapshot's metadata on disk: the server may forget rows once it knows that they are here."""
+        if not is_local(self.location):
+            return
+        snapshot = self._table.current_snapshot()
+        assert snapshot is not None
+        written = [self._table.metadata_location, snapshot.manifest_list]
+        written += [manifest.manifest_path for manifest in snapshot.manifests(self._table.io)]
+        paths = {local_path(location) for location in written}
+        for path in [*sorted(paths), *sorted({path.parent for path in paths})]:
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def evolve(self, info: TableInfo) -> None:
+        """Add the columns that the Fluss table has and this one has not, before the system columns."""
+        known = set(self.column_names)
+        missing = [column for column in info.schema.columns if column.name not in known]
+        if not missing:
+            return
+        # The catalog numbers fields anew; here they need only differ.
+        ids = count(1_000_000)
+        with self._table.update_schema() as update:
+            for column in missing:
+                update.add_column(column.name, iceberg_type(column.data_type, ids), doc=column.comment)
+                update.move_before(column.name, BUCKET)
+
+    def check_fits(self, info: TableInfo) -> None:
+        """Raises when this is not the lake table of a Fluss table: other columns, types or buckets."""
+        from pyiceberg.schema import assign_fresh_schema_ids
+
+        schema = self._table.schema()
+        own, wanted = (assign_fresh_schema_ids(item) for item in (schema, iceberg_schema(info)))
+        same_spec = [(field.source_id, str(field.transform)) for field in self._table.spec().fields] == [
+            (field.source_id, str(field.transform)) for field in partition_spec(info, schema).fields
+        ]
+        if own.as_struct() != wanted.as_struct() or not same_spec:
+            raise InvalidRequestError(
+                f"The lake has a table {info.table_path} of another shape at {self.location}; rename or drop it there, "
+                "or use another warehouse."
+            )
+
+    def expire(self, snapshot_ids: Iterable[int]) -> None:
+        """Forget snapshots; their files stay until they are cleaned up."""
+        ids = list(snapshot_ids)
+        if ids:
+            self._table.maintenance.expire_snapshots().by_ids(ids).commit()
+
+    def snapshots(self) -> list[tuple[int, datetime]]:
+        """Ids of all snapshots and when they were made, oldest first."""
+        found = sorted(self._table.snapshots(), key=lambda item: item.sequence_number or 0)
+        return [(item.snapshot_id, datetime.fromtimestamp(item.timestamp_ms / 1000)) for item in found]
+
+
+def _summary(snapshot: Snapshot) -> Mapping[str, str]:
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties
+
+
+def _tiered(snapshot: Snapshot) -> TieredSnapshot:
+    path = _summary(snapshot).get(OFFSETS_PATH)
+    return TieredSnapshot(snapshot.snapshot_id, snapshot.sequence_number or 0, snapshot.timestamp_ms, path)
+
+
+def _lake_file(entry: ManifestEntry, deletes: Sequence[ManifestEntry]) -> LakeFile:
+    file = entry.data_file
+    values = tuple(file.partition)
+    partition: PartitionValues = values[:-1]
+    written = entry.sequence_number or 0
+    positions, equalities = [], []
+    for delete in deletes:
+        if tuple(delete.data_file.partition) != values:
+            continue
+        made = delete.sequence_number or 0
+        if delete.data_file.content.name == "POSITION_DELETES":
+            if made >= written:
+                positions.append(delete.data_file.file_path)
+        elif made > written:
+            equalities.append(EqualityDelete(delete.data_file.file_path, tuple(delete.data_file.equality_ids or ())))
+    return LakeFile(
+        file.file_path,
+        partition,
+        int(values[-1]),
+        file.record_count,
+        file.file_size_in_bytes,
+        tuple(positions),
+        tuple(equalities),
+    )
