@@ -82,7 +82,10 @@ class _OpenFile:
         if is_local(self._location):
             os.makedirs(os.path.dirname(self._path), exist_ok=True)
         self._sink = self._filesystem.open_output_stream(self._path)
-        self._writer = pq.ParquetWriter(self._sink, target.schema, compression=COMPRESSION)
+        self._footers: list[pq.FileMetaData] = []
+        self._writer = pq.ParquetWriter(
+            self._sink, target.schema, compression=COMPRESSION, metadata_collector=self._footers
+        )
 
     @property
     def size_bytes(self) -> int:
@@ -97,15 +100,12 @@ class _OpenFile:
         self._sink.close()
         if is_local(self._location):
             _sync(self._path)
-        return WrittenFile(self._location, self._partition, self._bucket, size_bytes, _footer(self._writer))
+        return WrittenFile(self._location, self._partition, self._bucket, size_bytes, self._footers[0])
 
     def abort(self) -> None:
+        self._writer.close()
         self._sink.close()
         self._filesystem.delete_file(self._path)
-
-
-def _footer(writer: pq.ParquetWriter) -> pq.FileMetaData:
-    return writer.writer.metadata
 
 
 def _sync(path: str) -> None:
