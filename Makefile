@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: setup java demo test check test-compat test-spark43 compat-table test-full bench bench-spark proto lock dist clean
+.PHONY: setup java demo test check test-compat test-spark43 compat-table test-full bench bench-spark bench-lake proto lock dist clean
 
 setup: .venv/.ready
 
@@ -56,6 +56,9 @@ bench: setup java
 
 bench-spark: setup java
 	$(BIN)/python -m benchmarks.spark
+
+bench-lake: setup java
+	$(BIN)/python -m benchmarks.lake
 
 # The generated code is kept in the tree. An old compiler is used on purpose: its output runs on every protobuf runtime
 # from 4.25 on, and Spark Connect pins one of its own.

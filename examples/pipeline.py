@@ -2,6 +2,7 @@
 
     shop.orders (a log)  ──stream──▶  Spark: looks customers up, sums up  ──upserts──▶  shop.revenue (primary key)
     shop.customers (primary key)  ──────────────┘
+    shop.orders  ──tiering──▶  Apache Iceberg;  Iceberg and the orders since then  ──▶  one union read
 
 Run with `make demo`, or `python examples/pipeline.py [PICTURE]` where the package and PySpark are installed. Needs
 Java 17 or later.
@@ -28,6 +29,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 import fluss.spark
+from fluss.lake.report import TieringReport
 from fluss.sync import Config, FlussConnection, TablePath
 from fluss.testing import FlussServer
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 ORDER_COUNT = 50_000
+LATE_ORDER_COUNT = 500  # that come in after tiering
 ORDERS_PER_WRITE = 500
 SEED = 20_260_101
 PRODUCTS = {"anchor": "129.00", "buoy": "34.50", "compass": "48.95", "lantern": "22.80", "oar": "61.25", "rope": "9.99"}
@@ -90,7 +93,7 @@ def moved(customers: list[Row]) -> list[Row]:
 def create_tables(catalog: fluss.spark.Catalog) -> None:
     """A log table, and two tables with primary keys."""
     catalog.create_database("shop")
-    catalog.create_table(ORDERS, ORDERS_DDL, buckets=2)
+    catalog.create_table(ORDERS, ORDERS_DDL, buckets=2, properties={"table.datalake.enabled": True})
     catalog.create_table(CUSTOMERS, CUSTOMERS_DDL, primary_key=["customer_id"])
     catalog.create_table(REVENUE, REVENUE_DDL, primary_key=["country", "product"])
 
@@ -141,6 +144,20 @@ def upsert_customers(connection: FlussConnection, customers: list[Row]) -> None:
     with connection.get_table(TablePath("shop", "customers")).new_upsert().create_writer() as writer:
         for customer in customers:
             writer.upsert(customer)
+
+
+def tier(spark: SparkSession, options: dict[str, str]) -> TieringReport:
+    """Move the orders to the lake: Spark's tasks write Parquet files, one snapshot of an Iceberg table has them all."""
+    (report,) = fluss.spark.tier(spark, bootstrap_servers=options["bootstrap.servers"], tables=[ORDERS])
+    if report.status != "tiered":
+        raise SystemExit(f"Tiering ended as {report.status}: {report.reason}")
+    return report
+
+
+def union_read(connection: FlussConnection) -> dict[str, int]:
+    """Orders per product, counted by DuckDB over the lake and the orders that are not there yet, each once."""
+    orders = connection.get_table(TablePath("shop", "orders")).new_scan().union().to_duckdb()
+    return dict(orders.query("orders", "SELECT product, count(*) FROM orders GROUP BY product").fetchall())
 
 
 # ---- what people see ----
@@ -226,9 +243,29 @@ def run(stack: ExitStack, console: Console, picture: Path) -> bool:
     rows: list[Row] = connection.get_table(TablePath("shop", "revenue")).new_scan().to_arrow().to_pylist()
     plot(rows, picture)
     console.print(f"The picture is {picture}")
+    query.stop()
+    late = make_orders(ORDER_COUNT, LATE_ORDER_COUNT)
+    in_all = use_lake(spark, connection, options, late, console)
     after = list({customer["customer_id"]: customer for customer in (*customers, *movers)}.values())
     found = {(row["country"], row["product"]): (row["orders"], row["revenue"]) for row in rows}
-    return found == expected([(first, customers), (second, after)])
+    return found == expected([(first, customers), (second, after)]) and in_all == Counter(
+        order["product"] for order in (*first, *second, *late)
+    )
+
+
+def use_lake(
+    spark: SparkSession, connection: FlussConnection, options: dict[str, str], late: list[Row], console: Console
+) -> dict[str, int]:
+    """Tier, let some more orders come in, and read all of them."""
+    with console.status("Orders move to the lake"):
+        report = tier(spark, options)
+    feed(connection, late, lambda _: None)
+    counts = union_read(connection)
+    console.print(
+        f"{report.row_count:,} orders are in the lake now (Apache Iceberg, {report.files_added} Parquet files), "
+        f"{len(late):,} came in since; a union read finds {sum(counts.values()):,}"
+    )
+    return counts
 
 
 def main() -> int:

@@ -189,6 +189,7 @@ def connection(tmp_path: Path) -> Iterator[tuple[FlussServer, FlussConnection]]:
             yield server, connection
 
 
+@pytest.mark.timeout(3600)  # drivers are started again and again, and each takes its time
 @pytest.mark.parametrize("rounds", [1, pytest.param(8, marks=pytest.mark.full)])
 def test_kills(connection: tuple[FlussServer, FlussConnection], tmp_path: Path, rounds: int) -> None:
     server, client = connection
