@@ -155,8 +155,8 @@ def render(tiering: dict[str, Times], union: Times, what: str, environment: dict
             f"# Lake benchmark {stamp}\n",
             table(["", ""], [list(item) for item in environment.items()]),
             "Seconds of a tiering round in a warm Spark session on two cores, and its parts: tasks read the log and "
-            "write Parquet; the commit makes an Iceberg snapshot; the registration tells the server. Medians, lowest and "
-            "highest of the rounds.\n",
+            "write Parquet; the commit makes an Iceberg snapshot; the registration tells the server. Medians, lowest "
+            "and highest of the rounds.\n",
             table(["", "whole round", "tasks", "commit", "registration"], lines),
             f"Seconds of a grouping query of DuckDB over {what}; `to_arrow` loads all of them.\n",
             table(["", "seconds"], [[name, cell(values)] for name, values in union.items()]),

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fluss.api.scanner import LogScanner
     from fluss.api.staging import StagedWrite, StagedWriter
     from fluss.api.table import FlussTable, TableScan
+    from fluss.api.union import UnionScan
     from fluss.api.upsert import TableUpsert, UpsertWriter
     from fluss.api.writer import WriteResultHandle
 
@@ -56,6 +57,7 @@ _LAZY = {
     "TablePrefixLookup": "fluss.api.lookup",
     "TableScan": "fluss.api.table",
     "TableUpsert": "fluss.api.upsert",
+    "UnionScan": "fluss.api.union",
     "UpsertWriter": "fluss.api.upsert",
     "WriteResultHandle": "fluss.api.writer",
     "connect": "fluss.api.connection",
@@ -78,6 +80,7 @@ __all__ = [
     "TablePrefixLookup",
     "TableScan",
     "TableUpsert",
+    "UnionScan",
     "UpsertWriter",
     "WriteResultHandle",
     "connect",

@@ -12,6 +12,7 @@ from fluss.api.lookup import Lookuper, PrefixLookuper, TableLookup, TablePrefixL
 from fluss.api.scanner_aio import LogScanner
 from fluss.api.staging import StagedWrite, StagedWriter
 from fluss.api.table_aio import FlussTable, TableScan
+from fluss.api.union_aio import UnionScan
 from fluss.api.upsert import TableUpsert, UpsertWriter
 from fluss.api.values import *  # noqa: F403
 from fluss.api.writer import WriteResultHandle
@@ -33,6 +34,7 @@ __all__ = [
     "TablePrefixLookup",
     "TableScan",
     "TableUpsert",
+    "UnionScan",
     "UpsertWriter",
     "WriteResultHandle",
     "connect",

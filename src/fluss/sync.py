@@ -12,6 +12,7 @@ from fluss.api.lookup_sync import Lookuper, PrefixLookuper, TableLookup, TablePr
 from fluss.api.scanner import LogScanner
 from fluss.api.staging_sync import StagedWrite, StagedWriter
 from fluss.api.table_sync import FlussTable, TableScan
+from fluss.api.union import UnionScan
 from fluss.api.upsert_sync import TableUpsert, UpsertWriter
 from fluss.api.values import *  # noqa: F403
 from fluss.api.writer_sync import WriteResultHandle
@@ -33,6 +34,7 @@ __all__ = [
     "TablePrefixLookup",
     "TableScan",
     "TableUpsert",
+    "UnionScan",
     "UpsertWriter",
     "WriteResultHandle",
     "connect",

@@ -21,6 +21,7 @@ from fluss.testing import FlussServer, ProcessFailedError
 from tests.crash.kv_clients import BUCKETS, KvLoad, make_tables
 from tests.crash.servers import new_server
 from tests.crash.test_failpoints import DEATH_S_MAX, LOG_SITES
+from tests.crash.test_lake import LAKE_HITS
 from tests.crash.test_staging import STAGING_HITS
 from tests.crash.writers import POLL_INTERVAL_S
 
@@ -106,7 +107,7 @@ def run_until_killed(server: FlussServer, load: KvLoad, spec: str) -> None:
 
 
 def test_every_site_has_a_count() -> None:
-    assert {*LOG_SITES, *HITS, *STAGING_HITS} == set(Site)
+    assert {*LOG_SITES, *HITS, *STAGING_HITS, *LAKE_HITS} == set(Site)
 
 
 @pytest.mark.parametrize("site", HITS)

@@ -28,6 +28,15 @@ class Record:
     row: Row
 
 
+@dataclass(frozen=True)
+class LakeSnapshot:
+    """How far a table is in the lake, as a peer was told."""
+
+    snapshot_id: int
+    offsets: dict[tuple[int | None, int], int]
+    """By partition id and bucket."""
+
+
 class Tail:
     """A scanner that runs in the peer until it is stopped."""
 
@@ -173,6 +182,13 @@ class Peer:
         """Offsets by bucket; `spec` is `earliest`, `latest` or a timestamp in milliseconds."""
         found = self.call("list_offsets", database=database, table=table, spec=spec, partition=partition)
         return {int(bucket): offset for bucket, offset in found.items()}
+
+    def lake_snapshot(self, database: str, table: str) -> LakeSnapshot:
+        """The latest snapshot of a table in the lake that the server knows."""
+        found = self.call("lake_snapshot", database=database, table=table)
+        return LakeSnapshot(
+            found["snapshot_id"], {(partition, bucket): offset for partition, bucket, offset in found["offsets"]}
+        )
 
     def close(self) -> None:
         """Close the client's connection as a user would, then end the process."""

@@ -231,6 +231,13 @@ class Driver:
         handle = await self._table(database, table)
         return await self._list_offsets(handle, spec, partition)
 
+    async def lake_snapshot(self, database: str, table: str) -> dict[str, Any]:
+        found = await self._admin.get_latest_lake_snapshot(fluss.TablePath(database, table))
+        offsets = [
+            (bucket.partition_id, bucket.bucket_id, offset) for bucket, offset in found.table_buckets_offset.items()
+        ]
+        return {"snapshot_id": found.snapshot_id, "offsets": offsets}
+
     async def run_scenario(self, name: str, database: str, expected: dict[str, Any], ports: list[int]) -> None:
         await run_scenario(name, fluss, self._connection, database, expected, ports)
 

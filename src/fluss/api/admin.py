@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from fluss.api.arguments import offset_spec as spec_of
+from fluss.api.html import html_of_catalog
 from fluss.client.admin import AdminCore
 from fluss.client.alteration import ColumnLike
 from fluss.client.runtime import bridge
@@ -174,3 +175,6 @@ class FlussAdmin:
 
     def __repr__(self) -> str:
         return "FlussAdmin()"
+
+    def _repr_html_(self) -> str:
+        return html_of_catalog(self._core)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from fluss.api.arguments import offset_spec as spec_of
+from fluss.api.html import html_of_catalog
 from fluss.client.admin import AdminCore
 from fluss.client.alteration import ColumnLike
 from fluss.client.runtime import run
@@ -166,3 +167,6 @@ class FlussAdmin:
 
     def __repr__(self) -> str:
         return "FlussAdmin()"
+
+    def _repr_html_(self) -> str:
+        return html_of_catalog(self._core)

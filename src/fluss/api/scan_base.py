@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from fluss.api.union_base import UnionScanBase
 from fluss.client.limit_scan import LimitScanCore
 from fluss.client.runtime import run
 from fluss.client.scanner import LogScannerCore
 from fluss.client.table import TableCore
 from fluss.model.errors import InvalidRequestError
+from fluss.model.html import html_facts, html_table
 from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TableBucket
 from fluss.model.predicates import Predicate
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LIMIT_MAX = 2**31 - 1
+
+AnyUnionScan = TypeVar("AnyUnionScan", bound=UnionScanBase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,15 @@ class TableScanBase:
             raise InvalidRequestError("Current rows have the table's schema: leave out with_fixed_schema(False).")
         return await self._core.read(options.projection, options.predicate, fixed_schema=options.fixed_schema)
 
+    def _union(
+        self, scan: type[AnyUnionScan], warehouse: str | None, catalog: Mapping[str, str] | None, mode: str
+    ) -> AnyUnionScan:
+        options = self._options
+        self._check_no_limit("A union read has all rows")
+        if not options.fixed_schema:
+            raise InvalidRequestError("A union read has the table's schema: leave out with_fixed_schema(False).")
+        return scan(self._core, options.projection, options.predicate, warehouse, catalog, mode)
+
     def _limit_scan(self, bucket: TableBucket) -> LimitScanCore:
         options = self._options
         if options.limit is None:
@@ -167,3 +180,11 @@ class TableScanBase:
         narrowed = "" if options.predicate is None else f", filter={options.predicate!r}"
         limited = "" if options.limit is None else f", limit={options.limit}"
         return f"TableScan({self._core.info.table_path}, columns={columns}{narrowed}{limited})"
+
+    def _repr_html_(self) -> str:
+        options, info = self._options, self._core.info
+        columns = info.schema.columns
+        chosen = columns if options.projection is None else [columns[index] for index in options.projection]
+        rows = [(column.name, column.data_type) for column in chosen]
+        facts = {"filter": None if options.predicate is None else repr(options.predicate), "limit": options.limit}
+        return html_table(f"Scan of {info.table_path}", ("column", "type"), rows) + html_facts(facts)

@@ -30,6 +30,11 @@ class LogScannerBase:
         self._core = core
         self._records = records
 
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The PyArrow schema of what polls return."""
+        return self._core.arrow_schema
+
     def _check_records(self, call: str) -> None:
         if not self._records:
             raise InvalidRequestError(f"{call} needs a record scanner: use new_scan().create_log_scanner().")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fluss.api.batch_scanner import BatchScanner
@@ -11,6 +12,7 @@ from fluss.api.scan_base import TableScanBase
 from fluss.api.scanner import LogScanner
 from fluss.api.table_awaited import AwaitedTable
 from fluss.api.table_base import FlussTableBase
+from fluss.api.union import UnionScan
 from fluss.client.runtime import run
 from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TableBucket
@@ -59,6 +61,16 @@ class TableScan(TableScanBase):
     def to_pandas(self) -> pd.DataFrame:
         """All rows as they are now, as a DataFrame."""
         return to_pandas(self.to_arrow())
+
+    def union(
+        self, *, warehouse: str | None = None, catalog: Mapping[str, str] | None = None, mode: str = "auto"
+    ) -> UnionScan:
+        """Read the table's history in the lake, and the fresh rows behind it, as one.
+
+        The lake is where the table's server says, or in a `warehouse` folder, or in a `catalog` with the keys of the
+        server's `datalake.iceberg.` settings. `mode` is "auto", "none" (the log alone) or "only" (the lake alone).
+        """
+        return self._union(UnionScan, warehouse, catalog, mode)
 
 
 class FlussTable(AwaitedTable):

@@ -41,3 +41,6 @@ class FlussTableBase:
 
     def __repr__(self) -> str:
         return f"FlussTable({self._core.info.table_path}, table_id={self._core.info.table_id})"
+
+    def _repr_html_(self) -> str:
+        return self._core.info._repr_html_()

@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 import importlib
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import click
+
+from fluss.cli.failures import failing_as
 
 
 class LazyCommand(NamedTuple):
     module: str
     name: str
     help: str
+    section: str = "Server"
 
 
 COMMANDS: Final = {
+    "database": LazyCommand("fluss.cli.database", "database", "List, create, describe and drop databases.", "Tables"),
+    "table": LazyCommand("fluss.cli.table", "table", "List, create, describe, alter and drop tables.", "Tables"),
+    "partition": LazyCommand("fluss.cli.partition", "partition", "List, create and drop partitions.", "Tables"),
+    "offsets": LazyCommand("fluss.cli.offsets", "offsets", "Print how far a table's buckets reach.", "Tables"),
+    "append": LazyCommand("fluss.cli.write", "append", "Append rows from files or standard input.", "Rows"),
+    "upsert": LazyCommand("fluss.cli.write", "upsert", "Insert or update rows by primary key.", "Rows"),
+    "delete": LazyCommand("fluss.cli.write", "delete", "Delete rows by primary key.", "Rows"),
+    "scan": LazyCommand("fluss.cli.scan", "scan", "Print the rows of a table as they are now.", "Rows"),
+    "tail": LazyCommand("fluss.cli.follow", "tail", "Follow the rows of a table as they come.", "Rows"),
+    "changes": LazyCommand("fluss.cli.follow", "changes", "Follow a table's changes, with type and offset.", "Rows"),
+    "lookup": LazyCommand("fluss.cli.lookup", "lookup", "Look rows up by primary key.", "Rows"),
+    "sql": LazyCommand("fluss.cli.sql", "sql", "Query tables with SQL, fresh rows included.", "Rows"),
+    "tier": LazyCommand("fluss.cli.tier", "tier", "Tier tables to the lake, once or as a service.", "Lake"),
+    "lake": LazyCommand("fluss.cli.lake", "lake", "Compact, expire and clean up tables in the lake.", "Lake"),
+    "backup": LazyCommand("fluss.cli.backup", "backup", "Copy all data of a running server to a directory."),
+    "restore": LazyCommand("fluss.cli.backup", "restore", "Make a data directory of a backup."),
+    "doctor": LazyCommand("fluss.cli.doctor", "doctor", "Check a data directory or a connection."),
+    "dump-log": LazyCommand("fluss.cli.dump_log", "dump_log", "Print what a server's log files hold."),
     "server": LazyCommand("fluss.server.command", "server", "Serve tables from a directory."),
     "user": LazyCommand("fluss.cli.user", "user", "Keep the file of users that may log in to a server."),
 }
@@ -22,7 +43,7 @@ COMMANDS: Final = {
 
 class _LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         lazy = COMMANDS.get(cmd_name)
@@ -32,12 +53,39 @@ class _LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from fluss.cli.names import near_names, suggestion
+
+            ctx.fail(f"There is no command {args[0]!r}.{suggestion(near_names(args[0], COMMANDS))}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name].help) for name in self.list_commands(ctx)])
+        for section in dict.fromkeys(lazy.section for lazy in COMMANDS.values()):
+            with formatter.section(section):
+                formatter.write_dl([(name, lazy.help) for name, lazy in COMMANDS.items() if lazy.section == section])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with failing_as(lambda: f"fluss {ctx.invoked_subcommand}"):
+            return super().invoke(ctx)
 
 
-@click.group(cls=_LazyGroup)
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="flussbett", prog_name="fluss")
 def main() -> None:
-    """Real-time tables for Python."""
+    """Real-time tables for Python.
+
+    Commands find a server at --bootstrap, FLUSS_BOOTSTRAP, [client] of fluss.toml, or 127.0.0.1:9123.
+    `fluss server` starts one; `--bootstrap file:DIRECTORY` needs none.
+    """
+
+
+def run() -> NoReturn:
+    """The command as a program."""
+    from fluss.cli import connecting
+
+    connecting.without_pandas = True
+    main(prog_name="fluss")
+    raise AssertionError("click exits")

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
-
-from fluss.model.errors import FlussError
 
 _FILE = click.argument("file", type=click.Path(path_type=Path))
 
@@ -19,6 +15,8 @@ def user() -> None:
     """Keep the file of users that may log in to a server (fluss server --sasl-users FILE).
 
     A running server notices changes by itself.
+
+    Example: fluss user add users.txt ada
     """
 
 
@@ -26,35 +24,41 @@ def user() -> None:
 @_FILE
 @click.argument("name")
 def add(file: Path, name: str) -> None:
-    """Add a user, or change a password. It is asked for, or read from standard input."""
+    """Add a user, or change a password. It is asked for, or read from standard input.
+
+    Example: fluss user add users.txt ada
+    """
     from fluss.server.users import add_user
 
-    with _errors():
-        is_new = add_user(file, name, _password())
-        click.echo(f"user {name} added" if is_new else f"password of user {name} changed")
+    is_new = add_user(file, name, _password())
+    click.echo(f"user {name} added" if is_new else f"password of user {name} changed")
 
 
 @user.command()
 @_FILE
 @click.argument("name")
 def remove(file: Path, name: str) -> None:
-    """Remove a user. Connections that are logged in stay."""
+    """Remove a user. Connections that are logged in stay.
+
+    Example: fluss user remove users.txt ada
+    """
     from fluss.server.users import remove_user
 
-    with _errors():
-        remove_user(file, name)
-        click.echo(f"user {name} removed")
+    remove_user(file, name)
+    click.echo(f"user {name} removed")
 
 
 @user.command(name="list")
 @_FILE
 def list_users(file: Path) -> None:
-    """Print the names of all users."""
+    """Print the names of all users.
+
+    Example: fluss user list users.txt
+    """
     from fluss.server.users import read_users
 
-    with _errors():
-        for name in sorted(read_users(file)):
-            click.echo(name)
+    for name in sorted(read_users(file)):
+        click.echo(name)
 
 
 def _password() -> str:
@@ -62,12 +66,3 @@ def _password() -> str:
         password: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
         return password
     return sys.stdin.readline().rstrip("\r\n")
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    try:
-        yield
-    except (FlussError, OSError) as error:
-        click.echo(f"fluss user: {error}", err=True)
-        sys.exit(1)

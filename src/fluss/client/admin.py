@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fluss.client.alteration import ColumnLike, alter_request
-from fluss.client.answers import STALE_METADATA_CODES
+from fluss.client.coordinator import ask
+from fluss.client.lake import get_lake_snapshot
 from fluss.client.offsets import BucketKey, list_offsets
-from fluss.client.retry import Backoff
 from fluss.client.stats import table_stats
 from fluss.client.views import partition_info, set_path, set_spec, table_info
 from fluss.model.descriptor import DatabaseDescriptor, TableDescriptor
-from fluss.model.errors import ConnectError, ErrorCode, FlussError, InvalidRequestError, NotFoundError
+from fluss.model.errors import ConnectError, ErrorCode, InvalidRequestError, NotFoundError
 from fluss.model.infos import (
     ConfigEntry,
     DatabaseInfo,
@@ -26,7 +26,7 @@ from fluss.model.infos import (
 )
 from fluss.model.offsets import OffsetSpec
 from fluss.model.partitions import PartitionSpec
-from fluss.model.paths import TableBucket, TablePath
+from fluss.model.paths import TablePath
 from fluss.model.schema import Schema
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
@@ -192,17 +192,7 @@ class AdminCore:
 
     async def get_latest_lake_snapshot(self, path: TablePath) -> LakeSnapshot:
         """How far a table has been tiered to the lake."""
-        request = pb.GetLakeSnapshotRequest()
-        set_path(request.table_path, path)
-        answer = await self._read(api_keys.GET_LAKE_SNAPSHOT, request)
-        offsets = {
-            TableBucket(
-                answer.table_id, item.bucket_id, item.partition_id if item.HasField("partition_id") else None
-            ): item.log_offset
-            for item in answer.bucket_snapshots
-            if item.HasField("log_offset")
-        }
-        return LakeSnapshot(answer.snapshot_id, offsets)
+        return await get_lake_snapshot(self._client, path)
 
     async def describe_cluster_configs(self) -> list[ConfigEntry]:
         """The cluster's settings that it tells."""
@@ -233,13 +223,4 @@ class AdminCore:
             ) from error
 
     async def _read(self, api: Api[Req, Resp], request: Req) -> Resp:
-        """Repeated while the error says that it may help."""
-        self._client.check_usable()
-        backoff = Backoff(self._client.request_timeout_s * 1000)
-        while True:
-            try:
-                connection = await self._client.metadata.coordinator(max(backoff.remaining_s, 0.001))
-                return await connection.request(api, request, max(backoff.remaining_s, 0.001))
-            except FlussError as error:
-                if error.error_code not in STALE_METADATA_CODES or not await backoff.pause():
-                    raise
+        return await ask(self._client, api, request)

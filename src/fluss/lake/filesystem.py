@@ -21,3 +21,12 @@ def open_filesystem(location: str, properties: Mapping[str, str]) -> tuple[FileS
 
     scheme, netloc, path = PyArrowFileIO.parse_location(location, dict(properties))
     return PyArrowFileIO(dict(properties)).fs_by_scheme(scheme, netloc), path
+
+
+def path_of(location: str, properties: Mapping[str, str]) -> str:
+    """A location's path in its file system, which is not opened."""
+    if is_local(location):
+        return str(local_path(location))
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    return str(PyArrowFileIO.parse_location(location, dict(properties))[2])

@@ -1,4 +1,4 @@
-"""Iceberg tables through pyiceberg: the one file that reads and changes them.
+"""Iceberg tables through pyiceberg: the file that reads and changes them; branches are in `branch`.
 
 A `LakeTable` is a table as it was when it was loaded. Its commits are compare-and-swap: they succeed only if no other
 snapshot was committed since, and are never retried on top of one.
@@ -11,14 +11,24 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from filelock import FileLock
 
 from fluss.lake.files import EqualityDelete, LakeFile, PartitionValues, WrittenFile
 from fluss.lake.layout import BUCKET, COMMIT_USER, OFFSETS_PATH, SYSTEM_COLUMNS, TIERING_USER
 from fluss.lake.options import REST, LakeOptions, is_local, local_path
-from fluss.lake.schema import file_schema, iceberg_schema, iceberg_type, lake_properties, partition_spec, sort_order
+from fluss.lake.schema import (
+    OWN_PROPERTIES,
+    file_schema,
+    iceberg_schema,
+    iceberg_type,
+    lake_properties,
+    partition_spec,
+    sort_order,
+)
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath
@@ -26,12 +36,13 @@ from fluss.model.paths import TablePath
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
-    from pyiceberg.manifest import DataFile, ManifestEntry
+    from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
 # Others who commit to a catalog in SQLite at the same moment are waited for.
 _BUSY_TIMEOUT_S: Final = 30
+_CATALOG_TABLES: Final = {"iceberg_tables", "iceberg_namespace_properties"}
 _FORMAT_VERSION: Final = "2"
 
 
@@ -62,14 +73,29 @@ def open_catalog(options: LakeOptions) -> Catalog:
     if options.type == REST:
         assert options.uri is not None
         return RestCatalog(options.name, **given, uri=options.uri)
-    uri = options.sqlalchemy_uri
-    if options.sqlite_path is not None:
-        options.sqlite_path.parent.mkdir(parents=True, exist_ok=True)
-        # Readers and the one who commits do not wait for each other then; the mode stays with the file.
-        with closing(sqlite3.connect(options.sqlite_path, timeout=_BUSY_TIMEOUT_S)) as database:
-            database.execute("PRAGMA journal_mode = WAL")
-        uri += f"?timeout={_BUSY_TIMEOUT_S}"
-    return SqlCatalog(options.name, **given, uri=uri)
+    path = options.sqlite_path
+    if path is None:
+        return SqlCatalog(options.name, **given, uri=options.sqlalchemy_uri)
+    given["uri"] = f"{options.sqlalchemy_uri}?timeout={_BUSY_TIMEOUT_S}"
+    if not _is_made(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Two that make the same tables at once get in each other's way.
+        with FileLock(f"{path}.lock", timeout=_BUSY_TIMEOUT_S):
+            with closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)) as database:
+                # Readers and the one who commits do not wait for each other then; the mode stays with the file.
+                database.execute("PRAGMA journal_mode = WAL")
+            return SqlCatalog(options.name, **given)
+    return SqlCatalog(options.name, **given)
+
+
+def _is_made(path: Path) -> bool:
+    """Whether a catalog in SQLite has its tables and its mode."""
+    if not path.exists():
+        return False
+    with closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)) as database:
+        [mode] = database.execute("PRAGMA journal_mode").fetchone()
+        found = {name for [name] in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return bool(mode == "wal") and found >= _CATALOG_TABLES
 
 
 def load_table(options: LakeOptions, path: TablePath) -> LakeTable | None:
@@ -87,7 +113,7 @@ def load_table(options: LakeOptions, path: TablePath) -> LakeTable | None:
 
 def ensure_table(options: LakeOptions, info: TableInfo) -> LakeTable:
     """The lake table of a Fluss table, made if need be, and with the columns that were added since."""
-    from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, TableAlreadyExistsError
+    from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 
     found = load_table(options, info.table_path)
     if found is None:
@@ -95,8 +121,9 @@ def ensure_table(options: LakeOptions, info: TableInfo) -> LakeTable:
         schema = iceberg_schema(info)
         try:
             catalog.create_namespace((path.database_name,))
-        except NamespaceAlreadyExistsError:
-            pass
+        except Exception:
+            if not catalog.namespace_exists((path.database_name,)):  # another job may be making it at this moment
+                raise
         try:
             catalog.create_table(
                 (path.database_name, path.table_name),
@@ -110,6 +137,7 @@ def ensure_table(options: LakeOptions, info: TableInfo) -> LakeTable:
         found = load_table(options, path)
         assert found is not None
     try:
+        found.refuse_retries()
         found.evolve(info)
     except CommitFailedException:
         pass  # as above
@@ -155,13 +183,21 @@ class LakeTable:
         current = self._table.current_snapshot()
         return None if current is None else current.snapshot_id
 
+    def now(self) -> Table:
+        """pyiceberg's table as it is now, whatever this one knows."""
+        return self._table.catalog.load_table(self._table.name())
+
+    def reload(self) -> None:
+        """Know what was committed since."""
+        self._table.refresh()
+
     def tiered(self) -> TieredSnapshot | None:
         """The newest snapshot that tiering made."""
         return max(self.all_tiered(), key=lambda item: item.sequence_number, default=None)
 
     def all_tiered(self) -> list[TieredSnapshot]:
         """All snapshots that tiering made and that are kept."""
-        return [_tiered(item) for item in self._table.snapshots() if _summary(item).get(COMMIT_USER) == TIERING_USER]
+        return [_tiered(item) for item in self._table.snapshots() if summary_of(item).get(COMMIT_USER) == TIERING_USER]
 
     def sequence_number(self, snapshot_id: int) -> int | None:
         """The number of a snapshot in the order of commits, or None if it is gone; ids have no order."""
@@ -209,7 +245,7 @@ class LakeTable:
                         snapshot.delete_data_file(item)
         except CommitFailedException as error:
             raise LakeConflictError(f"Another job committed to {self.name} in the lake meanwhile: {error}") from error
-        self._sync()
+        self.sync()
         current = self._table.current_snapshot()
         assert current is not None
         return int(current.snapshot_id)
@@ -240,7 +276,7 @@ class LakeTable:
             **statistics.to_serialized_dict(),
         )
 
-    def _sync(self) -> None:
+    def sync(self) -> None:
         """Put the current snapshot's metadata on disk: the server may forget rows once it knows that they are here."""
         if not is_local(self.location):
             return
@@ -255,6 +291,13 @@ class LakeTable:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+
+    def refuse_retries(self) -> None:
+        """Have commits fail that lost a race. A table that a server of Apache Fluss made would let them be retried."""
+        missing = {key: value for key, value in OWN_PROPERTIES.items() if self._table.properties.get(key) != value}
+        if missing:
+            with self._table.transaction() as transaction:
+                transaction.set_properties(missing)
 
     def evolve(self, info: TableInfo) -> None:
         """Add the columns that the Fluss table has and this one has not, before the system columns."""
@@ -286,22 +329,53 @@ class LakeTable:
 
     def expire(self, snapshot_ids: Iterable[int]) -> None:
         """Forget snapshots; their files stay until they are cleaned up."""
+        from pyiceberg.exceptions import CommitFailedException
+
         ids = list(snapshot_ids)
-        if ids:
+        if not ids:
+            return
+        try:
             self._table.maintenance.expire_snapshots().by_ids(ids).commit()
+        except CommitFailedException as error:
+            raise LakeConflictError(f"Another job committed to {self.name} in the lake meanwhile: {error}") from error
 
-    def snapshots(self) -> list[tuple[int, datetime]]:
-        """Ids of all snapshots and when they were made, oldest first."""
+    def snapshots(self) -> list[tuple[int, int]]:
+        """Ids of all snapshots and when they were made, in milliseconds; oldest first."""
         found = sorted(self._table.snapshots(), key=lambda item: item.sequence_number or 0)
-        return [(item.snapshot_id, datetime.fromtimestamp(item.timestamp_ms / 1000)) for item in found]
+        return [(item.snapshot_id, item.timestamp_ms) for item in found]
+
+    def named_snapshots(self) -> set[int]:
+        """Snapshots that a branch or a tag names, the current one among them."""
+        return {item.snapshot_id for item in self._table.metadata.refs.values()}
+
+    @property
+    def metadata_location(self) -> str:
+        """The file that says what the table is as of now."""
+        return str(self._table.metadata_location)
+
+    def used_files(self) -> set[str]:
+        """Everything that the table as of now needs: metadata, and the files of all snapshots that are kept."""
+        metadata = self._table.metadata
+        found = {self.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
+        found |= {item.statistics_path for item in (*metadata.statistics, *metadata.partition_statistics)}
+        manifests: dict[str, ManifestFile] = {}
+        for snapshot in self._table.snapshots():
+            found.add(snapshot.manifest_list)
+            manifests |= {item.manifest_path: item for item in snapshot.manifests(self._table.io)}
+        for manifest in manifests.values():
+            # Those that a manifest says are deleted are in others, or in none.
+            entries = manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
+            found |= {entry.data_file.file_path for entry in entries}
+        return found | set(manifests)
 
 
-def _summary(snapshot: Snapshot) -> Mapping[str, str]:
+def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
+    """What the one who made a snapshot says of it."""
     return {} if snapshot.summary is None else snapshot.summary.additional_properties
 
 
 def _tiered(snapshot: Snapshot) -> TieredSnapshot:
-    path = _summary(snapshot).get(OFFSETS_PATH)
+    path = summary_of(snapshot).get(OFFSETS_PATH)
     return TieredSnapshot(snapshot.snapshot_id, snapshot.sequence_number or 0, snapshot.timestamp_ms, path)
 
 

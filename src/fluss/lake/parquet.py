@@ -99,7 +99,10 @@ class _OpenFile:
         size_bytes = self.size_bytes
         self._sink.close()
         if is_local(self._location):
-            _sync(self._path)
+            folder = os.path.dirname(self._path)
+            # Folders may be new, too, up to the one of the table, which its metadata is in.
+            parents = (folder.rsplit("/", depth)[0] for depth in range(1, len(self._partition) + 3))
+            _sync(self._path, folder, *parents)
         return WrittenFile(self._location, self._partition, self._bucket, size_bytes, self._footers[0])
 
     def abort(self) -> None:
@@ -108,8 +111,8 @@ class _OpenFile:
         self._filesystem.delete_file(self._path)
 
 
-def _sync(path: str) -> None:
-    for name in (path, os.path.dirname(path)):
+def _sync(*paths: str) -> None:
+    for name in paths:
         descriptor = os.open(name, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -117,8 +120,13 @@ def _sync(path: str) -> None:
             os.close(descriptor)
 
 
-def read_file(file: LakeFile, schema: pa.Schema, properties: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a data file that were not deleted, in the columns of a schema with field ids, in its order."""
+def read_file(
+    file: LakeFile, schema: pa.Schema, properties: Mapping[str, str], share: tuple[int, int] = (0, 1)
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a data file that were not deleted, in the columns of a schema with field ids, in its order.
+
+    A `share` of (1, 3) is the second of three parts; each has whole row groups, so some may be empty.
+    """
     import pyarrow.parquet as pq
 
     from fluss.lake.deletes import Deletes
@@ -130,8 +138,10 @@ def read_file(file: LakeFile, schema: pa.Schema, properties: Mapping[str, str]) 
         deletes = Deletes(file, properties)
         wanted = [by_id[number] for item in schema if (number := _field_id(item)) in by_id]
         needed = [by_id[number] for number in deletes.field_ids if by_id.get(number) not in (None, *wanted)]
-        position = 0
-        for batch in parquet.iter_batches(READ_ROWS, columns=[*wanted, *needed]):
+        first, end = (parquet.num_row_groups * (share[0] + part) // share[1] for part in (0, 1))
+        position = sum(parquet.metadata.row_group(group).num_rows for group in range(first))
+        groups = list(range(first, end))
+        for batch in parquet.iter_batches(READ_ROWS, row_groups=groups, columns=[*wanted, *needed]):
             kept = deletes.kept(batch, position, by_id)
             position += batch.num_rows
             yield arranged(kept, schema, by_id)

@@ -22,7 +22,7 @@ _SPEC_FIELD_ID = 1000
 _FLUSS = "fluss."
 _ICEBERG = "iceberg."
 # Commits never retry on their own: one that lost a race must not be put on top of the winner's.
-_OWN_PROPERTIES = {"commit.retry.num-retries": "0"}
+OWN_PROPERTIES = {"commit.retry.num-retries": "0"}
 _PRIMARY_KEY_PROPERTIES = {f"write.{kind}.mode": "merge-on-read" for kind in ("delete", "update", "merge")}
 
 
@@ -46,6 +46,12 @@ def iceberg_schema(info: TableInfo) -> Schema:
     for name, kind in zip(SYSTEM_COLUMNS, (IntegerType(), LongType(), TimestamptzType()), strict=True):
         fields.append(NestedField(len(fields) + 1, name, kind, required=True))
     keys = info.primary_keys
+    for column in columns:
+        if column.name in keys and column.data_type.root in (TypeRoot.FLOAT, TypeRoot.DOUBLE):
+            raise InvalidRequestError(
+                f"The key column {column.name!r} of {info.table_path} is {column.data_type}, which Iceberg has no "
+                "keys of; use DECIMAL."
+            )
     return Schema(*fields, identifier_field_ids=[field.field_id for field in fields if field.name in keys])
 
 
@@ -129,7 +135,7 @@ def lake_properties(info: TableInfo) -> dict[str, str]:
     for key, value in {**info.properties, **info.custom_properties}.items():
         if not key.startswith(LAKE_PROPERTIES):  # where the lake is, it knows itself
             found[key.removeprefix(_ICEBERG) if key.startswith(_ICEBERG) else _FLUSS + key] = value
-    return found | _OWN_PROPERTIES
+    return found | OWN_PROPERTIES
 
 
 def file_schema(schema: Schema) -> pa.Schema:

@@ -60,12 +60,13 @@ def with_properties(descriptor: TableDescriptor, changes: Iterable[tuple[str, st
 
 
 def _check_alterable(key: str, properties: dict[str, str]) -> None:
-    if key not in ALTERABLE:
-        raise refused(f"{key[:100]} can't be changed; what can be is {', '.join(sorted(ALTERABLE))}")
+    if key not in ALTERABLE and not options.is_iceberg_option(key):
+        known = ", ".join([*sorted(ALTERABLE), f"{options.DATALAKE_ICEBERG_PREFIX}*"])
+        raise refused(f"{key[:100]} can't be changed; what can be is {known}")
     if key.startswith(options.DATALAKE_PREFIX) and options.DATALAKE_FORMAT not in properties:
         raise refused(
             f"{key} needs {options.DATALAKE_FORMAT}, which is fixed when a table is made, for it decides how rows are "
-            "spread over buckets; set datalake.format in the server's fluss.toml and make the table anew"
+            f"spread over buckets; make the table anew with {options.DATALAKE_ENABLED}=true"
         )
 
 

@@ -96,6 +96,11 @@ class TableInfo:
     def __repr__(self) -> str:
         return f"TableInfo({self.table_path}, table_id={self.table_id}, num_buckets={self.num_buckets})"
 
+    def _repr_html_(self) -> str:
+        from fluss.model.html import html_of_table
+
+        return html_of_table(self)
+
 
 @dataclass(frozen=True, slots=True)
 class DatabaseInfo:

@@ -27,6 +27,7 @@ DATALAKE_ENABLED = "table.datalake.enabled"
 DATALAKE_FORMAT = "table.datalake.format"
 DATALAKE_FRESHNESS = "table.datalake.freshness"
 DATALAKE_AUTO_COMPACTION = "table.datalake.auto-compaction"
+DATALAKE_ICEBERG_PREFIX = "table.datalake.iceberg."  # and any key of an Iceberg catalog
 MERGE_ENGINE = "table.merge-engine"
 MERGE_ENGINE_VERSION_COLUMN = "table.merge-engine.versioned.ver-column"
 DELETE_BEHAVIOR = "table.delete.behavior"
@@ -38,7 +39,8 @@ PROPERTY_COUNT_MAX = 256
 PROPERTY_LENGTH_MAX = 4096
 PRECREATE_MAX = 1_000
 ALL_COLUMNS = "*"
-DATALAKE_FORMATS = ("PAIMON", "LANCE", "ICEBERG")
+ICEBERG = "ICEBERG"
+DATALAKE_FORMATS = ("PAIMON", "LANCE", ICEBERG)
 
 
 def _one_of(*choices: str) -> Callable[[str], str | None]:
@@ -62,6 +64,11 @@ def _int_between(low: int, high: int) -> Callable[[str], str | None]:
 def is_true(properties: Mapping[str, str], key: str) -> bool:
     """Whether a property that is false by default is true."""
     return properties.get(key, "false").lower() == "true"
+
+
+def is_iceberg_option(key: str) -> bool:
+    """Whether a property says something of the Iceberg catalog to which a table is tiered."""
+    return len(key) > len(DATALAKE_ICEBERG_PREFIX) and key.startswith(DATALAKE_ICEBERG_PREFIX)
 
 
 def statistics_columns(value: str) -> list[str]:
@@ -118,7 +125,7 @@ def check_properties(properties: Mapping[str, str]) -> None:
     if len(properties) > PROPERTY_COUNT_MAX:
         raise _bad(f"A table has at most {PROPERTY_COUNT_MAX} properties, not {len(properties)}.")
     for key, value in properties.items():
-        check = CHECKS.get(key)
+        check = _any if is_iceberg_option(key) else CHECKS.get(key)
         if check is None:
             raise _bad(
                 f"Unknown table property {key[:100]!r}. Properties begin with 'table.'; "

@@ -89,6 +89,8 @@ SCAN_KV = Api(1061, "ScanKv", pb.ScanKvRequest, pb.ScanKvResponse)
 STAGE_WRITE = Api(20_001, "StageWrite", pb.StageWriteRequest, pb.StageWriteResponse, is_own=True)
 COMMIT_STAGED = Api(20_002, "CommitStaged", pb.CommitStagedRequest, pb.CommitStagedResponse, is_own=True)
 DROP_STAGED = Api(20_003, "DropStaged", pb.DropStagedRequest, pb.DropStagedResponse, is_own=True)
+START_BACKUP = Api(20_004, "StartBackup", pb.StartBackupRequest, pb.StartBackupResponse, is_own=True)
+GET_BACKUP = Api(20_005, "GetBackup", pb.GetBackupRequest, pb.GetBackupResponse, is_own=True)
 
 ALL: tuple[Api[Message, Message], ...] = tuple(value for value in globals().copy().values() if isinstance(value, Api))
 BY_KEY = {api.key: api for api in ALL}

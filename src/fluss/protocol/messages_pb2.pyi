@@ -1374,3 +1374,41 @@ class DropStagedRequest(_message.Message):
 class DropStagedResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class StartBackupRequest(_message.Message):
+    __slots__ = ("backup_id", "directory")
+    BACKUP_ID_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    backup_id: str
+    directory: str
+    def __init__(self, backup_id: _Optional[str] = ..., directory: _Optional[str] = ...) -> None: ...
+
+class StartBackupResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetBackupRequest(_message.Message):
+    __slots__ = ("backup_id",)
+    BACKUP_ID_FIELD_NUMBER: _ClassVar[int]
+    backup_id: str
+    def __init__(self, backup_id: _Optional[str] = ...) -> None: ...
+
+class GetBackupResponse(_message.Message):
+    __slots__ = ("is_done", "table_count", "bucket_count", "bytes_done", "bytes_total", "elapsed_ms", "error_code", "error_message")
+    IS_DONE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_DONE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    ELAPSED_MS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    is_done: bool
+    table_count: int
+    bucket_count: int
+    bytes_done: int
+    bytes_total: int
+    elapsed_ms: int
+    error_code: int
+    error_message: str
+    def __init__(self, is_done: bool = ..., table_count: _Optional[int] = ..., bucket_count: _Optional[int] = ..., bytes_done: _Optional[int] = ..., bytes_total: _Optional[int] = ..., elapsed_ms: _Optional[int] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...

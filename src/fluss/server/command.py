@@ -43,6 +43,8 @@ def server(
 
     With --durability fsync a write is acknowledged when it is on disk; with os when the operating system has it, so
     that a power loss can take the last seconds.
+
+    Example: fluss server --data-dir /var/lib/fluss --port 9123
     """
     logging.basicConfig(format=LOG_FORMAT, level=logging.INFO, stream=sys.stderr)
     flags = {

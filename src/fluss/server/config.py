@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from fluss.model.descriptor import BUCKET_COUNT_MAX
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.model.table_options import DATALAKE_FORMATS
+from fluss.model.table_options import DATALAKE_FORMATS, ICEBERG, PROPERTY_LENGTH_MAX
 from fluss.server.limits import Limits
 from fluss.storage.catalog import BUCKETS_MAX, PARTITIONS_PER_TABLE_MAX
 from fluss.storage.kv_pool import OPEN_STORES_MAX
@@ -24,6 +24,9 @@ DURABILITIES: Final = ("fsync", "os")
 PORT_DEFAULT: Final = 9123
 _PORT_MAX: Final = 65_535
 _LIMITS: Final = "limits."
+_ICEBERG: Final = "datalake.iceberg."
+_CLIENT: Final = "client."  # what commands connect with; not the server's business
+ICEBERG_OPTIONS_MAX: Final = 64
 
 
 class Address(NamedTuple):
@@ -47,7 +50,8 @@ class ServerConfig:
     segment_size_bytes: int = SEGMENT_SIZE_BYTES
     max_partition_num: int = PARTITIONS_PER_TABLE_MAX  # of one table
     max_bucket_num: int = BUCKETS_MAX  # of all tables together
-    datalake_format: str | None = None  # stamped on new tables
+    datalake_format: str | None = None  # stamped on new tables; None: iceberg on those that are tiered
+    datalake_iceberg: Mapping[str, str] = field(default_factory=dict)  # what readers need to know of the catalog
     retention_size_bytes: int = UNLIMITED  # per bucket; 0: everything is kept that is not too old
     retention_interval_ms: int = INTERVAL_MS
     kv_memory_bytes: int = MEMORY_BYTES  # of all stores of primary-key tables
@@ -73,6 +77,7 @@ class ServerConfig:
             raise _bad(f"log.segment.file-size must be from 1 to {SEGMENT_SIZE_BYTES_MAX} bytes")
         if self.datalake_format is not None and self.datalake_format.upper() not in DATALAKE_FORMATS:
             raise _bad(f"datalake.format must be one of {', '.join(DATALAKE_FORMATS)}, not {self.datalake_format!r}")
+        _check_iceberg(self.datalake_iceberg, self.datalake_format)
         if self.retention_size_bytes < 0:
             raise _bad(f"{SIZE_KEY} must be a number of bytes, or 0 to keep everything")
         if self.disk_free_bytes_min is not None and self.disk_free_bytes_min < 0:
@@ -167,22 +172,43 @@ def _read(path: Path) -> dict[str, Any]:
 def _settings(content: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     limits: dict[str, int] = {}
+    iceberg: dict[str, str] = {}
     limit_names = [item.name for item in fields(Limits)]
     for key, value in _flat(content):
+        if key.startswith(_CLIENT):
+            continue
         if key.startswith(_LIMITS):
             name = key.removeprefix(_LIMITS).replace("-", "_")
             if name not in limit_names:
                 raise _bad(f"unknown limit {name!r}; known are {', '.join(limit_names)}")
             limits[name] = value
             continue
+        if key.startswith(_ICEBERG):
+            if not isinstance(value, str):
+                raise _bad(f"{key} must be a string, not {value!r}")
+            iceberg[key.removeprefix(_ICEBERG)] = value
+            continue
         kind, name = _KEYS.get(key.replace("_", "-"), (None, ""))
         if kind is None:
-            raise _bad(f"unknown key {key!r}; known are {', '.join(_KEYS)} and those of the table [limits]")
+            raise _bad(
+                f"unknown key {key!r}; known are {', '.join(_KEYS)}, {_ICEBERG}* and those of the table [limits]"
+            )
         if not isinstance(value, kind) or isinstance(value, bool):
             raise _bad(f"{key} must be {'an integer' if kind is int else 'a string'}, not {value!r}")
         values[name] = value
     values["limits"] = Limits(**limits)
+    values["datalake_iceberg"] = iceberg
     return values
+
+
+def _check_iceberg(options: Mapping[str, str], datalake_format: str | None) -> None:
+    if options and (datalake_format or ICEBERG).upper() != ICEBERG:
+        raise _bad(f"{_ICEBERG}* is for datalake.format iceberg, not {datalake_format}; leave one of them out")
+    if len(options) > ICEBERG_OPTIONS_MAX:
+        raise _bad(f"{_ICEBERG}* may be {ICEBERG_OPTIONS_MAX} keys, not {len(options)}")
+    for key, value in options.items():
+        if not key or len(key) > PROPERTY_LENGTH_MAX or len(value) > PROPERTY_LENGTH_MAX:
+            raise _bad(f"{_ICEBERG}{key[:100]} or its value is empty or longer than {PROPERTY_LENGTH_MAX} characters")
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

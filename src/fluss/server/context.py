@@ -9,10 +9,13 @@ from typing import Any, Protocol, TypeAlias
 from fluss.server.answers import Answer
 from fluss.server.auth import Logins
 from fluss.server.auto_partition import AutoPartitioner
+from fluss.server.backups import Backups
 from fluss.server.budgets import RequestBudget, ResponseBudget
 from fluss.server.config import Address, ServerConfig
 from fluss.server.kv_scanners import ConnectionScanners, ServerScanners
+from fluss.server.lake_options import LakeOptions
 from fluss.server.metrics import Metrics
+from fluss.server.tiering import Tiering
 from fluss.storage.kv_snapshots import KvSnapshots
 from fluss.storage.store import Storage
 
@@ -30,6 +33,9 @@ class ServerContext:
         self.response_budget = ResponseBudget(config.limits.response_bytes_total_max)
         self.scanners = ServerScanners()
         self.kv_snapshots = KvSnapshots(storage, lambda bucket: storage.kv.bucket(bucket))
+        self.backups = Backups(storage, self.kv_snapshots)
+        self.lake_options = LakeOptions(config.datalake_iceberg, storage.root)
+        self.tiering = Tiering(storage.catalog)
         self.metrics = Metrics()
         self.logins: Logins | None = None  # None: nobody needs to log in
 

@@ -13,6 +13,7 @@ from fluss.protocol.frames import Request
 from fluss.server.context import ConnectionContext, Handled, Handler
 from fluss.server.handlers import (
     authenticate,
+    backup,
     cluster,
     connection,
     databases,
@@ -34,6 +35,7 @@ from fluss.server.malformed import unreadable
 
 HANDLERS: Final[dict[int, Handler]] = {
     **authenticate.HANDLERS,
+    **backup.HANDLERS,
     **cluster.HANDLERS,
     **connection.HANDLERS,
     **databases.HANDLERS,

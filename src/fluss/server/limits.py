@@ -60,6 +60,8 @@ class Limits:
     scan_kv_rows_max: int = 100_000
     reads_running_per_connection_max: int = 8  # lookups; the next requests wait for more
 
+    lake_buckets_max: int = 100_000  # whose offsets one request prepares for a lake snapshot
+
     # Scans of primary-key tables: each keeps old rows alive.
     scanners_total_max: int = 200
     scanners_per_connection_max: int = 64

@@ -131,6 +131,7 @@ class Server:
         await self._context.auto_partitioner.stop()
         if self._metrics_page is not None:
             self._metrics_page.stop()
+        await self._context.backups.close()
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)

@@ -12,6 +12,7 @@ from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.merge_rules import DeleteBehavior, MergeRules
 from fluss.model.types import DataType, TypeRoot
 from fluss.server.config import ServerConfig
+from fluss.server.lake_rules import check_lake_table
 
 REPLICATION_FACTOR: Final = 1
 _KV_FORMAT_VERSION: Final = "2"  # of key encodings; without it clients take the first
@@ -25,6 +26,8 @@ def completed(descriptor: TableDescriptor, config: ServerConfig) -> TableDescrip
     properties = {options.REPLICATION_FACTOR: str(REPLICATION_FACTOR), **given}
     if config.datalake_format is not None:
         properties.setdefault(options.DATALAKE_FORMAT, config.datalake_format.lower())
+    elif options.is_true(given, options.DATALAKE_ENABLED):
+        properties.setdefault(options.DATALAKE_FORMAT, options.ICEBERG.lower())
     if len(descriptor.partition_keys) > 1 and options.is_true(given, options.AUTO_PARTITION_ENABLED):
         # The values of the other partition columns are not known ahead.
         properties.setdefault(options.AUTO_PARTITION_PRECREATE, "0")
@@ -53,7 +56,7 @@ def check_table(descriptor: TableDescriptor, config: ServerConfig) -> None:
     _check_keys(descriptor)
     _check_partitions(descriptor)
     _check_statistics(descriptor)
-    _check_datalake(descriptor.properties, config)
+    check_lake_table(descriptor, config.datalake_format)
 
 
 def stored_json(descriptor: TableDescriptor) -> tuple[str, str]:
@@ -152,21 +155,6 @@ def _check_statistics(descriptor: TableDescriptor) -> None:
             raise _bad_property(f"{options.STATISTICS_COLUMNS} names {name!r}, which is none of the columns")
         if types[name].root in _NO_STATISTICS:
             raise _bad_property(f"{options.STATISTICS_COLUMNS} can't have {name!r}, which is {types[name]}")
-
-
-def _check_datalake(properties: dict[str, str], config: ServerConfig) -> None:
-    if not options.is_true(properties, options.DATALAKE_ENABLED):
-        return
-    table_format = properties.get(options.DATALAKE_FORMAT)
-    if table_format is None:
-        raise _refused(
-            f"{options.DATALAKE_ENABLED} needs a lake format; set datalake.format in the server's fluss.toml, or "
-            f"{options.DATALAKE_FORMAT} on the table"
-        )
-    if config.datalake_format is not None and table_format.lower() != config.datalake_format.lower():
-        raise _bad_property(
-            f"{options.DATALAKE_FORMAT} is {table_format}, but the server's datalake.format is {config.datalake_format}"
-        )
 
 
 def _refused(reason: str) -> InvalidRequestError:

@@ -4,7 +4,8 @@
     df.write.format("fluss").option("bootstrap.servers", "localhost:9123").mode("append").save("shop.copy")
 
 `session()` makes a session for one machine, `Catalog(spark, address)` creates tables and makes them known to SQL,
-`options(connection)` has what Spark needs to reach the server of a connection.
+`options(connection)` has what Spark needs to reach the server of a connection, `tier(spark, ...)` moves tables to the
+lake.
 
 Where this package is installed Spark finds the source by itself; `register(spark)` does it by hand. The package must be
 importable on the executors too, by the Python that Spark starts there: that is `python3` of the PATH unless the
@@ -22,8 +23,9 @@ from fluss.spark.types import table_schema
 
 if TYPE_CHECKING:
     from fluss.spark.catalog import Catalog
+    from fluss.spark.tiering import tier
 
-__all__ = ["Catalog", "options", "register", "session", "table_schema"]
+__all__ = ["Catalog", "options", "register", "session", "table_schema", "tier"]
 
 
 def __getattr__(name: str) -> Any:
@@ -32,4 +34,8 @@ def __getattr__(name: str) -> Any:
         from fluss.spark.catalog import Catalog
 
         return Catalog
+    if name == "tier":
+        from fluss.spark.tiering import tier
+
+        return tier
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

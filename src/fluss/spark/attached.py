@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fluss.model.errors import InvalidRequestError
-from fluss.spark.source_options import OWN_OPTIONS, TABLE
+from fluss.spark.source_options import TABLE, own_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,7 +95,7 @@ def _bound_source(baked: Mapping[str, str]) -> type[FlussDataSource]:
 
         def __init__(self, options: Mapping[str, str]) -> None:
             # Spark adds some of its own, such as the provider's name and a stream's checkpoint.
-            given = {key.lower(): value for key, value in options.items() if key.lower() in OWN_OPTIONS}
+            given = {key.lower(): value for key, value in options.items() if own_name(key)}
             super().__init__({**{key.lower(): value for key, value in baked.items()}, **given})
 
         @classmethod

@@ -39,11 +39,10 @@ def plan_parts(opened: OpenTable, options: ReadOptions) -> list[BucketPart]:
     info = opened.info
     partitions = chosen_partitions(opened, options.partitions)
     if info.has_primary_key() and not options.changelog:
-        _refuse_start(info, options)
+        refuse_start(info, options)
         ends = _ends(opened, partitions, options)
-        is_repeatable = _has_end(options) or info.properties.get(CHANGELOG_IMAGE, "").upper() != ChangelogImage.WAL
         return [
-            BucketRowsAt(info.table_id, partition, bucket, offset if is_repeatable else None, partitions[partition])
+            rows_at(info, partition, bucket, offset, partitions[partition], is_asked_for=options.has_end)
             for (partition, bucket), offset in ends.items()
             if offset
         ]
@@ -55,6 +54,22 @@ def plan_parts(opened: OpenTable, options: ReadOptions) -> list[BucketPart]:
         if start < ends.get(key, 0)
     ]
     return [*split_ranges(opened, ranges, options.rows_per_partition_max)]
+
+
+def rows_at(
+    info: TableInfo,
+    partition_id: int | None,
+    bucket: int,
+    offset: int,
+    partition_name: str | None,
+    *,
+    is_asked_for: bool = False,
+) -> BucketRowsAt:
+    """The rows of a bucket at an offset; where only those of now are kept and no other is asked for, those of now."""
+    is_kept = info.properties.get(CHANGELOG_IMAGE, "").upper() != ChangelogImage.WAL
+    return BucketRowsAt(
+        info.table_id, partition_id, bucket, offset if is_kept or is_asked_for else None, partition_name
+    )
 
 
 def chosen_partitions(opened: OpenTable, text: str | None) -> dict[int | None, str | None]:
@@ -132,7 +147,7 @@ def given_offsets(opened: OpenTable, partitions: Partitions, option: str, given:
 
 
 def _starts(opened: OpenTable, partitions: Partitions, options: ReadOptions) -> dict[BucketKey, int]:
-    _refuse_both(options.start_offsets, options.start_timestamp_ms, "start")
+    refuse_both(options.start_offsets, options.start_timestamp_ms, "start")
     earliest = bucket_offsets(opened, partitions, OffsetSpec.earliest())
     if options.start_timestamp_ms is not None:
         found = bucket_offsets(opened, partitions, OffsetSpec.timestamp(options.start_timestamp_ms))
@@ -143,7 +158,7 @@ def _starts(opened: OpenTable, partitions: Partitions, options: ReadOptions) -> 
 
 
 def _ends(opened: OpenTable, partitions: Partitions, options: ReadOptions) -> dict[BucketKey, int]:
-    _refuse_both(options.end_offsets, options.end_timestamp_ms, "end")
+    refuse_both(options.end_offsets, options.end_timestamp_ms, "end")
     if options.end_timestamp_ms is not None:
         return bucket_offsets(opened, partitions, OffsetSpec.timestamp(options.end_timestamp_ms))
     latest = bucket_offsets(opened, partitions, OffsetSpec.latest())
@@ -152,11 +167,8 @@ def _ends(opened: OpenTable, partitions: Partitions, options: ReadOptions) -> di
     return latest | given_offsets(opened, partitions, "scan.end.offsets", options.end_offsets)
 
 
-def _has_end(options: ReadOptions) -> bool:
-    return options.end_offsets is not None or options.end_timestamp_ms is not None
-
-
-def _refuse_both(offsets: object, timestamp_ms: object, end: str) -> None:
+def refuse_both(offsets: object, timestamp_ms: object, end: str) -> None:
+    """Raise where a read is told twice where it begins or ends."""
     if offsets is not None and timestamp_ms is not None:
         raise bad_option(
             f"Give one of the options 'scan.{end}.offsets' and 'scan.incremental.{end}.timestamp', not both."
@@ -164,14 +176,14 @@ def _refuse_both(offsets: object, timestamp_ms: object, end: str) -> None:
 
 
 def _refuse_backwards(options: ReadOptions, starts: Mapping[BucketKey, int], ends: Mapping[BucketKey, int]) -> None:
-    has_start = options.start_offsets is not None or options.start_timestamp_ms is not None
     for key, start in starts.items():
-        if has_start and _has_end(options) and start > ends.get(key, start):
+        if options.has_start and options.has_end and start > ends.get(key, start):
             raise bad_option(f"The read of bucket {key[1]} starts at offset {start}, after its end at {ends[key]}.")
 
 
-def _refuse_start(info: TableInfo, options: ReadOptions) -> None:
-    if options.start_offsets is not None or options.start_timestamp_ms is not None:
+def refuse_start(info: TableInfo, options: ReadOptions) -> None:
+    """Raise where a read of current rows has a start."""
+    if options.has_start:
         raise bad_option(
             f"{info.table_path} has a primary key: a read of its rows has an end, not a start. Read its changes "
             "between two offsets with .option('changelog', 'true')."
@@ -183,7 +195,7 @@ def split_ranges(opened: OpenTable, ranges: Sequence[BucketRange], rows_wanted: 
 
     They are cut between batches, where the server tells where those are.
     """
-    size = _part_rows(sum(part.end_offset - part.start_offset for part in ranges), rows_wanted)
+    size = part_rows(sum(part.end_offset - part.start_offset for part in ranges), rows_wanted)
     cuts = [_cuts(part, size) for part in ranges]
     aligned = sum(map(len, cuts)) <= ALIGNED_CUTS_MAX
     parts: list[BucketRange] = []
@@ -197,7 +209,7 @@ def split_ranges(opened: OpenTable, ranges: Sequence[BucketRange], rows_wanted: 
     return parts
 
 
-def _part_rows(row_count: int, wanted: int | None) -> int:
+def part_rows(row_count: int, wanted: int | None) -> int:
     """How many rows a part has, about."""
     if wanted is not None:
         return wanted

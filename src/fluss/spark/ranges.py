@@ -1,4 +1,4 @@
-"""What a Spark partition has: the rows of a log between two offsets, or a bucket's rows as they were at one."""
+"""What a Spark partition has: rows of a log between two offsets, a bucket's rows at one, or rows of the lake."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pyspark.sql.datasource import InputPartition
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET, ChangeType
+from fluss.spark.lake_parts import LakeBucket, LakePart, LakeRows
 from fluss.spark.read_columns import CHANGELOG_COLUMNS, read_columns
 from fluss.spark.read_options import ReadOptions
 from fluss.spark.source_options import SourceOptions
@@ -49,7 +50,7 @@ class BucketRowsAt(InputPartition):  # type: ignore[misc]
     partition_name: str | None = None
 
 
-BucketPart: TypeAlias = BucketRange | BucketRowsAt
+BucketPart: TypeAlias = BucketRange | BucketRowsAt | LakePart
 
 
 def read_part(options: SourceOptions, schema: Any, part: BucketPart) -> Iterator[pa.RecordBatch]:
@@ -60,7 +61,7 @@ def read_part(options: SourceOptions, schema: Any, part: BucketPart) -> Iterator
     from fluss.spark.convert import to_spark
     from fluss.spark.types import spark_arrow_schema
 
-    if not isinstance(part, BucketRange | BucketRowsAt):
+    if not isinstance(part, BucketRange | BucketRowsAt | LakeRows | LakeBucket):
         return  # where there are no parts Spark asks for one of its own
     read_options = ReadOptions.of(options)
     with open_table(options) as opened:
@@ -69,10 +70,8 @@ def read_part(options: SourceOptions, schema: Any, part: BucketPart) -> Iterator
             raise InvalidRequestError(f"{info.table_path} was dropped and created again; load it again.")
         columns = read_columns(info, schema, read_options.changelog)
         arrow_schema = spark_arrow_schema(schema)
-        scan = scan_of(opened, columns, read_options.filter)
         try:
-            images_only = info.has_primary_key() and not read_options.changelog
-            for batch in _joined(_rows(scan, columns, part, images_only)):
+            for batch in _joined(_rows(opened, columns, read_options, part)):
                 yield to_spark(batch, arrow_schema)
         except FlussError as error:
             raise _explained(error, opened, part) from error
@@ -89,13 +88,19 @@ def scan_of(opened: OpenTable, columns: Iterable[Column], filter_text: str | Non
     return scan if filter_text is None else scan.filter(parse_predicate(filter_text, schema))
 
 
-def _rows(scan: TableScan, columns: list[Column], part: BucketPart, images_only: bool) -> Iterator[pa.RecordBatch]:
+def _rows(opened: OpenTable, columns: list[Column], options: ReadOptions, part: BucketPart) -> Iterator[pa.RecordBatch]:
+    if isinstance(part, LakeRows | LakeBucket):
+        from fluss.spark.lake_read import read_lake
+
+        return read_lake(opened, columns, options.filter, part)
+    scan = scan_of(opened, columns, options.filter)
     bucket = TableBucket(part.table_id, part.bucket, part.partition_id)
     with_changes = any(column.name in CHANGELOG_COLUMNS for column in columns)
     if isinstance(part, BucketRowsAt):
         rows = scan.read_bucket_at(bucket, part.offset)
         offset = part.offset
         return rows if offset is None or not with_changes else (_as_inserts(batch, offset) for batch in rows)
+    images_only = opened.info.has_primary_key() and not options.changelog
     rows = scan.read_bucket(bucket, part.start_offset, part.end_offset, changelog=with_changes or images_only)
     return map(_new_images, rows) if images_only else rows
 
@@ -143,8 +148,10 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _explained(error: FlussError, opened: OpenTable, part: BucketPart) -> FlussError:
     """The error; where what was planned is gone, with what to do."""
+    if isinstance(part, LakeRows):
+        return error
     if error.error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
-        start = part.start_offset if isinstance(part, BucketRange) else part.offset
+        start = part.offset if isinstance(part, BucketRowsAt) else part.start_offset
         reason = f"expired before they were read ({error.message}) Load the table again, or keep its log for longer"
     elif error.error_code == ErrorCode.PARTITION_NOT_EXISTS:
         start = 0

@@ -13,6 +13,8 @@
 | `scan.incremental.start.timestamp`, `scan.incremental.end.timestamp` | a batch read of what came in [start, end) |
 | `scan.maxRecordsPerPartition` | rows per Spark partition of a batch read, about; by default what uses all cores |
 | `maxRowsPerTrigger`, `maxBytesPerTrigger` | how much a micro-batch of a stream takes, about |
+| `lake.mode` | `auto` (default): history in the lake and the fresh rows; `none`: no lake; `only`: no fresh rows |
+| `lake.warehouse`, `lake.catalog.<key>` | where the lake is, if it is not where the table's server says |
 """
 
 from __future__ import annotations
@@ -24,7 +26,15 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TypeAlias
 
-from fluss.spark.source_options import WRITE_OPTIONS, SourceOptions, bad_option
+from fluss.lake.union_plan import AUTO, MODES
+from fluss.spark.source_options import (
+    LAKE_CATALOG,
+    LAKE_MODE,
+    LAKE_WAREHOUSE,
+    WRITE_OPTIONS,
+    SourceOptions,
+    bad_option,
+)
 
 BucketOffsets: TypeAlias = Mapping[tuple[str | None, int], int]
 """Offsets by partition name (None in a table without partitions) and bucket"""
@@ -57,6 +67,19 @@ class ReadOptions:
     rows_per_partition_max: int | None
     rows_per_trigger_max: int | None
     bytes_per_trigger_max: int | None
+    lake_mode: str
+    lake_warehouse: str | None
+    lake_catalog: Mapping[str, str] | None
+
+    @property
+    def has_start(self) -> bool:
+        """Whether a batch read begins somewhere."""
+        return self.start_offsets is not None or self.start_timestamp_ms is not None
+
+    @property
+    def has_end(self) -> bool:
+        """Whether a batch read ends somewhere."""
+        return self.end_offsets is not None or self.end_timestamp_ms is not None
 
     @classmethod
     def of(cls, options: SourceOptions) -> ReadOptions:
@@ -76,6 +99,9 @@ class ReadOptions:
             rows_per_partition_max=options.count("scan.maxRecordsPerPartition"),
             rows_per_trigger_max=options.count("maxRowsPerTrigger"),
             bytes_per_trigger_max=options.count("maxBytesPerTrigger"),
+            lake_mode=_lake_mode(options),
+            lake_warehouse=options.own.get(LAKE_WAREHOUSE),
+            lake_catalog=_lake_catalog(options),
         )
 
 
@@ -86,6 +112,19 @@ def _startup_mode(options: SourceOptions) -> StartupMode:
     except ValueError:
         modes = ", ".join(StartupMode)
         raise bad_option(f"The option 'scan.startup.mode' is one of {modes}, not {text!r}.") from None
+
+
+def _lake_mode(options: SourceOptions) -> str:
+    text = options.own.get(LAKE_MODE, AUTO)
+    mode = text.strip().lower()
+    if mode not in MODES:
+        raise bad_option(f"The option {LAKE_MODE!r} is one of {', '.join(MODES)}, not {text!r}.")
+    return mode
+
+
+def _lake_catalog(options: SourceOptions) -> dict[str, str] | None:
+    found = {name.removeprefix(LAKE_CATALOG): text for name, text in options.own.items() if LAKE_CATALOG in name}
+    return found or None
 
 
 def _timestamp_ms(options: SourceOptions, name: str) -> int | None:

@@ -2,7 +2,8 @@
 
 A log table gives its rows, a primary-key table its current rows, and with `changelog=true` either gives its changes.
 The offsets are fixed when Spark plans the query: a query reads the same rows however often its tasks run and however
-late, and what is written later is not seen; load the table again to see it.
+late, and what is written later is not seen; load the table again to see it. A table that has history in a lake gives
+it, too, with the rows that came since.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader
 
+from fluss.spark.lake_plan import plan_lake_parts, reads_lake
 from fluss.spark.plan import plan_parts
 from fluss.spark.ranges import BucketPart, read_part, scan_of
 from fluss.spark.read_columns import check_chosen_once, read_columns
@@ -40,7 +42,8 @@ class FlussReader(DataSourceReader):  # type: ignore[misc]
         with open_table(self._options) as opened:
             columns = read_columns(opened.info, self._schema, read_options.changelog)
             scan_of(opened, columns, read_options.filter)  # raises when the filter does not fit the table
-            return plan_parts(opened, read_options)
+            parts = plan_lake_parts(opened, read_options) if reads_lake(opened.info, read_options) else None
+            return plan_parts(opened, read_options) if parts is None else parts
 
     def read(self, partition: BucketPart) -> Iterator[pa.RecordBatch]:
         """The rows of a part as Arrow batches."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,10 @@ TABLE = "table"
 PATH = "path"
 # Spark's own option of streams, which it hands over all the same.
 CHECKPOINT = "checkpointlocation"
+LAKE_MODE = "lake.mode"
+LAKE_WAREHOUSE = "lake.warehouse"
+# And any key of an Iceberg catalog behind it; for reading, too.
+LAKE_CATALOG = "lake.catalog."
 
 READ_OPTIONS = (
     "columns",
@@ -41,6 +45,8 @@ READ_OPTIONS = (
     "scan.maxRecordsPerPartition",
     "maxRowsPerTrigger",
     "maxBytesPerTrigger",
+    LAKE_MODE,
+    LAKE_WAREHOUSE,
 )
 WRITE_OPTIONS = (
     "write.mode",
@@ -71,7 +77,7 @@ class SourceOptions:
         given = {key.lower(): value for key, value in options.items() if key.lower() not in _OF_SPARK}
         path, table = given.pop(PATH, None), given.pop(TABLE, None)
         given.pop(CHECKPOINT, None)
-        own = {OWN_OPTIONS[key]: given.pop(key) for key in list(given) if key in OWN_OPTIONS}
+        own = {name: given.pop(key) for key in list(given) if (name := own_name(key)) is not None}
         client = {_client_key(key): value for key, value in given.items()}
         host = _check_address(client.get(BOOTSTRAP_SERVERS, "").strip())
         Config(client)
@@ -87,10 +93,10 @@ class SourceOptions:
             )
         return Config(self.client)
 
-    def refuse(self, names: Iterable[str], purpose: str) -> None:
+    def refuse(self, names: Container[str], purpose: str) -> None:
         """Raise if one of these options was given; `purpose` says what they are for."""
-        for name in names:
-            if name in self.own:
+        for name in self.own:
+            if (LAKE_MODE if name.startswith(LAKE_CATALOG) else name) in names:
                 raise bad_option(f"The option {name!r} is for {purpose}.")
 
     def flag(self, name: str) -> bool:
@@ -122,6 +128,12 @@ class SourceOptions:
         if not all(names) or len(set(names)) != len(names):
             raise bad_option(f"The option {name!r} must name each column once, separated by commas, not {text!r}.")
         return names
+
+
+def own_name(key: str) -> str | None:
+    """An option of reads or writes as it is spelled, whatever its case; None if there is no such option."""
+    lower = key.lower()
+    return lower if lower.startswith(LAKE_CATALOG) else OWN_OPTIONS.get(lower)
 
 
 def option_texts(options: Mapping[str, Any]) -> dict[str, str]:

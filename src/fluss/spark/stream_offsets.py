@@ -8,7 +8,8 @@ first. Spark takes two texts that differ for new data, so one that says the same
 
 Further fields are notes. `start` is in the end of the first micro-batch: Spark does not keep where a stream began
 before that batch is through, and asks for it anew when it has to run the batch again. `dropped` has the partitions that
-were found to be gone since the text before.
+were found to be gone since the text before. `lake` is in the beginning of a stream, and in the end of its first
+micro-batch: the snapshot whose rows come in that batch, before those of the logs.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class StreamOffset:
     start: Offsets | None = None
     """Where the first micro-batch began, in its end"""
     dropped: tuple[int, ...] = ()
+    lake: int | None = None
+    """The lake snapshot that the first micro-batch has"""
 
     def to_json(self) -> dict[str, Any]:
         """What Spark writes as JSON; the same position is always the same text."""
@@ -48,6 +51,8 @@ class StreamOffset:
             found["start"] = _plain(self.start)
         if self.dropped:
             found["dropped"] = sorted(self.dropped)
+        if self.lake is not None:
+            found["lake"] = self.lake
         return found
 
     @classmethod
@@ -71,6 +76,7 @@ class StreamOffset:
             is_initial=bool(stored.get("initial")),
             start=None if start is None else _offsets(start),
             dropped=tuple(stored.get("dropped", ())),
+            lake=stored.get("lake"),
         )
 
 

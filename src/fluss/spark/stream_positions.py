@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from fluss.lake.union_plan import ONLY
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
+from fluss.spark.lake_stream import first_snapshot
 from fluss.spark.plan import BucketKey, bucket_offsets, chosen_partitions, given_offsets
 from fluss.spark.read_options import ReadOptions, StartupMode
-from fluss.spark.source_options import SourceOptions, bad_option
+from fluss.spark.source_options import LAKE_MODE, SourceOptions, bad_option
 from fluss.spark.stream_offsets import CURRENT_ROWS, Offsets, StreamOffset
 from fluss.spark.tables import OpenTable
 
@@ -21,6 +23,8 @@ def check_stream_options(options: SourceOptions) -> ReadOptions:
     """Check the options of a stream."""
     read_options = ReadOptions.of(options)
     options.refuse(_BATCH_ONLY, "batch reads; a stream has no end")
+    if read_options.lake_mode == ONLY:
+        raise bad_option(f"The option {LAKE_MODE!r} can be 'only' in batch reads; a stream goes on with the log.")
     for mode, name in _GO_TOGETHER.items():
         if (name in options.own) != (read_options.startup_mode is mode):
             raise bad_option(f"In a stream the option {name!r} and .option('scan.startup.mode', '{mode}') go together.")
@@ -37,6 +41,9 @@ def initial_offset(opened: OpenTable, options: ReadOptions) -> StreamOffset:
     """Where a new stream begins."""
     info = opened.info
     first = beginning(info, options)
+    found = first_snapshot(opened, options)
+    if found is not None:
+        return StreamOffset(info.table_id, without_unread(found[1], first), is_initial=True, lake=found[0])
     partitions = chosen_partitions(opened, options.partitions)
     if first == CURRENT_ROWS:
         offsets = {(partition_id, bucket): first for partition_id in partitions for bucket in range(info.num_buckets)}

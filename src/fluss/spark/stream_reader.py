@@ -3,7 +3,7 @@
 A micro-batch has the rows between two positions, the same ones however often it is run. Partitions that come later are
 read from their beginning; those that are dropped end. A stream of a primary-key table has its changes: all of them with
 `changelog`, otherwise the rows as inserts and updates left them, and no deletes. With `full` as `scan.startup.mode` its
-current rows come first, as inserts.
+current rows come first, as inserts. Where a table has history in a lake, `full` begins with that.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
+from fluss.spark.lake_parts import LakeBucket, LakeRows
+from fluss.spark.lake_stream import snapshot_parts
 from fluss.spark.plan import bucket_offsets, chosen_partitions, split_ranges
 from fluss.spark.ranges import BucketPart, BucketRange, BucketRowsAt, read_part, scan_of
 from fluss.spark.read_columns import read_columns
@@ -90,13 +92,14 @@ class FlussStreamReader(DataSourceStreamReader):  # type: ignore[misc]
         reached = limited(starts, latest, self._rows_max(info, starts, latest)) if is_limited else latest
         self.was_cut = reached != latest
         ends = without_unread(reached, first)
-        if ends == before.offsets:
+        if ends == before.offsets and not (before.is_initial and before.lake):
             return start
         dropped = {key[0] for key in before.offsets.keys() - latest.keys() if key[0] is not None}
         for partition_id in dropped:
             _log.warning("The partition with id %d of %s was dropped: its rows end.", partition_id, info.table_path)
         first_start = before.offsets if before.is_initial else None
-        return StreamOffset(info.table_id, ends, start=first_start, dropped=tuple(dropped)).to_json()
+        lake = before.lake if before.is_initial else None
+        return StreamOffset(info.table_id, ends, start=first_start, dropped=tuple(dropped), lake=lake).to_json()
 
     def _rows_max(self, info: TableInfo, starts: Offsets, ends: Offsets) -> int:
         """The limit in rows; one in bytes is that of rows as large, in Arrow's memory, as those that come next."""
@@ -125,6 +128,8 @@ class FlussStreamReader(DataSourceStreamReader):  # type: ignore[misc]
             names = chosen_partitions(opened, self._read_options.partitions)
             parts: list[BucketPart] = []
             ranges: list[BucketRange] = []
+            if after.lake is not None:
+                parts += snapshot_parts(opened, self._read_options, after.lake, names, starts, after.offsets)
             for key, stop in after.offsets.items():
                 begin = starts.get(key, beginning(info, self._read_options))
                 if begin >= stop or key[0] not in names:
@@ -132,7 +137,7 @@ class FlussStreamReader(DataSourceStreamReader):  # type: ignore[misc]
                 if begin == CURRENT_ROWS:
                     if stop > 0:
                         parts.append(BucketRowsAt(info.table_id, *key, stop, names[key[0]]))
-                else:
+                elif after.lake is None or not info.has_primary_key():  # otherwise it is merged with the lake's rows
                     ranges.append(BucketRange(info.table_id, *key, begin, stop, names[key[0]]))
             return [*parts, *split_ranges(opened, ranges, self._read_options.rows_per_partition_max)]
 
@@ -141,7 +146,10 @@ class FlussStreamReader(DataSourceStreamReader):  # type: ignore[misc]
         try:
             yield from read_part(self._options, self._schema, partition)
         except FlussError as error:
-            if error.error_code == ErrorCode.PARTITION_NOT_EXISTS:
+            if isinstance(partition, LakeRows):
+                raise
+            # Together with its history it is read again, without what is gone.
+            if error.error_code == ErrorCode.PARTITION_NOT_EXISTS and not isinstance(partition, LakeBucket):
                 _log.warning("%s", error.message)
             elif error.error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
                 raise _expired(self._options, partition) from error
@@ -159,7 +167,7 @@ def _check_not_behind(info: TableInfo, starts: Offsets, ends: Offsets) -> None:
             )
 
 
-def _expired(options: SourceOptions, part: BucketPart) -> InvalidRequestError:
+def _expired(options: SourceOptions, part: BucketRange | BucketRowsAt | LakeBucket) -> InvalidRequestError:
     start, end = (part.offset,) * 2 if isinstance(part, BucketRowsAt) else (part.start_offset, part.end_offset)
     with open_table(options) as opened:
         path = opened.info.table_path

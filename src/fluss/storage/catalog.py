@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -24,6 +24,7 @@ from fluss.storage.catalog_db import (
     CatalogDatabase,
     CatalogWork,
     DatabaseEntry,
+    LakeSnapshotEntry,
     LeaseEntry,
     PartitionEntry,
     StagedQuery,
@@ -38,6 +39,7 @@ __all__ = [
     "Catalog",
     "CatalogLimits",
     "DatabaseEntry",
+    "LakeSnapshotEntry",
     "LeaseEntry",
     "PartitionEntry",
     "TableEntry",
@@ -90,6 +92,7 @@ class Catalog(CatalogView):
         self._row_ids = RowIds()
         self._leases: dict[str, LeaseEntry] = {}
         self._staged_queries: dict[tuple[int, str], StagedQuery] = {}
+        self._lake_snapshots: dict[int, tuple[LakeSnapshotEntry, ...]] = {}  # by table id
 
     @classmethod
     async def open(cls, path: Path, limits: CatalogLimits | None = None) -> Catalog:
@@ -114,6 +117,8 @@ class Catalog(CatalogView):
         self._row_ids = RowIds(content.row_ids)
         self._leases = {lease.lease_id: lease for lease in content.leases}
         self._staged_queries = {(entry.table_id, entry.query_id): entry for entry in content.staged_queries}
+        for snapshot in content.lake_snapshots:
+            self._lake_snapshots[snapshot.table_id] = (*self.lake_snapshots(snapshot.table_id), snapshot)
         await self.create_database(DEFAULT_DATABASE, _EMPTY_DATABASE_JSON, ignore_if_exists=True)
 
     def on_drop(self, callback: Callable[[int], None]) -> None:
@@ -434,6 +439,34 @@ class Catalog(CatalogView):
             for key in keys:
                 self._staged_queries.pop(key, None)
 
+    # --- snapshots in the lake
+
+    def lake_snapshots(self, table_id: int) -> tuple[LakeSnapshotEntry, ...]:
+        """In the order in which they were registered."""
+        return self._lake_snapshots.get(table_id, ())
+
+    async def put_lake_snapshot(self, entry: LakeSnapshotEntry, number_kept_min: int) -> None:
+        """Add one and forget those with smaller numbers; code 7 without the table."""
+        await self._change(self._put_lake_snapshot(entry, number_kept_min))
+
+    async def _put_lake_snapshot(self, entry: LakeSnapshotEntry, number_kept_min: int) -> None:
+        self._existing_table(entry.table_id)
+        await self._commit(lambda database: database.put_lake_snapshot(entry, number_kept_min))
+        kept = [earlier for earlier in self.lake_snapshots(entry.table_id) if earlier.number >= number_kept_min]
+        self._lake_snapshots[entry.table_id] = (*kept, entry)
+
+    # --- copies
+
+    @asynccontextmanager
+    async def unchanged(self) -> AsyncIterator[None]:
+        """While the block runs, no change begins, and none is under way."""
+        async with self._lock:
+            yield
+
+    async def copy_to(self, path: Path) -> None:
+        """Make a durable copy of the database; to be called while it is `unchanged`."""
+        await self._commit(lambda database: database.copy_to(path))
+
     async def close(self) -> None:
         """Wait for changes under way and close the database."""
         async with self._lock:
@@ -448,6 +481,7 @@ class Catalog(CatalogView):
         self._row_ids.forget(entry.table_id)
         for key in [key for key in self._staged_queries if key[0] == entry.table_id]:
             del self._staged_queries[key]
+        self._lake_snapshots.pop(entry.table_id, None)
         for callback in self._on_drop:
             callback(entry.table_id)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -58,6 +58,12 @@ _MIGRATIONS: Final = (
         "CREATE TABLE staged_queries (table_id INTEGER NOT NULL REFERENCES tables (table_id) ON DELETE CASCADE,"
         " query_id TEXT NOT NULL, committed INTEGER NOT NULL, used_ms INTEGER NOT NULL, decided TEXT,"
         " PRIMARY KEY (table_id, query_id)) WITHOUT ROWID",
+    ),
+    (
+        # `number`: in the order in which they were registered. `offsets`: JSON, as in the file of that name.
+        "CREATE TABLE lake_snapshots (table_id INTEGER NOT NULL REFERENCES tables (table_id) ON DELETE CASCADE,"
+        " number INTEGER NOT NULL, snapshot_id INTEGER NOT NULL, file_name TEXT NOT NULL, readable INTEGER NOT NULL,"
+        " offsets BLOB NOT NULL, PRIMARY KEY (table_id, number), UNIQUE (table_id, snapshot_id)) WITHOUT ROWID",
     ),
 )
 SCHEMA_VERSION: Final = len(_MIGRATIONS)
@@ -114,6 +120,17 @@ class StagedQuery(NamedTuple):
     decided: StagedDecision | None
 
 
+class LakeSnapshotEntry(NamedTuple):
+    """A snapshot of a table in the lake that was registered."""
+
+    table_id: int
+    number: int
+    snapshot_id: int
+    file_name: str  # of the offsets file
+    readable: int  # 1: readers may use it
+    offsets: bytes
+
+
 class CatalogContent(NamedTuple):
     databases: list[DatabaseEntry]
     tables: list[TableEntry]
@@ -123,6 +140,7 @@ class CatalogContent(NamedTuple):
     row_ids: dict[int, int]  # by table id
     leases: list[LeaseEntry]
     staged_queries: list[StagedQuery]
+    lake_snapshots: list[LakeSnapshotEntry]  # of each table in the order of their numbers
 
 
 class CatalogDatabase:
@@ -198,6 +216,13 @@ class CatalogDatabase:
                 StagedQuery(table_id, query_id, committed, used_ms, _decode_decision(decided))
                 for table_id, query_id, committed, used_ms, decided in self._execute(
                     "SELECT table_id, query_id, committed, used_ms, decided FROM staged_queries"
+                )
+            ],
+            [
+                LakeSnapshotEntry(*row)
+                for row in self._execute(
+                    "SELECT table_id, number, snapshot_id, file_name, readable, offsets FROM lake_snapshots"
+                    " ORDER BY table_id, number"
                 )
             ],
         )
@@ -286,6 +311,24 @@ class CatalogDatabase:
         """By table id and query id."""
         with self._transaction():
             self._connection.executemany("DELETE FROM staged_queries WHERE table_id = ? AND query_id = ?", keys)
+
+    def put_lake_snapshot(self, entry: LakeSnapshotEntry, number_kept_min: int) -> None:
+        """Insert a snapshot and forget those of its table with smaller numbers."""
+        with self._transaction():
+            self._execute("INSERT INTO lake_snapshots VALUES (?, ?, ?, ?, ?, ?)", *entry)
+            self._execute(
+                "DELETE FROM lake_snapshots WHERE table_id = ? AND number < ?", entry.table_id, number_kept_min
+            )
+
+    def copy_to(self, path: Path) -> None:
+        """Make a database with the same content; it is on disk when this returns, its name need not be."""
+        with closing(sqlite3.connect(path)) as target, files.creating(Site.BACKUP_COPY):
+            self._connection.backup(target)
+        fd = files.open_existing(path, writable=False)
+        try:
+            files.sync(fd, Site.BACKUP_COPY)
+        finally:
+            files.close(fd)
 
     def close(self) -> None:
         self._connection.close()

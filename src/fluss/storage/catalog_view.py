@@ -6,11 +6,14 @@ import json
 from functools import lru_cache
 from typing import Final
 
+from fluss.model.durations import duration_ms
 from fluss.model.errors import ErrorCode, error_from_code
 from fluss.model.paths import TablePath
+from fluss.model.table_options import DATALAKE_ENABLED, DATALAKE_FRESHNESS, is_true
 from fluss.storage.catalog_db import PARTITION_ID, TABLE_ID, CatalogContent, DatabaseEntry, PartitionEntry, TableEntry
 
 _TABLES_CACHED: Final = 16_384
+FRESHNESS_MS_DEFAULT: Final = 3 * 60 * 1_000
 
 
 class CatalogView:
@@ -191,6 +194,21 @@ class CatalogView:
 def has_primary_key(table_json: bytes) -> bool:
     """Whether the rows of a table are updated by key; that never changes."""
     return bool(json.loads(table_json).get("schema", {}).get("primary_key"))
+
+
+def lake_freshness_ms(table_json: bytes) -> int | None:
+    """How often a table is to be tiered to a lake; None: not at all."""
+    # Most are not, and need no second look.
+    return _lake_freshness_ms(table_json) if DATALAKE_ENABLED.encode() in table_json else None
+
+
+@lru_cache(_TABLES_CACHED)
+def _lake_freshness_ms(table_json: bytes) -> int | None:
+    properties = json.loads(table_json).get("properties", {})
+    if not is_true(properties, DATALAKE_ENABLED):
+        return None
+    freshness_ms = duration_ms(properties.get(DATALAKE_FRESHNESS, ""))
+    return FRESHNESS_MS_DEFAULT if freshness_ms is None else freshness_ms
 
 
 def check_partitioned(table: TableEntry) -> None:

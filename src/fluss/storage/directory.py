@@ -29,6 +29,9 @@ CATALOG_NAME: Final = "catalog.db"
 TABLES_NAME: Final = "tables"
 PARTITION_PREFIX: Final = "p"
 STAGING_NAME: Final = "staging"
+LAKE_OFFSETS_NAME: Final = "lake-offsets"
+STORE_NAME: Final = "kv"
+HELD_NAME: Final = "server.backup"
 
 # Files of the server process may be there before the format is: its lock, its log, its endpoint file.
 _OWN_PREFIX: Final = "server."
@@ -71,9 +74,18 @@ class DataDirectory:
             raise
         return directory
 
+    @classmethod
+    def unlocked(cls, root: Path) -> DataDirectory:
+        """The paths of a directory that is only read, and may be another server's."""
+        return cls(root, FileLock(root / LOCK_NAME))
+
     @property
     def catalog_path(self) -> Path:
         return self.root / CATALOG_NAME
+
+    @property
+    def held_path(self) -> Path:
+        return self.root / HELD_NAME
 
     @property
     def tables_path(self) -> Path:
@@ -93,6 +105,9 @@ class DataDirectory:
     def staging_path(self, table_id: int) -> Path:
         return self.table_path(table_id) / STAGING_NAME
 
+    def lake_offsets_path(self, table_id: int) -> Path:
+        return self.table_path(table_id) / LAKE_OFFSETS_NAME
+
     def close(self) -> None:
         self._lock.release()
 
@@ -104,6 +119,11 @@ def prepare(root: Path) -> None:
         _version(root)
     except OSError as error:
         raise DataDirectoryError(f"Data directory {root} can't be used: {error}.") from error
+
+
+def read_version(root: Path) -> int | None:
+    """The format version of a directory, None if it is empty or not there; raises for one that is not ours."""
+    return _version(root) if root.exists() else None
 
 
 def _make(root: Path) -> None:

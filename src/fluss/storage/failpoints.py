@@ -48,6 +48,13 @@ class Site(StrEnum):
     STAGING_DIRECTORY = "staging.directory"
     STAGING_REPLACE = "staging.replace"
     STAGING_REMOVE = "staging.remove"
+    LAKE_DIRECTORY = "lake.directory"
+    LAKE_REPLACE = "lake.replace"
+    LAKE_REMOVE = "lake.remove"
+    BACKUP_HOLD = "backup.hold"
+    BACKUP_COPY = "backup.copy"
+    BACKUP_FINISH = "backup.finish"
+    BACKUP_REMOVE = "backup.remove"
 
 
 class Step(StrEnum):
@@ -105,6 +112,13 @@ STEPS: Final[dict[Site, tuple[Step, ...]]] = {
     Site.STAGING_DIRECTORY: _CREATE + _SYNC_DIRECTORY,
     Site.STAGING_REPLACE: _WRITE + _SYNC + _RENAME + _SYNC_DIRECTORY,
     Site.STAGING_REMOVE: _REMOVE,
+    Site.LAKE_DIRECTORY: _CREATE + _SYNC_DIRECTORY,
+    Site.LAKE_REPLACE: _WRITE + _SYNC + _RENAME + _SYNC_DIRECTORY,
+    Site.LAKE_REMOVE: _REMOVE,
+    Site.BACKUP_HOLD: _CREATE + _REMOVE,
+    Site.BACKUP_COPY: _CREATE + _WRITE + _SYNC + _SYNC_DIRECTORY,
+    Site.BACKUP_FINISH: _WRITE + _SYNC + _RENAME + _SYNC_DIRECTORY,
+    Site.BACKUP_REMOVE: _REMOVE,
 }
 
 NAMES: Final[tuple[str, ...]] = tuple(f"{site}.{step}" for site, steps in STEPS.items() for step in steps)

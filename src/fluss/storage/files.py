@@ -10,6 +10,7 @@ Each call passes the fail points of its `Site`. SQLite does its own I/O; its com
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sys
@@ -27,6 +28,7 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 _FILE_MODE: Final = 0o640
 _DIRECTORY_MODE: Final = 0o750
 _SHOWN_FROM: Final = "tables"
+_COPY_BYTES: Final = 4 << 20
 
 
 def _full_sync(fd: int) -> None:
@@ -187,6 +189,33 @@ def rename(path: Path, target: Path, site: Site) -> None:
     os.rename(path, target)
     _pass(site, Step.AFTER_RENAME)
     sync_directory(path.parent, site)
+
+
+def link(path: Path, target: Path, site: Site) -> None:
+    """Give a file a second name, which must be free; its directory is not synced."""
+    _pass(site, Step.BEFORE_CREATE)
+    os.link(path, target, follow_symlinks=False)
+    _pass(site, Step.AFTER_CREATE)
+
+
+def copy(path: Path, target: Path, size_bytes: int, site: Site) -> None:
+    """Copy the first bytes of a file to a new one, and return when they are on disk; its name need not be."""
+    source = open_existing(path, writable=False)
+    try:
+        fd = create(target, site)
+        try:
+            position = 0
+            while position < size_bytes:
+                data = read_at(source, min(_COPY_BYTES, size_bytes - position), position)
+                if not data:
+                    raise OSError(errno.EIO, f"{path} has {position} bytes, {size_bytes} were to be copied")
+                write_at(fd, data, position, site)
+                position += len(data)
+            sync(fd, site)
+        finally:
+            close(fd)
+    finally:
+        close(source)
 
 
 def set_modified_ns(path: Path, modified_ns: int) -> None:

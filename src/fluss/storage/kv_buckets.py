@@ -18,6 +18,7 @@ from fluss.model.paths import TableBucket
 from fluss.storage import files, memory
 from fluss.storage.catalog import Catalog
 from fluss.storage.catalog_view import has_primary_key
+from fluss.storage.directory import STORE_NAME
 from fluss.storage.failpoints import Site
 from fluss.storage.kv_bucket import KvBucket
 from fluss.storage.kv_pool import KvPool
@@ -40,7 +41,6 @@ _T = TypeVar("_T")
 
 WRITE_THREADS: Final = 3
 READ_THREADS: Final = 2  # of their own, so that a look-up does not stand behind puts
-STORE_NAME: Final = "kv"
 # When so many bytes of rows were written, what that has left free is given back: tens of MB, and it takes some 20 ms.
 GIVE_BACK_BYTES: Final = 32 << 20
 READ_SLOW_S: Final = 0.003  # of a few keys

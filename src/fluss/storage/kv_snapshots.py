@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -88,6 +89,12 @@ class KvSnapshots:
     async def snapshots_of(self, bucket: TableBucket) -> list[Snapshot]:
         """The snapshots of a bucket, newest first."""
         return await self._storage.run_blocking(partial(on_disk.list_snapshots, self._storage.bucket_path(bucket)))
+
+    @asynccontextmanager
+    async def unchanged(self) -> AsyncIterator[None]:
+        """While the block runs, no snapshot is made or removed."""
+        async with self._lock:
+            yield
 
     async def make(self, bucket: TableBucket, *, even_if_unchanged: bool = False) -> None:
         """Make a snapshot of a bucket, unless its newest one has all there is."""

@@ -65,6 +65,16 @@ class LogPosition(NamedTuple):
     position: int
 
 
+class LogCut(NamedTuple):
+    """What a log has at one moment. Its files have it as long as they are there: nothing of it changes."""
+
+    base_offsets: tuple[int, ...]  # of its segments
+    end_offset: int
+    size_bytes: int  # of the last segment
+    timestamp_ms_max: int  # of the last segment
+    writers: bytes | None  # their state; None: it is not known
+
+
 class LogSync(NamedTuple):
     """One sync: files first, then the disposable files that speak for them."""
 
@@ -157,6 +167,14 @@ class BucketLog:
         if self._waiters or self._failure is not None:
             return False
         return self._durable_end == self._end and not self._commit.is_busy(self)
+
+    def cut(self) -> LogCut | None:
+        """What the log has now, durable or not; None if it was never written to."""
+        active = self._segments.active
+        if active is None:
+            return None
+        writers = None if self._failure is not None else self._writers.encode(self._end)
+        return LogCut(self._segments.base_offsets, self._end, active.size_bytes, active.timestamp_ms_max, writers)
 
     def on_advance(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back on the loop whenever the high watermark moves, or the log goes away; returns how to stop that."""

@@ -3,7 +3,8 @@
 A pass looks at the files of all buckets, in a thread and without opening their logs; only a log that has something to
 lose is opened. A segment is too old when its newest batch was committed before the time limit; one that takes appends
 is sealed first. By size, the oldest go while those behind them still have as many bytes as are to be kept. The log of a
-primary-key table stays from the older of its two snapshots on, for its rows are rebuilt from there.
+primary-key table stays from the older of its two snapshots on, for its rows are rebuilt from there. The log of a table
+that is tiered stays from where its lake snapshot ends; all of it, while there is none.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.model.table_options import LOG_TTL
 from fluss.storage.catalog import TableEntry
-from fluss.storage.catalog_view import has_primary_key
+from fluss.storage.catalog_view import has_primary_key, lake_freshness_ms
 from fluss.storage.index import OffsetIndex
 from fluss.storage.kv_snapshots import KvSnapshots
 from fluss.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, list_base_offsets, segment_path
@@ -130,9 +131,10 @@ class Retention:
         try:
             if seal_before_ms is not None and log.seal_if_older(seal_before_ms):
                 offset = log.log_end_offset
-            offset = min(offset, await self._removable_before(bucket, offset))
+            offset = await self._removable_before(bucket, offset)
             if offset > start:
-                await log.remove_before(offset)
+                async with self._storage.segments_lock:
+                    await log.remove_before(offset)
                 _log.info("%s: offsets %d to %d were removed", bucket, start, log.log_start_offset - 1)
         except (OSError, FlussError) as error:
             _log.warning("%s: old segments could not be removed: %s", bucket, error)
@@ -141,9 +143,14 @@ class Retention:
 
     async def _removable_before(self, bucket: TableBucket, wanted: int) -> int:
         entry = self._storage.catalog.table_by_id(bucket.table_id)
-        if entry is None or not has_primary_key(entry.table_json):
+        if entry is None:
             return wanted
-        return 0 if self._kv_snapshots is None else await self._kv_snapshots.log_kept_from(bucket, wanted)
+        if lake_freshness_ms(entry.table_json) is not None:
+            wanted = min(wanted, self._storage.lake.log_kept_from(bucket))
+        if not has_primary_key(entry.table_json):
+            return wanted
+        kept_from = 0 if self._kv_snapshots is None else await self._kv_snapshots.log_kept_from(bucket, wanted)
+        return min(wanted, kept_from)
 
 
 def _survey(buckets: Sequence[tuple[TableBucket, Path]], policy: Policy, now_ms: int) -> list[Finding]:

@@ -31,6 +31,10 @@ class SegmentList:
         return self._segments[-1] if self._segments else None
 
     @property
+    def base_offsets(self) -> tuple[int, ...]:
+        return tuple(self._bases)
+
+    @property
     def start_offset(self) -> int:
         return self._bases[0] if self._bases else 0
 

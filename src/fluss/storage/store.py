@@ -31,6 +31,7 @@ from fluss.storage.disk_guard import DiskGuard, free_bytes_limit
 from fluss.storage.failpoints import Site
 from fluss.storage.kv_pool import OPEN_STORES_MAX
 from fluss.storage.kv_store import MEMORY_BYTES
+from fluss.storage.lake_snapshots import LakeSnapshots
 from fluss.storage.log import SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES_MAX, BucketLog, LogOptions
 from fluss.storage.recovery import Recovered, recover
 from fluss.storage.staging import BYTES_MAX, EXPIRE_MS, Staging
@@ -89,10 +90,13 @@ class Storage:
         self._eviction_scheduled = False
         self._kv: KvBuckets | None = None
         self._removals: dict[int, asyncio.Task[None]] = {}  # the last one of each table
+        self.segments_lock = asyncio.Lock()  # held while segments of any log are removed
+        self.on_release: Callable[[TableBucket, BucketLog], None] | None = None  # of logs about to be closed
         self.disk_guard = DiskGuard(
             directory.root, free_bytes_limit(options.disk_free_bytes_min, options.segment_size_bytes)
         )
         self.staging = Staging(self, options.staging_expire_ms, options.staging_bytes_max)
+        self.lake = LakeSnapshots(self)
         self._log_options = LogOptions(
             fsync=options.durability == "fsync",
             admit=self.disk_guard.admit,
@@ -118,9 +122,12 @@ class Storage:
         try:
             if any(has_primary_key(entry.table_json) for entry in catalog.all_tables()):
                 await storage.load_kv()
+            if directory.held_path.exists():
+                await storage._remove(directory.held_path, Site.BACKUP_HOLD)
             for orphan in list(_orphans(directory, catalog)):
                 await storage._remove(*orphan)
             await storage.staging.load()
+            await storage.lake.load()
         except BaseException:
             await storage.close()
             raise
@@ -209,6 +216,10 @@ class Storage:
             self._loop.call_soon(self._evict)
         return log
 
+    def open_log(self, bucket: TableBucket) -> BucketLog | None:
+        """The log of a bucket if it is open; nothing changes by asking."""
+        return self._logs.get(bucket)
+
     @property
     def open_logs(self) -> int:
         return len(self._logs)
@@ -234,12 +245,21 @@ class Storage:
         return self._directory.bucket_path(bucket)
 
     @property
+    def held_path(self) -> Path:
+        """Where a backup that is being made has links to files that it still needs."""
+        return self._directory.held_path
+
+    @property
     def tables_path(self) -> Path:
         return self._directory.tables_path
 
     def staging_path(self, table_id: int) -> Path:
         """Where the staged writes of a table are, or would be."""
         return self._directory.staging_path(table_id)
+
+    def lake_offsets_path(self, table_id: int) -> Path:
+        """Where the offsets files of a table's lake snapshots are, or would be."""
+        return self._directory.lake_offsets_path(table_id)
 
     def forget_writer(self, bucket: TableBucket, writer_id: int) -> None:
         """A writer of the bucket will not come back."""
@@ -265,6 +285,7 @@ class Storage:
         """Make everything durable, leave checkpoints, free the directory."""
         try:
             await self.staging.close()
+            await self.lake.close()
             if self._kv is not None:
                 await self._kv.close()
             while self._opening:
@@ -291,6 +312,8 @@ class Storage:
                 return
             if log.is_idle:
                 del self._logs[bucket]
+                if self.on_release is not None:
+                    self.on_release(bucket, log)
                 log.release()
             else:
                 # With durability "os" nothing else makes a quiet log durable, and so fit to be closed.
@@ -298,7 +321,8 @@ class Storage:
 
     def _table_dropped(self, table_id: int) -> None:
         removal = (self._directory.table_path(table_id), Site.TABLE_REMOVE)
-        self._end_and_remove(table_id, lambda bucket: bucket.table_id == table_id, removal, self.staging.end(table_id))
+        at_work = self.staging.end(table_id) | self.lake.end(table_id)
+        self._end_and_remove(table_id, lambda bucket: bucket.table_id == table_id, removal, at_work)
 
     def _partition_dropped(self, entry: PartitionEntry) -> None:
         removal = (self._directory.partition_path(entry.table_id, entry.partition_id), Site.PARTITION_REMOVE)
@@ -309,10 +333,10 @@ class Storage:
         table_id: int,
         is_gone: Callable[[TableBucket], bool],
         removal: _Removal,
-        staging: Iterable[asyncio.Task[Any]] = (),
+        at_work: Iterable[asyncio.Task[Any]] = (),
     ) -> None:
         # Wait for those under way, too: they would not find their files.
-        earlier = {task for bucket, task in self._opening.items() if is_gone(bucket)}.union(staging)
+        earlier = {task for bucket, task in self._opening.items() if is_gone(bucket)}.union(at_work)
         if table_id in self._removals:
             # Of a partition of the same table: its last sync may still write into the directory.
             earlier.add(self._removals[table_id])

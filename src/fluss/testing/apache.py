@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import sqlite3
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -11,14 +13,17 @@ from types import TracebackType
 
 from fluss.testing.apache_config import (
     COORDINATOR,
+    LAKE_FORMAT,
     TABLET,
     ZOOKEEPER,
     Node,
     configuration_dir,
+    lake_catalog_file,
+    lake_settings,
     log4j_file,
     write_configuration,
 )
-from fluss.testing.maven import SERVER_ARTIFACTS, fetch_jars
+from fluss.testing.maven import LAKE_ARTIFACTS, SERVER_ARTIFACTS, fetch_jars
 from fluss.testing.ports import LOOPBACK, free_ports
 from fluss.testing.probe import has_leaders, probe_cluster
 from fluss.testing.processes import POLL_INTERVAL_S, ManagedProcess
@@ -54,7 +59,8 @@ class ApacheFluss:
     Without `data_dir` the files are in a temporary directory that leaving the context removes. `config` is added to the
     servers' configuration, `jvm_options` replaces the defaults of a role (`zookeeper`, `coordinator`, `tablet`). With
     `sasl_users` (passwords by name) there is a second listener, `sasl_bootstrap_servers`, that wants a SASL PLAIN
-    login. Usable as a context manager, which stops without grace: the data is for throwing away.
+    login. With `lake`, the directory of a warehouse, the servers have the Iceberg plugin; its catalog is a SQLite file
+    there. Usable as a context manager, which stops without grace: the data is for throwing away.
     """
 
     def __init__(
@@ -64,6 +70,7 @@ class ApacheFluss:
         config: Mapping[str, str] | None = None,
         tablets: int = 1,
         sasl_users: Mapping[str, str] | None = None,
+        lake: Path | None = None,
         jvm_options: Mapping[str, Sequence[str]] | None = None,
         startup_timeout_s: float = 90.0,
     ) -> None:
@@ -71,7 +78,8 @@ class ApacheFluss:
             raise ValueError(f"a test cluster has 1 to {TABLETS_MAX} tablet servers, not {tablets}")
         self._scratch = tempfile.TemporaryDirectory(prefix="apache-fluss-") if data_dir is None else None
         self.data_dir = Path(self._scratch.name if self._scratch else data_dir or "").absolute()
-        self.config = dict(config or {})
+        self.lake = lake and lake.absolute()
+        self.config = {**(lake_settings(self.lake) if self.lake else {}), **(config or {})}
         self.sasl_users = dict(sasl_users or {})
         self._jvm_options = {**DEFAULT_JVM_OPTIONS, **(jvm_options or {})}
         self._startup_timeout_s = startup_timeout_s
@@ -104,12 +112,18 @@ class ApacheFluss:
         """Process ids of the running servers: `zookeeper`, `coordinator`, `tablet-0` and so on."""
         return {name: process.pid for name, process in self._processes.items()}
 
+    @property
+    def _plugins_dir(self) -> Path:
+        return self.data_dir / "plugins"
+
     def start(self) -> ApacheFluss:
         """Fetch the jars if need be, start all servers, return when the tablet servers take requests."""
         if self._processes:
             raise RuntimeError("the cluster is already running")
         servers = [self._coordinator, *self._tablets]
         write_configuration(self.data_dir, self._zookeeper, servers, self.config, self.sasl_users)
+        if self.lake is not None:
+            self._prepare_lake(self.lake)
         try:
             for node in (self._zookeeper, *servers):
                 self._launch(node)
@@ -199,7 +213,18 @@ class ApacheFluss:
             *arguments,
         ]
         log_file = self.data_dir / "logs" / f"{node.name}.log"
-        self._processes[node.name] = ManagedProcess(f"Apache Fluss {node.name}", command, log_file=log_file)
+        env = {"FLUSS_PLUGINS_DIR": str(self._plugins_dir)} if self.lake else {}
+        self._processes[node.name] = ManagedProcess(f"Apache Fluss {node.name}", command, log_file=log_file, env=env)
+
+    def _prepare_lake(self, warehouse: Path) -> None:
+        """Put the plugin's jars where the servers look for them, and make a catalog that several may use at once."""
+        warehouse.mkdir(parents=True, exist_ok=True)
+        with contextlib.closing(sqlite3.connect(lake_catalog_file(warehouse))) as catalog:
+            catalog.execute("PRAGMA journal_mode = WAL")
+        plugin = self._plugins_dir / LAKE_FORMAT
+        if not plugin.exists():
+            plugin.parent.mkdir(exist_ok=True)
+            plugin.symlink_to(fetch_jars("lake", LAKE_ARTIFACTS, alone=True))
 
     def _wait_until_ready(self) -> None:
         """Ready means that all servers answer and all know exactly the tablet servers that run here."""

@@ -26,6 +26,8 @@ _SESSION_TIMEOUT = "6s"
 
 _LOGIN_MODULE = "org.apache.fluss.security.auth.sasl.plain.PlainLoginModule"
 
+LAKE_FORMAT = "iceberg"
+
 
 @dataclass(frozen=True)
 class Node:
@@ -81,6 +83,20 @@ def write_configuration(
         }
         text = "".join(f"{key}: {value}\n" for key, value in settings.items())
         (configuration_dir(data_dir, node) / "server.yaml").write_text(text)
+
+
+def lake_settings(warehouse: Path) -> dict[str, str]:
+    """A lake on this machine whose catalog is a SQLite file."""
+    return {
+        "datalake.format": LAKE_FORMAT,
+        "datalake.iceberg.type": "jdbc",
+        "datalake.iceberg.uri": f"jdbc:sqlite:{lake_catalog_file(warehouse)}",
+        "datalake.iceberg.warehouse": str(warehouse),
+    }
+
+
+def lake_catalog_file(warehouse: Path) -> Path:
+    return warehouse / "catalog.db"
 
 
 def _sasl_settings(users: Mapping[str, str]) -> dict[str, str]:

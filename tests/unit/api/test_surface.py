@@ -31,6 +31,7 @@ SHELLS = [
     "TablePrefixLookup",
     "TableScan",
     "TableUpsert",
+    "UnionScan",
     "UpsertWriter",
     "WriteResultHandle",
 ]
@@ -75,6 +76,7 @@ def test_what_is_awaited(name: str) -> None:
         "BatchScanner": {"next_batch", "collect_all_batches"} | results,
         "Changes": {"poll"},
         "TableScan": {"to_arrow", "to_arrow_with_offsets", "to_pandas"},
+        "UnionScan": results,
     }
     assert extra == reads.get(name, set())
     assert awaited(fluss) <= awaited(fluss.aio)

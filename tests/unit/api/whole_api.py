@@ -351,6 +351,8 @@ async def follows(table: fluss.FlussTable) -> None:
     rows, offsets = scan.to_arrow_with_offsets()
     assert rows == scan.to_arrow()
     assert len(scan.to_pandas()) == rows.num_rows == 3
+    union: fluss.UnionScan = scan.union()
+    assert union.to_arrow_batch_reader().read_all().num_rows == union.to_arrow().num_rows == 3
     assert scan.bucket_offsets(fluss.OffsetSpec.latest()) == offsets
     assert sum(batch.num_rows for bucket in offsets for batch in scan.read_bucket_at(bucket, offsets[bucket])) == 3
     assert all(scan.batch_starts(bucket, [0]) == [0] for bucket in offsets)
@@ -439,6 +441,8 @@ def blocking(config: fluss.Config) -> None:
         table: fluss.sync.FlussTable = conn.get_table(PATH)
         with table.new_append().create_writer() as writer:
             writer.append({"id": 6}).wait()
+        union: fluss.sync.UnionScan = table.new_scan().union(mode="auto")
+        assert union.to_arrow().num_rows == len(union.to_duckdb().fetchall()) == 6
         scanner: fluss.sync.LogScanner = table.new_scan().create_record_batch_log_scanner()
         scanner.subscribe_buckets(dict.fromkeys([0, 1], fluss.EARLIEST_OFFSET))
         assert scanner.to_arrow().num_rows == 6

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import types
 from importlib.metadata import version
 
+import click
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from fluss.cli.main import COMMANDS, main
+from fluss.cli.main import COMMANDS, LazyCommand, main
+from fluss.model.errors import FlussError
 
 
 def test_help_lists_every_command() -> None:
@@ -50,6 +54,51 @@ def test_unknown_command() -> None:
     result = CliRunner().invoke(main, ["nonsense"])
     assert result.exit_code == 2
     assert "nonsense" in result.output
+    assert "Did you mean table" in CliRunner().invoke(main, ["tabel", "list"]).output
+
+
+OURS = ("database", "table", "partition", "offsets", "append", "upsert", "delete", "scan", "tail", "changes", "lookup")
+
+
+@pytest.mark.parametrize("name", [*OURS, "server", "user"])
+def test_help_has_an_example(name: str) -> None:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    for path in [[name], *([name, child] for child in getattr(command, "commands", ()))]:
+        output = CliRunner().invoke(main, [*path, "--help"], prog_name="fluss").output
+        assert f"fluss {' '.join(path)}" in output.partition("Example")[2], path
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (FlussError("no\n  luck"), 1, "fluss broken: no luck\n"),
+        (PermissionError(13, "Denied", "file"), 1, "fluss broken: [Errno 13] Denied: 'file'\n"),
+        (pa.ArrowInvalid("what is this"), 1, "fluss broken: what is this\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (click.UsageError("so not"), 2, "Error: so not\n"),
+        (ZeroDivisionError("a bug"), 1, ""),
+    ],
+)
+def test_what_a_command_raises(error: BaseException, code: int, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def broken() -> None:
+        raise error
+
+    monkeypatch.setitem(COMMANDS, "broken", LazyCommand("module_of_broken", "broken", ""))
+    monkeypatch.setitem(sys.modules, "module_of_broken", types.SimpleNamespace(broken=broken))
+    result = CliRunner().invoke(main, ["broken"], prog_name="fluss")
+    assert result.exit_code == code
+    assert result.stderr.endswith(line)
+    # A bug keeps its traceback.
+    assert isinstance(result.exception, ZeroDivisionError) == (line == "" and code == 1)
+
+
+@pytest.mark.parametrize("module", ["fluss", "fluss.cli"])
+def test_as_a_module(module: str) -> None:
+    done = subprocess.run([sys.executable, "-m", module, "nonsense"], timeout=60, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Usage: fluss [OPTIONS]")
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -6,13 +6,14 @@ import multiprocessing
 import signal
 from collections.abc import Callable
 
-from . import crash_driver, kv_crash_driver, staging_crash_driver
+from . import backup_crash_driver, crash_driver, kv_crash_driver, lake_crash_driver, staging_crash_driver
 
 KILLED = -signal.SIGKILL
 
 # Processes are forked from one that has imported everything: a tenth of a second less for each of many.
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload([driver.__name__ for driver in (crash_driver, kv_crash_driver, staging_crash_driver)])
+_DRIVERS = (backup_crash_driver, crash_driver, kv_crash_driver, lake_crash_driver, staging_crash_driver)
+_PROCESSES.set_forkserver_preload([driver.__name__ for driver in _DRIVERS])
 
 
 def run_driver(run: Callable[..., None], *args: str | None) -> tuple[int, list[list[str]]]:

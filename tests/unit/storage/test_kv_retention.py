@@ -27,13 +27,13 @@ from fluss.storage.store import Storage, StorageOptions
 
 T = TablePath("fluss", "t")
 SCHEMA = Schema(pa.schema([pa.field("id", pa.int32(), nullable=False), ("name", pa.string())]), primary_keys=["id"])
+TABLE_PROPERTIES = {"table.log.arrow.compression.type": "NONE"}
 TABLE_JSON = {
     "version": 1,
     "schema": SCHEMA.to_json(),
     "partition_key": [],
     "bucket_key": ["id"],
     "bucket_count": 1,
-    "properties": {"table.log.arrow.compression.type": "NONE"},
     "custom_properties": {"log.retention.size-bytes": "1"},
 }
 SEGMENT_BYTES = 1_000
@@ -44,8 +44,9 @@ ROWS, KEYS = CompactedFormat(SCHEMA.columns), KeyEncoder(SCHEMA.columns[:1])
 class Table:
     """A table of one bucket, and what should be in it."""
 
-    def __init__(self, root: Path, seed: int) -> None:
+    def __init__(self, root: Path, seed: int, **properties: str) -> None:
         self._root = root
+        self._json = {**TABLE_JSON, "properties": {**TABLE_PROPERTIES, **properties}}
         self._random = random.Random(seed)
         self.expected: dict[int, str] = {}
         self.history: dict[int, dict[int, str]] = {}  # by the offset that follows
@@ -55,7 +56,7 @@ class Table:
         self.storage = await Storage.open(StorageOptions(self._root, segment_size_bytes=SEGMENT_BYTES))
         self.snapshots = KvSnapshots(self.storage, lambda bucket: self.storage.kv.bucket(bucket), on_demand_gap_ms=0)
         if not self.storage.catalog.table_exists(T):
-            await self.storage.catalog.create_table(T, json.dumps(TABLE_JSON), json.dumps(SCHEMA.to_json()), 1)
+            await self.storage.catalog.create_table(T, json.dumps(self._json), json.dumps(SCHEMA.to_json()), 1)
         self.bucket = TableBucket(self.storage.catalog.table(T).table_id, 0)
         self.path = self.storage.bucket_path(self.bucket)
 
@@ -214,3 +215,30 @@ async def test_a_snapshot_has_the_rows_of_its_offset_while_puts_go_on(table: Tab
         assert store.state.covered_offset == int(copy.name.partition("-")[2])
         assert decoded(store.scan().values) == table.history[store.state.covered_offset]
         store.close()
+
+
+async def test_snapshots_and_the_lake_both_keep_the_log(tmp_path: Path) -> None:
+    table = Table(tmp_path / "data", 7, **{"table.datalake.enabled": "true"})
+    await table.open()
+    lake, entry = table.storage.lake, table.storage.catalog.table(T)
+    for _ in range(3):
+        await table.put()
+        await table.cut()
+    assert table.log_start == 0, "nothing was tiered yet"
+    tiered = sorted(table.history)[len(table.history) // 2]
+    path = await lake.prepare(entry, {table.bucket: tiered}, merge=True)
+    await lake.commit(entry.table_id, 1, path, readable=True, earliest_to_keep=None)
+    for _ in range(2):
+        await table.cut()
+    assert 0 < table.log_start <= tiered
+    end = table.storage.bucket(table.bucket).high_watermark
+    path = await lake.prepare(entry, {table.bucket: end}, merge=True)
+    await lake.commit(entry.table_id, 2, path, readable=True, earliest_to_keep=None)
+    await Retention(table.storage).run_once()
+    assert table.log_start <= tiered, "without KV snapshots the log stays, whatever the lake has"
+    for _ in range(2):
+        await table.cut()
+    assert tiered < table.log_start <= end
+    await table.reopen()
+    await table.check()
+    await table.storage.close()

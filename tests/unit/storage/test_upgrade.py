@@ -18,13 +18,14 @@ from fluss.storage.store import Storage, StorageOptions
 from .support import append, texts
 
 ORDERS, EVENTS = TablePath("shop", "orders"), TablePath("fluss", "events")
-_FORMATS = {1: 1, 2: 2, 3: 2}  # of the directory, by version of its catalog
+_FORMATS = {1: 1, 2: 2, 3: 2, 4: 2}  # of the directory, by version of its catalog
 _POINTS = [
     (version, f"{site}.{step}")
     for version, sites in {
         1: (Site.FORMAT_REPLACE, Site.CATALOG_COMMIT),
         2: (Site.CATALOG_COMMIT,),
         3: (Site.CATALOG_COMMIT,),
+        4: (Site.CATALOG_COMMIT,),
     }.items()
     for site in sites
     for step in STEPS[site]
@@ -82,6 +83,7 @@ async def check(root: Path, version: int) -> None:
         assert texts(storage.bucket(bucket)) == ["new row"]
         assert not catalog.leases()
         assert not catalog.staged_queries()
+        assert not catalog.lake_snapshots(orders.table_id)
         assert not await storage.staging.commit(orders.table_id, "query", 4, [])
         assert await catalog.reserve_ids(orders.table_id, 3) == 1
     finally:

@@ -55,3 +55,16 @@ def test_the_number_of_tablet_servers_is_limited(tmp_path: Path, tablets: int) -
 def test_a_cluster_without_users_has_no_sasl_address(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="sasl_users"):
         _ = ApacheFluss(tmp_path).sasl_bootstrap_servers
+
+
+def test_a_lake_is_configured_unless_the_settings_say_otherwise(tmp_path: Path) -> None:
+    config = {"datalake.iceberg.type": "rest", "log.segment.file-size": "1mb"}
+    found = ApacheFluss(tmp_path, lake=tmp_path / "lake", config=config).config
+    assert found == {
+        "datalake.format": "iceberg",
+        "datalake.iceberg.type": "rest",
+        "datalake.iceberg.uri": f"jdbc:sqlite:{tmp_path}/lake/catalog.db",
+        "datalake.iceberg.warehouse": f"{tmp_path}/lake",
+        "log.segment.file-size": "1mb",
+    }
+    assert ApacheFluss(tmp_path).config == {}

@@ -37,6 +37,13 @@ def test_concurrent_fetches_share_one_download(cache: Path) -> None:
 
 
 @pytest.mark.compat
+@pytest.mark.parametrize(("alone", "jars"), [(True, {"slf4j-nop"}), (False, {"slf4j-nop", "slf4j-api"})])
+def test_jars_come_with_or_without_what_they_need(cache: Path, alone: bool, jars: set[str]) -> None:
+    folder = fetch_jars("nop", ["org.slf4j:slf4j-nop:1.7.36"], alone=alone)
+    assert {jar.name.removesuffix("-1.7.36.jar") for jar in folder.iterdir()} == jars
+
+
+@pytest.mark.compat
 def test_a_failed_fetch_leaves_nothing_that_looks_complete(cache: Path) -> None:
     with pytest.raises(RuntimeError, match="Maven could not fetch"):
         fetch_jars("missing", ["org.slf4j:no-such-artifact:1"])

@@ -8,6 +8,7 @@ from fluss.model.errors import ErrorCode, error_from_code
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.context import ConnectionContext, Handler
+from fluss.server.lake_options import LakeOptions
 from fluss.server.names import check_count, table_path
 from fluss.storage.catalog import PartitionEntry, TableEntry
 
@@ -44,7 +45,7 @@ def _metadata(context: ConnectionContext, request: pb.MetadataRequest) -> pb.Met
     tables += [catalog.table_of(partition) for partition in partitions]
     # Each once: a table may have very many buckets, and a request very many names.
     for table in dict.fromkeys(tables):
-        _add_table(response, table)
+        _add_table(response, table, context.server.lake_options)
     for partition in dict.fromkeys(partitions):
         _add_partition(response, partition, catalog.table_of(partition).num_buckets)
     return response
@@ -57,12 +58,12 @@ def _partition_by_id(context: ConnectionContext, partition_id: int) -> Partition
     return partition
 
 
-def _add_table(response: pb.MetadataResponse, entry: TableEntry) -> None:
+def _add_table(response: pb.MetadataResponse, entry: TableEntry, lake_options: LakeOptions) -> None:
     table = response.table_metadata.add(
         table_path=pb.PbTablePath(database_name=entry.path.database, table_name=entry.path.table),
         table_id=entry.table_id,
         schema_id=entry.schema_id,
-        table_json=entry.table_json,
+        table_json=lake_options.shown_json(entry.table_json),
         created_time=entry.created_time_ms,
         modified_time=entry.modified_time_ms,
     )

@@ -1,22 +1,149 @@
-"""GetLakeSnapshot. No table has one yet."""
+"""Snapshots in the lake: preparing, registering and asking for them; and the heartbeats of tiering jobs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from fluss.model.errors import ErrorCode, error_from_code
+from fluss.model.errors import ErrorCode, InvalidRequestError, error_from_code
+from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from fluss.server.answers import code_and_text
 from fluss.server.context import ConnectionContext, Handler
-from fluss.server.names import table_path
+from fluss.server.names import check_count, table_path
+from fluss.storage.lake_snapshots import offsets_of
 
 
 def _snapshot(context: ConnectionContext, request: pb.GetLakeSnapshotRequest) -> pb.GetLakeSnapshotResponse:
-    entry = context.storage.catalog.table(table_path(request.table_path))
-    raise error_from_code(
-        ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
-        f"Table {entry.path} has no lake snapshot: nothing of it was written to a lake yet.",
+    catalog = context.storage.catalog
+    table = catalog.table(table_path(request.table_path))
+    snapshot_id = request.snapshot_id if request.HasField("snapshot_id") else None
+    if snapshot_id is not None and request.readable:
+        raise _refused("ask for one lake snapshot by its id, or for the latest that is readable, not for both")
+    entry = context.storage.lake.find(table, snapshot_id, readable=request.readable)
+    response = pb.GetLakeSnapshotResponse(table_id=table.table_id, snapshot_id=entry.snapshot_id)
+    for bucket, offset in offsets_of(entry).items():
+        item = response.bucket_snapshots.add(bucket_id=bucket.bucket_id, log_offset=offset)
+        if bucket.partition_id is not None:
+            item.partition_id = bucket.partition_id
+            partition = catalog.partition_by_id(bucket.partition_id)
+            if partition is not None:
+                item.partition_name = partition.name
+    return response
+
+
+async def _prepare(
+    context: ConnectionContext, request: pb.PrepareLakeTableSnapshotRequest
+) -> pb.PrepareLakeTableSnapshotResponse:
+    count = len(request.bucket_offsets) + sum(len(item.bucket_offsets) for item in request.bucket_offsets)
+    check_count(count, context.limits.lake_buckets_max, "tables and buckets")
+    response = pb.PrepareLakeTableSnapshotResponse()
+    for item in request.bucket_offsets:
+        answer = response.prepare_lake_table_resp.add(table_id=item.table_id)
+        try:
+            merge = not request.ignore_previous_table_offsets
+            answer.lake_table_offsets_path = await _prepare_table(context, item, merge=merge)
+        except Exception as error:
+            answer.error_code, answer.error_message = code_and_text(error)
+    return response
+
+
+async def _prepare_table(context: ConnectionContext, item: pb.PbTableOffsets, *, merge: bool) -> str:
+    table = context.storage.catalog.table(table_path(item.table_path))
+    if table.table_id != item.table_id:
+        raise error_from_code(
+            ErrorCode.TABLE_NOT_EXIST, f"Table {table.path} with id {item.table_id} was dropped; there is a new one."
+        )
+    offsets = {}
+    for bucket in item.bucket_offsets:
+        if not bucket.HasField("log_end_offset"):
+            raise _refused(f"bucket {bucket.bucket_id} has no offset")
+        partition_id = bucket.partition_id if bucket.HasField("partition_id") else None
+        offsets[TableBucket(item.table_id, bucket.bucket_id, partition_id)] = bucket.log_end_offset
+    return await context.storage.lake.prepare(table, offsets, merge=merge)
+
+
+async def _commit(
+    context: ConnectionContext, request: pb.CommitLakeTableSnapshotRequest
+) -> pb.CommitLakeTableSnapshotResponse:
+    check_count(
+        len(request.lake_table_snapshot_metadata) + len(request.tables_req), context.limits.request_items_max, "tables"
+    )
+    response = pb.CommitLakeTableSnapshotResponse()
+    for item in request.lake_table_snapshot_metadata:
+        answer = response.table_resp.add(table_id=item.table_id)
+        try:
+            await _commit_table(context, item)
+        except Exception as error:
+            answer.error_code, answer.error_message = code_and_text(error)
+    done = {item.table_id for item in response.table_resp}
+    for table in request.tables_req:
+        # Offsets for the tablet servers of a cluster; they are in the file, too.
+        if table.table_id not in done:
+            answer = response.table_resp.add(table_id=table.table_id)
+            answer.error_code, answer.error_message = code_and_text(_too_old())
+    return response
+
+
+async def _commit_table(context: ConnectionContext, item: pb.PbLakeTableSnapshotMetadata) -> None:
+    tiered = item.tiered_bucket_offsets_file_path
+    readable = item.readable_bucket_offsets_file_path
+    if readable not in ("", tiered):
+        raise _refused("a snapshot in Iceberg is readable as far as it is tiered; name the same offsets file for both")
+    keep = item.earliest_snapshot_id_to_keep if item.HasField("earliest_snapshot_id_to_keep") else None
+    await context.storage.lake.commit(
+        item.table_id, item.snapshot_id, tiered, readable=bool(readable), earliest_to_keep=keep
     )
 
 
-HANDLERS: Final[dict[int, Handler]] = {api_keys.GET_LAKE_SNAPSHOT.key: _snapshot}
+def _heartbeat(context: ConnectionContext, request: pb.LakeTieringHeartbeatRequest) -> pb.LakeTieringHeartbeatResponse:
+    reported = len(request.tiering_tables) + len(request.finished_tables) + len(request.failed_tables)
+    check_count(reported + len(request.force_finished_tables), context.limits.request_items_max, "tables")
+    tiering = context.server.tiering
+    response = pb.LakeTieringHeartbeatResponse(coordinator_epoch=tiering.coordinator_epoch)
+    again = set(request.force_finished_tables)
+    for item in request.failed_tables:
+        _report(response.failed_table_resp.add(table_id=item.table_id), item, tiering.fail)
+    for item in request.tiering_tables:
+        _report(response.tiering_table_resp.add(table_id=item.table_id), item, tiering.renew)
+    for item in request.finished_tables:
+        finish = tiering.finish_early if item.table_id in again else tiering.finish
+        _report(response.finished_table_resp.add(table_id=item.table_id), item, finish)
+    assigned = tiering.request() if request.request_table else None
+    if assigned is not None:
+        table = response.tiering_table
+        table.table_id, table.tiering_epoch = assigned.table_id, assigned.tiering_epoch
+        table.table_path.database_name, table.table_path.table_name = (
+            assigned.table_path.database,
+            assigned.table_path.table,
+        )
+    return response
+
+
+def _report(
+    answer: pb.PbHeartbeatRespForTable, item: pb.PbHeartbeatReqForTable, what: Callable[[int, int, int], None]
+) -> None:
+    try:
+        what(item.table_id, item.coordinator_epoch, item.tiering_epoch)
+    except Exception as error:
+        answer.error.error_code, answer.error.error_message = code_and_text(error)
+
+
+def _too_old() -> InvalidRequestError:
+    return InvalidRequestError(
+        "A lake snapshot is registered with the offsets file that PrepareLakeTableSnapshot gave; upgrade the job.",
+        ErrorCode.UNSUPPORTED_VERSION,
+    )
+
+
+def _refused(reason: str) -> InvalidRequestError:
+    return InvalidRequestError(f"The request can't be answered: {reason}.", ErrorCode.INVALID_CONFIG_EXCEPTION)
+
+
+HANDLERS: Final[dict[int, Handler]] = {
+    api_keys.GET_LAKE_SNAPSHOT.key: _snapshot,
+    api_keys.PREPARE_LAKE_TABLE_SNAPSHOT.key: _prepare,
+    api_keys.COMMIT_LAKE_TABLE_SNAPSHOT.key: _commit,
+    api_keys.LAKE_TIERING_HEARTBEAT.key: _heartbeat,
+}

@@ -140,7 +140,7 @@ def _info(context: ConnectionContext, request: pb.GetTableInfoRequest) -> pb.Get
     return pb.GetTableInfoResponse(
         table_id=entry.table_id,
         schema_id=entry.schema_id,
-        table_json=entry.table_json,
+        table_json=context.server.lake_options.shown_json(entry.table_json),
         created_time=entry.created_time_ms,
         modified_time=entry.modified_time_ms,
     )

@@ -76,6 +76,8 @@ final class Commands {
                 return null;
             case "list_partitions":
                 return Tables.partitions(admin, path(arguments), arguments.get("spec"));
+            case "lake_snapshot":
+                return Tables.describe(admin.getLatestLakeSnapshot(path(arguments)).get());
             default:
                 return runOnData(command, arguments);
         }

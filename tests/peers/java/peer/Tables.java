@@ -5,6 +5,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.stream.Collectors;
 import org.apache.fluss.client.admin.Admin;
+import org.apache.fluss.client.metadata.LakeSnapshot;
 import org.apache.fluss.metadata.AggFunctionType;
 import org.apache.fluss.metadata.AggFunctions;
 import org.apache.fluss.metadata.DatabaseDescriptor;
@@ -19,6 +20,7 @@ import org.apache.fluss.metadata.TableDescriptor;
 import org.apache.fluss.metadata.TableInfo;
 import org.apache.fluss.metadata.TablePath;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.JsonNode;
+import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.ArrayNode;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.ObjectNode;
 import org.apache.fluss.types.DataType;
 import org.apache.fluss.types.DataTypes;
@@ -103,6 +105,17 @@ final class Tables {
         json.put("name", info.getDatabaseName());
         json.put("comment", info.getDatabaseDescriptor().getComment().orElse(null));
         json.set("custom_properties", Driver.MAPPER.valueToTree(info.getDatabaseDescriptor().getCustomProperties()));
+        return json;
+    }
+
+    /** Offsets are triples of partition id, bucket and offset. */
+    static ObjectNode describe(LakeSnapshot snapshot) {
+        ObjectNode json = Driver.MAPPER.createObjectNode().put("snapshot_id", snapshot.getSnapshotId());
+        ArrayNode offsets = json.putArray("offsets");
+        snapshot.getTableBucketsOffset()
+                .forEach(
+                        (bucket, offset) ->
+                                offsets.addArray().add(bucket.getPartitionId()).add(bucket.getBucket()).add(offset));
         return json;
     }
 

@@ -1,0 +1,261 @@
+"""The commands `fluss append`, `fluss upsert` and `fluss delete`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from fluss.cli.connecting import connected, connection_options
+from fluss.cli.names import key_pairs, open_table, split_columns
+from fluss.cli.reading import projected
+from fluss.model.config import Config
+from fluss.model.errors import ErrorCode, FlussError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from fluss.cli.inputs import Input
+    from fluss.sync import FlussTable, WriteResultHandle
+
+BATCHES_UNDER_WAY_MAX: Final = 16
+_FORMATS: Final = ("parquet", "csv", "tsv", "json", "arrow")
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _input_options(command: Function) -> Function:
+    format_help = "Of the files or of standard input.  [default: by the file's ending]"
+    command = click.option("--delimiter", metavar="CHARACTER", help="Between the values of a CSV file.")(command)
+    command = click.option("--format", type=click.Choice(_FORMATS), help=format_help)(command)
+    return click.argument("files", nargs=-1, metavar="[FILE]...")(command)
+
+
+_CREATE_PARTITIONS = click.option("--create-partitions", is_flag=True, help="Create partitions that are missing.")
+
+
+@click.command()
+@click.argument("table")
+@_input_options
+@_CREATE_PARTITIONS
+@connection_options
+def append(
+    table: str,
+    files: tuple[str, ...],
+    format: str | None,
+    delimiter: str | None,
+    create_partitions: bool,
+    settings: Config,
+) -> None:
+    """Append rows to a log table, from files or from standard input.
+
+    Files are Parquet, CSV with a header, JSON lines or Arrow; values are converted to the table's types. Columns that
+    a file does not have become null.
+
+    \b
+    Examples:
+      fluss append shop.orders january.parquet february.csv.gz
+      tail -f orders.jsonl | fluss append shop.orders --format json
+    """
+    from fluss.cli.inputs import check_inputs
+
+    inputs = check_inputs(files, format, delimiter)
+    settings.writer_dynamic_create_partition_enabled = create_partitions
+    with connected(settings) as connection:
+        opened = open_table(connection, table)
+        if opened.has_primary_key():
+            raise FlussError(f"Table {opened.table_path} has a primary key: use 'fluss upsert {table}'.")
+        writer = opened.new_append().create_writer()
+        _write_all(opened, inputs, opened.arrow_schema, writer.write_arrow_batch, "appended to")
+
+
+@click.command()
+@click.argument("table")
+@_input_options
+@click.option("--columns", callback=split_columns, metavar="A,B,...", help="Update these only, the key's among them.")
+@_CREATE_PARTITIONS
+@connection_options
+def upsert(
+    table: str,
+    files: tuple[str, ...],
+    format: str | None,
+    delimiter: str | None,
+    columns: list[str] | None,
+    create_partitions: bool,
+    settings: Config,
+) -> None:
+    """Insert rows into a primary-key table, or update those with the same key.
+
+    Rows come from files or from standard input, as with 'fluss append'. With --columns all other columns keep their
+    values.
+
+    \b
+    Examples:
+      fluss upsert shop.customers customers.csv
+      fluss upsert shop.customers emails.jsonl --columns id,email
+    """
+    from fluss.cli.inputs import check_inputs
+
+    inputs = check_inputs(files, format, delimiter)
+    settings.writer_dynamic_create_partition_enabled = create_partitions
+    with connected(settings) as connection:
+        opened = open_table(connection, table)
+        _check_primary_key(opened, "append")
+        schema = opened.arrow_schema if columns is None else projected(opened, columns)
+        writer = opened.new_upsert(columns).create_writer()
+        _write_all(opened, inputs, schema, writer.write_arrow_batch, "upserted to")
+
+
+@click.command()
+@click.argument("table")
+@_input_options
+@click.option("--key", "keys", multiple=True, metavar="COLUMN=VALUE,...", help="A key to delete; may be repeated.")
+@connection_options
+def delete(
+    table: str,
+    files: tuple[str, ...],
+    format: str | None,
+    delimiter: str | None,
+    keys: tuple[str, ...],
+    settings: Config,
+) -> None:
+    """Delete rows of a primary-key table: by --key, or by the keys in files or standard input.
+
+    Files have the key's columns only. A key that is not there is no error.
+
+    \b
+    Examples:
+      fluss delete shop.customers --key id=5 --key id=6
+      fluss delete shop.customers gone.csv
+    """
+    from fluss.cli.inputs import check_inputs
+
+    if keys and (files or format):
+        raise click.UsageError("Give --key, or files with keys, not both.")
+    inputs = [] if keys else check_inputs(files, format, delimiter)
+    with connected(settings) as connection:
+        opened = open_table(connection, table)
+        _check_primary_key(opened, None)
+        writer = opened.new_upsert().create_writer()
+        schema = projected(opened, opened.get_table_info().primary_keys)
+        sources: list[Any] = [KeyRows(keys)] if keys else list(inputs)
+        _write_all(opened, sources, schema, writer.delete_arrow, "deleted from")
+
+
+class KeyRows:
+    """Keys of the command line, where files would be."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self.name = "--key"
+        self._keys = list(keys)
+
+    def row_count(self) -> int | None:
+        return len(self._keys)
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        yield key_batch([key_pairs(key, schema.names) for key in self._keys], schema)
+
+
+def key_batch(keys: list[dict[str, str]], schema: pa.Schema) -> pa.RecordBatch:
+    """Keys as a batch of a schema's types, each with a value for each column."""
+    import pyarrow as pa
+
+    from fluss.cli.fitting import MisfitError, check_names, fit
+
+    for key in keys:
+        check_names(list(key), schema)
+        if len(key) != len(schema.names):
+            raise FlussError(f"A key has a value for each of {', '.join(schema.names)}.")
+    columns = {name: pa.array([key[name] for key in keys], pa.string()) for name in schema.names}
+    try:
+        return fit(pa.record_batch(columns), schema)
+    except MisfitError as error:
+        raise FlussError(f"{error.message}.") from None
+
+
+def _check_primary_key(table: FlussTable, instead: str | None) -> None:
+    if not table.has_primary_key():
+        advice = f": use 'fluss {instead} {table.table_path}'" if instead else ", so its rows can't be deleted"
+        raise FlussError(f"Table {table.table_path} has no primary key{advice}.")
+
+
+def _write_all(
+    table: FlussTable,
+    inputs: Iterable[Input | KeyRows],
+    schema: pa.Schema,
+    write: Callable[[pa.RecordBatch], WriteResultHandle],
+    verb: str,
+) -> None:
+    """Write all batches, a few at a time; whatever ends it, how many rows are stored is said."""
+    started_s = time.monotonic()
+    stored = _Stored()
+    try:
+        for source in inputs:
+            with _progress(source) as advance:
+                for batch in source.batches(schema):
+                    stored.add(write(batch), batch.num_rows)
+                    advance(batch.num_rows)
+        stored.wait()
+    except (FlussError, KeyboardInterrupt) as error:
+        stored.wait_quietly()
+        text = f"{stored.row_count:,} rows were {verb} {table.table_path} before that."
+        if isinstance(error, FlussError):
+            raise FlussError(f"{_advised(error)} {text}", error.error_code) from error
+        click.echo(text, err=True)
+        raise
+    noun = "row" if stored.row_count == 1 else "rows"
+    took_s = time.monotonic() - started_s
+    click.echo(f"{stored.row_count:,} {noun} {verb} {table.table_path} in {took_s:.1f} s")
+
+
+def _advised(error: FlussError) -> str:
+    """What is wrong, and what to do about it here."""
+    if error.error_code == ErrorCode.PARTITION_NOT_EXISTS:
+        return f"{error.message.partition(': create it')[0]}; --create-partitions creates those that are missing."
+    return f"{error.message.rstrip('.')}."
+
+
+class _Stored:
+    """Batches under way, and how many rows the server has acknowledged."""
+
+    def __init__(self) -> None:
+        self.row_count = 0
+        self._under_way: deque[tuple[WriteResultHandle, int]] = deque()
+
+    def add(self, handle: WriteResultHandle, row_count: int) -> None:
+        self._under_way.append((handle, row_count))
+        self.wait(BATCHES_UNDER_WAY_MAX)
+
+    def wait(self, left: int = 0) -> None:
+        while len(self._under_way) > left:
+            handle, row_count = self._under_way.popleft()
+            handle.wait()
+            self.row_count += row_count
+
+    def wait_quietly(self) -> None:
+        """Count what was stored after a failure."""
+        while self._under_way:
+            try:
+                self.wait()
+            except FlussError:
+                pass
+
+
+@contextmanager
+def _progress(source: Input | KeyRows) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda row_count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,} rows"))
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(source.name, total=source.row_count())
+        yield lambda row_count: progress.advance(task, row_count)

@@ -1,0 +1,157 @@
+"""Small files of a bucket joined into larger ones: the same rows, in one snapshot that reaches as far as the last.
+
+It is a tiering round without new rows: of a compaction and a round at the same time, the one that commits first wins,
+and the other changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from fluss.api.lake import LakeRegistry
+from fluss.lake.files import LakeFile, PartitionValues
+from fluss.lake.iceberg import LakeConflictError, LakeTable, load_table
+from fluss.lake.layout import OFFSET
+from fluss.lake.parquet import READ_ROWS, FileTarget, read_file, write_files
+from fluss.lake.place import check_tiered, named_lake
+from fluss.lake.registration import has_snapshot, register, repair, unknown_snapshot
+from fluss.lake.task import RewritePart, TaskResult, TieredTable, remove_file
+from fluss.model.errors import ErrorCode, FlussError
+from fluss.model.infos import TableInfo
+from fluss.model.paths import TableBucket, TablePath
+
+if TYPE_CHECKING:
+    from fluss.lake.executors import Executor
+    from fluss.sync import FlussConnection
+
+SMALL_BYTES: Final = 16 * 1024 * 1024
+FILES_MIN: Final = 4
+# A task has the rows of its files in memory, where they take several times as much.
+TASK_BYTES_MAX: Final = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """What has become of a table's files; no snapshot where there was nothing to do."""
+
+    table_path: TablePath
+    files_removed: int = 0
+    files_added: int = 0
+    row_count: int = 0
+    snapshot_id: int | None = None
+
+
+def compact(
+    connection: FlussConnection,
+    path: TablePath,
+    executor: Executor | None = None,
+    *,
+    warehouse: str | None = None,
+    catalog: Mapping[str, str] | None = None,
+    small_bytes: int = SMALL_BYTES,
+    files_min: int = FILES_MIN,
+) -> Compaction:
+    """Join files below `small_bytes`, and those of which rows were deleted, where a bucket has at least `files_min`.
+
+    Raises LakeConflictError, and changes nothing, if a tiering round or another job commits to the lake first.
+    """
+    from fluss.lake.executors import LocalExecutor
+
+    info = connection.get_admin().get_table_info(path)
+    check_tiered(info)
+    options = named_lake(info, warehouse, catalog)
+    registry = LakeRegistry(connection)
+    lake, known = load_table(options, path), registry.latest(path)
+    if not has_snapshot(lake, known):
+        assert known is not None
+        raise unknown_snapshot(info, known, options.warehouse or options.uri or "")
+    known = None if lake is None else repair(registry, info, lake, known)
+    if lake is None or known is None:
+        return Compaction(path)
+    tasks = [*_tasks(info, lake, small_bytes, files_min)]
+    if not tasks:
+        return Compaction(path)
+    done = _run(executor or LocalExecutor(connection), lake, tasks)
+    try:
+        offsets_path = _prepare(registry, info)
+        snapshot_id = lake.commit(done.added, done.removed, offsets_path)
+    except FlussError:
+        _discard(lake, done)
+        raise
+    snapshot = next(item for item in lake.all_tiered() if item.snapshot_id == snapshot_id)
+    register(registry, info, lake, snapshot, known.table_buckets_offset)
+    return Compaction(path, len(done.removed), len(done.added), done.row_count, snapshot_id)
+
+
+def rewrite_files(task: RewritePart) -> TaskResult:
+    """Write the rows of some files anew, in the order of their offsets."""
+    import pyarrow as pa
+
+    target = task.table.target
+    batches = (batch for file in task.files for batch in read_file(file, target.schema, target.properties))
+    rows = pa.Table.from_batches(batches, target.schema).sort_by(OFFSET)
+    added = write_files(target, task.partition, task.bucket.bucket, rows.to_batches(READ_ROWS))
+    return TaskResult(added, list(task.files), rows.num_rows)
+
+
+def _tasks(info: TableInfo, lake: LakeTable, small_bytes: int, files_min: int) -> Iterator[RewritePart]:
+    target = FileTarget(lake.location, lake.file_schema, tuple(info.partition_keys), lake.io_properties)
+    common = TieredTable(info.table_path, info.table_id, tuple(info.get_column_names()), target)
+    small: dict[tuple[PartitionValues, int], list[LakeFile]] = defaultdict(list)
+    for file in lake.files(lake.snapshot_id):
+        if file.size_bytes < small_bytes or file.has_deletes:
+            small[file.partition, file.bucket].append(file)
+    for (partition, bucket), files in small.items():
+        for some in _groups(files):
+            if len(some) >= files_min:
+                yield RewritePart(common, TableBucket(info.table_id, bucket), partition, 0, 0, tuple(some))
+
+
+def _groups(files: Iterable[LakeFile]) -> Iterator[list[LakeFile]]:
+    """Files that one task can take."""
+    found: list[LakeFile] = []
+    size_bytes = 0
+    for file in files:
+        if found and size_bytes + file.size_bytes > TASK_BYTES_MAX:
+            yield found
+            found, size_bytes = [], 0
+        found.append(file)
+        size_bytes += file.size_bytes
+    if found:
+        yield found
+
+
+def _run(executor: Executor, lake: LakeTable, tasks: list[RewritePart]) -> TaskResult:
+    """What all tasks did; if one fails, what the others wrote is removed."""
+    results = list(executor.run_tasks(tasks))
+    done = TaskResult(
+        [file for result in results for file in result.added],
+        [file for result in results for file in result.removed],
+        sum(result.row_count for result in results),
+    )
+    for result in results:
+        if result.error is not None:
+            _discard(lake, done)
+            raise FlussError(result.error)
+    return done
+
+
+def _prepare(registry: LakeRegistry, info: TableInfo) -> str:
+    """A file with the offsets of the last snapshot for the new one: servers remove it with its own."""
+    try:
+        return registry.prepare(info, {})
+    except FlussError as error:
+        if error.error_code == ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION:
+            raise LakeConflictError(str(error)) from error
+        raise
+
+
+def _discard(lake: LakeTable, done: TaskResult) -> None:
+    """Files that are in no snapshot; those that stay behind are orphans, which the clean-up removes."""
+    for file in done.added:
+        with suppress(Exception):
+            remove_file(file.path, lake.io_properties)

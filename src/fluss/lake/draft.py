@@ -1,0 +1,95 @@
+"""What a tiering round has made and nobody sees yet: files, or a branch that an engine has merged changes into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from fluss.lake.branch import LakeBranch
+from fluss.lake.files import LakeFile, WrittenFile
+from fluss.lake.iceberg import LakeTable
+from fluss.lake.options import LakeOptions
+from fluss.lake.plan import RoundPlan
+from fluss.lake.task import remove_file
+from fluss.model.infos import TableInfo
+
+
+class Draft(Protocol):
+    """Rows that are ready to be committed."""
+
+    @property
+    def row_count(self) -> int: ...
+
+    @property
+    def files_added(self) -> int: ...
+
+    @property
+    def files_removed(self) -> int: ...
+
+    def commit(self, offsets_path: str) -> None:
+        """One step that all see; raises LakeConflictError, and changes nothing, if another job was faster."""
+        ...
+
+    def discard(self) -> None:
+        """Leave nothing; what stays behind is removed by the clean-up."""
+        ...
+
+
+class Merger(Protocol):
+    """An engine that merges changes of primary-key tables by itself. Spark's is in `fluss.spark.merge_on_read`."""
+
+    def merge(self, info: TableInfo, options: LakeOptions, lake: LakeTable, plan: RoundPlan) -> Draft | None:
+        """The changes of a round on a branch; None if this round has to be done with files."""
+        ...
+
+
+@dataclass(frozen=True)
+class FileDraft:
+    """Files that tasks have written, and those that they replace."""
+
+    lake: LakeTable
+    added: Sequence[WrittenFile]
+    removed: Sequence[LakeFile]
+    row_count: int
+
+    @property
+    def files_added(self) -> int:
+        return len(self.added)
+
+    @property
+    def files_removed(self) -> int:
+        return len(self.removed)
+
+    def commit(self, offsets_path: str) -> None:
+        self.lake.commit(self.added, self.removed, offsets_path)
+
+    def discard(self) -> None:
+        for file in self.added:
+            with suppress(Exception):
+                remove_file(file.path, self.lake.io_properties)
+
+
+@dataclass(frozen=True)
+class BranchDraft:
+    """A branch with the changes, and what its engine says of them."""
+
+    branch: LakeBranch
+    row_count: int
+    summary: Mapping[str, str]
+
+    @property
+    def files_added(self) -> int:
+        """Data files and files of deletes."""
+        return sum(int(self.summary.get(f"added-{kind}-files", 0)) for kind in ("data", "delete"))
+
+    @property
+    def files_removed(self) -> int:
+        return sum(int(self.summary.get(key, 0)) for key in ("deleted-data-files", "removed-delete-files"))
+
+    def commit(self, offsets_path: str) -> None:
+        self.branch.commit(offsets_path)
+
+    def discard(self) -> None:
+        self.branch.drop()

@@ -1,0 +1,126 @@
+"""Snapshots that nobody needs any more, and files that no snapshot has."""
+
+from __future__ import annotations
+
+import posixpath
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from fluss.api.lake import LakeRegistry
+from fluss.lake.filesystem import open_filesystem, path_of
+from fluss.lake.iceberg import LakeTable, load_table
+from fluss.lake.options import LakeOptions
+from fluss.lake.place import named_lake
+from fluss.model.errors import FlussError
+from fluss.model.paths import TablePath
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileInfo
+
+    from fluss.sync import FlussConnection
+
+EXPIRE_AFTER_S: Final = 5 * 24 * 3600.0
+SNAPSHOTS_KEPT_MIN: Final = 10
+# A job that writes files for longer than this before it commits them would lose them.
+ORPHAN_AFTER_S: Final = 24 * 3600.0
+
+_FOLDERS: Final = ("data", "metadata")
+
+
+@dataclass(frozen=True)
+class Orphans:
+    """Files that no snapshot has; they are removed unless only looked for."""
+
+    locations: list[str]
+    size_bytes: int
+
+
+def expire(
+    connection: FlussConnection,
+    path: TablePath,
+    *,
+    warehouse: str | None = None,
+    catalog: Mapping[str, str] | None = None,
+    older_than_s: float = EXPIRE_AFTER_S,
+    keep_min: int = SNAPSHOTS_KEPT_MIN,
+) -> list[int]:
+    """Forget old snapshots of a table in the lake; returns their ids. Files stay until they are cleaned up.
+
+    What the server knows always stays, as do the current snapshot and others that have a name, the newest of tiering,
+    and the last `keep_min`.
+    """
+    registry = LakeRegistry(connection)
+    lake = load_table(_options(connection, path, warehouse, catalog), path)
+    if lake is None:
+        return []
+    tiered = lake.tiered()
+    kept = {*lake.named_snapshots(), None if tiered is None else tiered.snapshot_id}
+    before_ms = (time.time() - older_than_s) * 1000
+    snapshots = lake.snapshots()
+    old = [
+        snapshot_id
+        for snapshot_id, made_ms in snapshots[: max(0, len(snapshots) - keep_min)]
+        if made_ms < before_ms and snapshot_id not in kept and registry.snapshot(path, snapshot_id) is None
+    ]
+    lake.expire(old)
+    return old
+
+
+def clean_orphans(
+    connection: FlussConnection,
+    path: TablePath,
+    *,
+    warehouse: str | None = None,
+    catalog: Mapping[str, str] | None = None,
+    older_than_s: float = ORPHAN_AFTER_S,
+    dry_run: bool = False,
+) -> Orphans:
+    """Remove files of a table in the lake that no snapshot has: of jobs that were killed, of expired snapshots.
+
+    Younger ones than `older_than_s` stay: a job that is under way may be about to commit them.
+    """
+    options = _options(connection, path, warehouse, catalog)
+    lake = load_table(options, path)
+    if lake is None:
+        return Orphans([], 0)
+    listed = {_plain(item.path): item for item in _listed(lake)}
+    if _path(lake, lake.metadata_location) not in listed:
+        raise FlussError(f"The files of {lake.name} are not below {lake.location}; nothing was cleaned up.")
+    # Loaded again, after the list was made: what was committed since is used, too.
+    now = load_table(options, path)
+    if now is None:
+        raise FlussError(f"The table {lake.name} was dropped from the lake meanwhile; nothing was cleaned up.")
+    used = {_path(now, location) for location in now.used_files()}
+    before_ns = (time.time() - older_than_s) * 1e9
+    found = {name: item for name, item in listed.items() if name not in used and item.mtime_ns < before_ns}
+    if not dry_run:
+        filesystem, _ = open_filesystem(lake.location, lake.io_properties)
+        for item in found.values():
+            filesystem.delete_file(item.path)
+    return Orphans(sorted(found), sum(item.size for item in found.values()))
+
+
+def _options(
+    connection: FlussConnection, path: TablePath, warehouse: str | None, catalog: Mapping[str, str] | None
+) -> LakeOptions:
+    return named_lake(connection.get_admin().get_table_info(path), warehouse, catalog)
+
+
+def _listed(lake: LakeTable) -> Iterator[FileInfo]:
+    from pyarrow.fs import FileSelector, FileType
+
+    filesystem, root = open_filesystem(lake.location, lake.io_properties)
+    for folder in _FOLDERS:
+        selector = FileSelector(posixpath.join(root, folder), allow_not_found=True, recursive=True)
+        yield from (item for item in filesystem.get_file_info(selector) if item.type == FileType.File)
+
+
+def _path(lake: LakeTable, location: str) -> str:
+    """A file's path in its file system, by which it is listed."""
+    return _plain(path_of(location, lake.io_properties))
+
+
+def _plain(path: str) -> str:
+    return posixpath.normpath(path)

@@ -1,0 +1,217 @@
+"""One tiering round of one table: repair, plan, tasks, commit, registration. See `fluss.lake.service` for many.
+
+Start offsets come from the registered snapshot, and the lake's commit is a compare-and-swap against the table as it was
+loaded before: of two rounds that began alike one wins, and the other changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from fluss.api.lake import LakeRegistry
+from fluss.lake import steps
+from fluss.lake.compaction import compact
+from fluss.lake.draft import Draft, FileDraft, Merger
+from fluss.lake.executors import Executor
+from fluss.lake.files import WrittenFile
+from fluss.lake.iceberg import LakeConflictError, LakeTable, TieredSnapshot, ensure_table, load_table
+from fluss.lake.options import LakeOptions
+from fluss.lake.place import check_tiered, named_lake, remember_lake
+from fluss.lake.plan import RoundPlan, plan_round
+from fluss.lake.registration import has_snapshot, register, repair, unknown_snapshot
+from fluss.lake.report import Progress, Status, TieringEvent, TieringReport
+from fluss.model.errors import ErrorCode, FlussError
+from fluss.model.infos import LakeSnapshot, TableInfo
+from fluss.model.paths import TablePath
+from fluss.model.table_options import DATALAKE_AUTO_COMPACTION, is_true
+
+if TYPE_CHECKING:
+    from fluss.sync import FlussConnection
+
+# Loads of a lake table that other jobs commit to all the time.
+LOADS_MAX: Final = 5
+
+
+@dataclass(frozen=True)
+class TieringSettings:
+    """What rounds of all tables share."""
+
+    connection: FlussConnection
+    executor: Executor
+    warehouse: str | None = None
+    catalog: Mapping[str, str] | None = None
+    progress: Progress | None = None
+    compact: bool | None = None
+    """Whether small files are joined after a round; None: where the table's auto-compaction is on"""
+    merger: Merger | None = None
+    """Merges changes of primary-key tables where it can; without, files are written anew"""
+
+
+def tier_table(
+    settings: TieringSettings, path: TablePath, check_held: Callable[[], None] = lambda: None
+) -> TieringReport:
+    """One round; what goes wrong is in the report. `check_held` raises when the table was given to another job."""
+    _tell(settings, TieringEvent(path))
+    try:
+        report = _Round(settings, path, check_held).run()
+    except LakeConflictError as error:
+        report = TieringReport(path, Status.LOST, reason=str(error))
+    except Exception as error:
+        report = TieringReport(path, Status.FAILED, reason=str(error) or type(error).__name__)
+    _tell(settings, TieringEvent(path, report=report))
+    return report
+
+
+class _Round:
+    def __init__(self, settings: TieringSettings, path: TablePath, check_held: Callable[[], None]) -> None:
+        self._settings = settings
+        self._path = path
+        self._check_held = check_held
+        self._registry = LakeRegistry(settings.connection)
+
+    def run(self) -> TieringReport:
+        connection = self._settings.connection
+        table = connection.get_table(self._path)
+        info = table.get_table_info()
+        check_tiered(info)
+        # Of what Apache Fluss answers about a table, this alone says where its lake is.
+        described = connection.get_admin().get_table_info(self._path)
+        options = named_lake(described, self._settings.warehouse, self._settings.catalog)
+        lake, known = self._open(info, options)
+        known = repair(self._registry, info, lake, known)
+        plan = plan_round(connection, table, lake, known, self._settings.executor.slots)
+        if plan.is_empty:
+            snapshot_id = None if known is None else known.snapshot_id
+            return TieringReport(self._path, Status.NOTHING_NEW, snapshot_id=snapshot_id)
+        report = self._tier(info, options, lake, plan)
+        wanted = self._settings.compact
+        if wanted is None:
+            wanted = is_true(info.properties, DATALAKE_AUTO_COMPACTION)
+        return self._compacted(report) if wanted and report.status is Status.TIERED else report
+
+    def _open(self, info: TableInfo, options: LakeOptions) -> tuple[LakeTable, LakeSnapshot | None]:
+        """The lake table first, what is registered then: so nothing that is registered is tiered again."""
+        known = self._registry.latest(self._path)
+        if known is not None and not has_snapshot(load_table(options, self._path), known):
+            raise unknown_snapshot(info, known, options.warehouse or options.uri or "")
+        if self._settings.warehouse is not None or self._settings.catalog is not None:
+            remember_lake(self._settings.connection.get_admin(), info, options)
+        for _ in range(LOADS_MAX):
+            lake = ensure_table(options, info)
+            known = self._registry.latest(self._path)
+            if has_snapshot(lake, known):
+                return lake, known
+            # Another job may have committed and registered one in between.
+        assert known is not None
+        raise unknown_snapshot(info, known, lake.location)
+
+    def _tier(self, info: TableInfo, options: LakeOptions, lake: LakeTable, plan: RoundPlan) -> TieringReport:
+        times = [time.monotonic()]
+        draft = self._merged(info, options, lake, plan) or self._run_tasks(lake, plan)
+        times.append(time.monotonic())
+        try:
+            steps.reached(steps.TASKS_DONE)
+            offsets_path = self._prepare(info, plan)
+            steps.reached(steps.PREPARED)
+            self._check_held()
+            steps.reached(steps.COMMITTING)
+        except BaseException:
+            draft.discard()
+            raise
+        lake, snapshot = self._commit(options, lake, draft, offsets_path)
+        times.append(time.monotonic())
+        steps.reached(steps.COMMITTED)
+        report = TieringReport(
+            self._path,
+            Status.TIERED,
+            draft.row_count,
+            files_added=draft.files_added,
+            files_removed=draft.files_removed,
+            snapshot_id=snapshot.snapshot_id,
+            tasks_s=times[1] - times[0],
+            commit_s=times[2] - times[1],
+        )
+        try:
+            register(self._registry, info, lake, snapshot, plan.ends)
+        except FlussError as error:
+            reason = f"the lake has snapshot {snapshot.snapshot_id}, but the server was not told ({error}); the next "
+            return replace(report, status=Status.FAILED, reason=f"{reason}round does that")
+        steps.reached(steps.REGISTERED)
+        return replace(report, register_s=time.monotonic() - times[2])
+
+    def _compacted(self, report: TieringReport) -> TieringReport:
+        """Join small files. It is no matter for the round if that fails: its rows are in the lake."""
+        try:
+            given = self._settings
+            done = compact(
+                given.connection, self._path, given.executor, warehouse=given.warehouse, catalog=given.catalog
+            )
+        except Exception as error:
+            return replace(report, reason=f"small files were not joined: {error}")
+        return report if done.snapshot_id is None else replace(report, snapshot_id=done.snapshot_id)
+
+    def _merged(self, info: TableInfo, options: LakeOptions, lake: LakeTable, plan: RoundPlan) -> Draft | None:
+        merger = self._settings.merger
+        if merger is None or not info.has_primary_key():
+            return None
+        _tell(self._settings, TieringEvent(self._path, 0, 1, plan.row_count))
+        return merger.merge(info, options, lake, plan)
+
+    def _run_tasks(self, lake: LakeTable, plan: RoundPlan) -> Draft:
+        added: list[WrittenFile] = []
+        removed, row_count, errors = list(plan.removed), 0, []
+        count, rows = len(plan.tasks), plan.row_count
+        _tell(self._settings, TieringEvent(self._path, 0, count, rows))
+        try:
+            for done, result in enumerate(self._settings.executor.run_tasks(plan.tasks), 1):
+                added += result.added
+                removed += result.removed
+                row_count += result.row_count
+                errors += [] if result.error is None else [result.error]
+                _tell(self._settings, TieringEvent(self._path, done, count, rows))
+            if errors:
+                raise FlussError(errors[0])
+        except BaseException:
+            FileDraft(lake, added, [], 0).discard()
+            raise
+        return FileDraft(lake, added, removed, row_count)
+
+    def _prepare(self, info: TableInfo, plan: RoundPlan) -> str:
+        try:
+            return self._registry.prepare(info, plan.ends)
+        except FlussError as error:
+            if error.error_code == ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION:
+                raise LakeConflictError(str(error)) from error
+            raise
+
+    def _commit(
+        self, options: LakeOptions, lake: LakeTable, draft: Draft, offsets_path: str
+    ) -> tuple[LakeTable, TieredSnapshot]:
+        try:
+            draft.commit(offsets_path)
+        except LakeConflictError:
+            draft.discard()
+            raise
+        except Exception as error:
+            # It may have taken effect all the same. If it is not seen it still may: the files stay for the clean-up.
+            again = load_table(options, self._path)
+            if again is None or _committed(again, offsets_path) is None:
+                raise FlussError(f"The commit to the lake failed: {error}") from error
+            lake = again
+            lake.sync()
+        snapshot = _committed(lake, offsets_path)
+        assert snapshot is not None
+        return lake, snapshot
+
+
+def _committed(lake: LakeTable, offsets_path: str) -> TieredSnapshot | None:
+    """The snapshot of a commit; each has an offsets file of its own."""
+    return next((item for item in lake.all_tiered() if item.offsets_path == offsets_path), None)
+
+
+def _tell(settings: TieringSettings, event: TieringEvent) -> None:
+    if settings.progress is not None:
+        settings.progress(event)

@@ -1,0 +1,249 @@
+"""What a union read reads: of each bucket the lake's files as of the registered snapshot, and the log behind them.
+
+The server is asked for the snapshot first and for the latest offsets then, so that nothing lies between the two. What
+the lake has committed since, and the server does not know yet, is in the log and is read there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from fluss.lake.files import LakeFile, PartitionValues
+from fluss.lake.options import LakeOptions
+from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
+from fluss.model.infos import LakeSnapshot, PartitionInfo, TableInfo
+from fluss.model.offsets import OffsetSpec
+from fluss.model.partitions import PartitionSpec, PartitionSpecLike
+from fluss.model.paths import TableBucket
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from fluss.sync import FlussConnection, FlussTable
+
+AUTO: Final = "auto"  # the lake and the log
+NONE: Final = "none"  # the log alone
+ONLY: Final = "only"  # the lake alone
+MODES: Final = (AUTO, NONE, ONLY)
+
+# A plan that was overtaken by a newer snapshot is made again so often.
+ATTEMPTS_MAX: Final = 10
+
+
+class OvertakenError(InvalidRequestError):
+    """What a plan counts on is gone: its snapshot, or the log behind it."""
+
+
+@dataclass(frozen=True)
+class UnionBucket:
+    """One bucket: files of the lake, and the log from `start_offset` up to, not including, `end_offset`.
+
+    Both offsets are None where there is no log: the partition was dropped, or the lake alone is read. A bucket of a
+    primary-key table that was never tiered begins at 0, whatever is left of its log: its rows are those as of
+    `end_offset`.
+    """
+
+    partition: PartitionValues
+    partition_id: int | None
+    partition_name: str | None
+    bucket: int
+    files: tuple[LakeFile, ...] = ()
+    start_offset: int | None = None
+    end_offset: int | None = None
+    is_tiered: bool = True
+
+    @property
+    def tail_rows(self) -> int:
+        """How many rows, or changes, of the log are read."""
+        if self.start_offset is None or self.end_offset is None:
+            return 0
+        return max(0, self.end_offset - self.start_offset)
+
+
+@dataclass(frozen=True)
+class UnionPlan:
+    """A read of a table as of one moment. Plain values, so that tasks can be sent it."""
+
+    snapshot_id: int | None = None
+    schema: pa.Schema | None = None  # of the lake's files, with field ids; it has the system columns, too
+    io_properties: Mapping[str, str] = field(default_factory=dict)
+    buckets: list[UnionBucket] = field(default_factory=list)
+
+
+def plan_union(
+    connection: FlussConnection,
+    table: FlussTable,
+    *,
+    options: LakeOptions | None = None,
+    partitions: Sequence[PartitionSpecLike] | None = None,
+    mode: str = AUTO,
+) -> UnionPlan:
+    """Plan a read of all rows as of now, or of those of some partitions.
+
+    Without `options` the lake is where the table's server says. `mode` is "auto", "none" (the log alone) or "only"
+    (the lake alone).
+    """
+    planner = UnionPlanner(connection, table, options, partitions, mode)
+    tried: list[LakeSnapshot | None] = []
+    while True:
+        snapshot = planner.snapshot()
+        try:
+            return planner.plan(snapshot)
+        except OvertakenError:
+            # A newer snapshot explains what is gone; the same one again does not.
+            if snapshot in tried or len(tried) >= ATTEMPTS_MAX:
+                raise
+            tried.append(snapshot)
+
+
+class UnionPlanner:
+    """Plans reads of one table; a plan is of one snapshot."""
+
+    def __init__(
+        self,
+        connection: FlussConnection,
+        table: FlussTable,
+        options: LakeOptions | None,
+        partitions: Sequence[PartitionSpecLike] | None,
+        mode: str,
+    ) -> None:
+        self._connection = connection
+        self._scan = table.new_scan()
+        self._info = table.get_table_info()
+        self._options = options
+        self._mode = check_mode(mode)
+        self._chosen = None if partitions is None else [PartitionSpec.of(item) for item in partitions]
+        if partitions is not None and not self._info.is_partitioned():
+            raise InvalidRequestError(f"{self._info.table_path} has no partitions to choose from.")
+
+    def snapshot(self) -> LakeSnapshot | None:
+        """The snapshot that the server knows."""
+        from fluss.api.lake import LakeRegistry
+
+        if self._mode == NONE:
+            return None
+        try:
+            return LakeRegistry(self._connection).latest(self._info.table_path)
+        except FlussError as error:
+            if error.error_code != ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION:
+                raise
+            return None
+
+    def plan(self, snapshot: LakeSnapshot | None) -> UnionPlan:
+        """A plan as of now; raises OvertakenError when something of this snapshot's is gone."""
+        from fluss.lake.iceberg import load_table
+
+        lake = None
+        files: dict[tuple[PartitionValues, int], list[LakeFile]] = defaultdict(list)
+        if snapshot is not None:
+            options = self._options or self._named_options()
+            try:
+                lake = load_table(options, self._info.table_path)
+            except ImportError as error:
+                raise FlussError(f"{error.name} is not installed; install flussbett[lake].") from error
+            if lake is None or lake.sequence_number(snapshot.snapshot_id) is None:
+                raise self._gone(snapshot, options)
+            for file in lake.files(snapshot.snapshot_id):
+                files[file.partition, file.bucket].append(file)
+        buckets = self._tails(snapshot, files)
+        # What is left is of partitions that were dropped, or the lake alone is read.
+        for (partition, bucket), kept in sorted(files.items()):
+            if self._is_chosen(partition):
+                name = None if not partition else PartitionSpec(self._spec(partition)).name(self._info.partition_keys)
+                buckets.append(UnionBucket(partition, None, name, bucket, tuple(kept)))
+        if snapshot is None or lake is None:
+            return UnionPlan(buckets=buckets)
+        return UnionPlan(snapshot.snapshot_id, lake.file_schema, lake.io_properties, buckets)
+
+    def _tails(
+        self, snapshot: LakeSnapshot | None, files: dict[tuple[PartitionValues, int], list[LakeFile]]
+    ) -> list[UnionBucket]:
+        """The buckets that have a log; their files are taken out of `files`."""
+        if self._mode == ONLY:
+            return []
+        partitions = self._partitions()
+        ends = self._scan.bucket_offsets(OffsetSpec.latest(), list(partitions))
+        firsts = self._scan.bucket_offsets(OffsetSpec.earliest(), list(partitions))
+        buckets, is_cut = [], False
+        for key in sorted(ends, key=lambda item: (item.partition_id or 0, item.bucket)):
+            if key not in firsts:
+                continue  # its partition was dropped just now
+            item = partitions[key.partition_id]
+            values = () if item is None else self._values(item)
+            kept = tuple(files.pop((values, key.bucket), ()))
+            start = None if snapshot is None else snapshot.get_bucket_offset(key)
+            is_tiered = start is not None
+            if start is None and self._info.has_primary_key():
+                start, kept = 0, ()  # files are of a dropped partition of the same name, which its successor replaces
+            elif start is None:
+                start = firsts[key]
+                is_cut = is_cut or start > 0
+            elif start < min(firsts[key], ends[key]):
+                raise _cut(self._info, key, start, firsts[key])
+            buckets.append(
+                UnionBucket(
+                    values,
+                    key.partition_id,
+                    None if item is None else item.partition_name,
+                    key.bucket,
+                    kept,
+                    start,
+                    max(start, ends[key]),
+                    is_tiered,
+                )
+            )
+        if is_cut and self.snapshot() != snapshot:
+            # What is gone may be in the lake by now.
+            raise OvertakenError(f"{self._info.table_path} was tiered while its read was planned; read it again.")
+        return buckets
+
+    def _partitions(self) -> dict[int | None, PartitionInfo | None]:
+        """The partitions that there are, by id; a table without is its own partition None."""
+        if not self._info.is_partitioned():
+            return {None: None}
+        found = self._connection.get_admin().list_partition_infos(self._info.table_path)
+        return {item.partition_id: item for item in found if self._is_chosen(self._values(item))}
+
+    def _values(self, item: PartitionInfo) -> PartitionValues:
+        values = item.partition_spec.get_spec_map()
+        return tuple(values[key] for key in self._info.partition_keys)
+
+    def _spec(self, partition: PartitionValues) -> dict[str, str]:
+        return dict(zip(self._info.partition_keys, partition, strict=True))
+
+    def _is_chosen(self, partition: PartitionValues) -> bool:
+        if self._chosen is None:
+            return True
+        own = PartitionSpec(self._spec(partition))
+        return any(spec.matches(own) for spec in self._chosen)
+
+    def _named_options(self) -> LakeOptions:
+        """Where the server says the lake is; it may have been set since the table was looked up."""
+        return LakeOptions.of(self._connection.get_admin().get_table_info(self._info.table_path))
+
+    def _gone(self, snapshot: LakeSnapshot, options: LakeOptions) -> OvertakenError:
+        where = options.warehouse or options.uri
+        return OvertakenError(
+            f"The lake at {where} does not have snapshot {snapshot.snapshot_id} of {self._info.table_path}, up to "
+            "which its server counts on it: was it expired, or is this another warehouse?",
+            ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+        )
+
+
+def check_mode(mode: str) -> str:
+    """The mode; raises when there is no such one."""
+    if mode not in MODES:
+        raise InvalidRequestError(f"A union read has a mode of {', '.join(map(repr, MODES))}, not {mode!r}.")
+    return mode
+
+
+def _cut(info: TableInfo, key: TableBucket, start: int, first: int) -> OvertakenError:
+    where = "" if key.partition_id is None else f" of the partition with id {key.partition_id}"
+    return OvertakenError(
+        f"The lake has bucket {key.bucket}{where} of {info.table_path} up to offset {start}, and its log begins at "
+        f"{first}: rows in between have expired. Tier the table more often, or keep its log for longer.",
+        ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+    )

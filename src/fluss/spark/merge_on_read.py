@@ -1,0 +1,192 @@
+"""Tiering of primary-key tables by merge-on-read: Spark's MERGE INTO with the Iceberg runtime for the JVM.
+
+Changed rows are added and the old ones marked as deleted, so a round writes as much as has changed, and readers have
+more to do. The merge runs on a branch, which then becomes the table if that is still as it was when the round began.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from fluss.lake.branch import LakeBranch
+from fluss.lake.changes import CHANGES_MAX, REMOVED, read_changes
+from fluss.lake.draft import BranchDraft
+from fluss.lake.layout import BUCKET
+from fluss.lake.options import REST, LakeOptions
+from fluss.lake.task import ChangesPart
+from fluss.model.errors import FlussError, InvalidRequestError
+from fluss.model.types import TypeRoot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from fluss.lake.iceberg import LakeTable
+    from fluss.lake.plan import RoundPlan
+    from fluss.model.infos import TableInfo
+
+RUNTIME: Final = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13"
+SQLITE_DRIVER: Final = "org.xerial:sqlite-jdbc"
+
+_SETTINGS: Final = {
+    "spark.sql.caseSensitive": "true",  # as columns of Fluss are
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+}
+_BUSY_TIMEOUT_MS: Final = 30_000
+_CHANGES: Final = "fluss_changes"
+
+
+class SparkMerger:
+    """Merges changes in a session of its own: the given one is left as it is."""
+
+    def __init__(self, spark: SparkSession, client: Mapping[str, str]) -> None:
+        _check_runtime(spark)
+        self._session = spark.newSession()
+        for key, value in _SETTINGS.items():
+            self._session.conf.set(key, value)
+        self._client = dict(client)
+
+    def merge(self, info: TableInfo, options: LakeOptions, lake: LakeTable, plan: RoundPlan) -> BranchDraft | None:
+        """The changes of a round on a branch; None for rounds that replace files, and what Spark can't merge."""
+        tasks = [task for task in plan.tasks if isinstance(task, ChangesPart)]
+        if not _can_merge(info, lake, plan, tasks):
+            return None
+        branch = LakeBranch(lake)
+        try:
+            row_count = self._merge(info, options, branch, tasks)
+            return BranchDraft(branch, row_count, branch.sync())
+        except BaseException:
+            branch.drop()
+            raise
+
+    def _merge(self, info: TableInfo, options: LakeOptions, branch: LakeBranch, tasks: Sequence[ChangesPart]) -> int:
+        from pyspark.errors import PySparkException
+
+        path = info.table_path
+        names = (self._catalog(options), path.database_name, path.table_name, f"branch_{branch.name}")
+        target = ".".join(map(_quoted, names))
+        try:
+            changes = self._changes(target, tasks)
+            changes.createOrReplaceTempView(_CHANGES)
+            self._session.sql(merge_statement(info, target, tasks))
+        except PySparkException as error:
+            raise FlussError(_reason(error)) from error
+        return 0
+
+    def _changes(self, target: str, tasks: Sequence[ChangesPart]) -> DataFrame:
+        from pyspark.sql.types import BooleanType, StructField, StructType
+
+        fields = self._session.table(target).schema.fields
+        schema = StructType([*fields, StructField(REMOVED, BooleanType(), False)])
+        numbers = self._session.range(0, len(tasks), 1, len(tasks))
+        return numbers.mapInArrow(_reader(self._client, [*map(pickle.dumps, tasks)], schema), schema)
+
+    def _catalog(self, options: LakeOptions) -> str:
+        """The name of a lake's catalog in the session."""
+        settings = catalog_settings(options)
+        name = f"fluss_lake_{zlib.crc32(repr(sorted(settings.items())).encode()):08x}"
+        self._session.conf.set(f"spark.sql.catalog.{name}", "org.apache.iceberg.spark.SparkCatalog")
+        for key, value in settings.items():
+            self._session.conf.set(f"spark.sql.catalog.{name}.{key}", value)
+        return name
+
+
+def catalog_settings(options: LakeOptions) -> dict[str, str]:
+    """How the JVM's Iceberg is told of a lake's catalog."""
+    found = {**options.properties, "cache-enabled": "false"}
+    if options.warehouse is not None:
+        found["warehouse"] = options.warehouse
+    if options.type == REST:
+        assert options.uri is not None
+        return {**found, "type": "rest", "uri": options.uri}
+    uri = f"jdbc:{options.sqlalchemy_uri}"
+    if options.sqlite_path is not None:
+        uri = f"jdbc:sqlite:{options.sqlite_path.absolute()}"
+        found["jdbc.busy_timeout"] = str(_BUSY_TIMEOUT_MS)
+    # Tables are found under the name that their catalog has in the database.
+    return {**found, "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog", "uri": uri}
+
+
+def merge_statement(info: TableInfo, target: str, tasks: Sequence[ChangesPart]) -> str:
+    """MERGE INTO by the whole key; files of buckets and partitions without changes need not be read."""
+    conditions = [f"t.{_quoted(name)} = s.{_quoted(name)}" for name in info.primary_keys]
+    conditions.append(_is_one_of(BUCKET, (str(task.bucket.bucket) for task in tasks)))
+    for place, name in enumerate(info.partition_keys):
+        conditions.append(_is_one_of(name, (_literal(task.partition[place]) for task in tasks)))
+    return (
+        f"MERGE INTO {target} t USING {_CHANGES} s ON {' AND '.join(conditions)} "
+        f"WHEN MATCHED AND s.{REMOVED} THEN DELETE "
+        "WHEN MATCHED THEN UPDATE SET * "
+        f"WHEN NOT MATCHED AND NOT s.{REMOVED} THEN INSERT *"
+    )
+
+
+def _can_merge(info: TableInfo, lake: LakeTable, plan: RoundPlan, tasks: Sequence[ChangesPart]) -> bool:
+    """Whether all there is to do is to merge changes into a table that has rows, in an amount that fits in memory."""
+    has_time = any(column.data_type.root is TypeRoot.TIME for column in info.schema.columns)
+    return (
+        lake.snapshot_id is not None
+        and not plan.removed
+        and len(tasks) == len(plan.tasks)
+        and all(task.end_offset - task.start_offset <= CHANGES_MAX for task in tasks)
+        and not has_time  # which Iceberg has not in Spark
+    )
+
+
+def _reader(
+    client: Mapping[str, str], tasks: Sequence[bytes], schema: Any
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a Spark task does with the numbers that it is given. It connects by itself: connections are not shipped."""
+
+    def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from fluss.lake.parquet import to_schema
+        from fluss.spark.types import spark_arrow_schema
+        from fluss.sync import Config, FlussConnection
+
+        wanted = [number for batch in numbers for number in batch.column(0).to_pylist()]
+        if not wanted:
+            return
+        arrow_schema = spark_arrow_schema(schema)
+        with FlussConnection.create(Config(dict(client))) as connection:
+            for number in wanted:
+                for batch in read_changes(pickle.loads(tasks[number]), connection):
+                    yield to_schema(batch, arrow_schema)
+
+    return run
+
+
+def _check_runtime(spark: SparkSession) -> None:
+    """Raise unless the session has Iceberg's classes."""
+    from pyspark.errors import PySparkException
+
+    try:
+        spark.sql("SELECT java_method('org.apache.iceberg.IcebergBuild', 'version')").collect()
+    except PySparkException as error:
+        raise InvalidRequestError(
+            "Merge-on-read needs Iceberg's runtime in Spark 4.0 or 4.1, and this session has none: start it with "
+            f"spark.jars.packages={RUNTIME}:1.12.0 (and {SQLITE_DRIVER} for a catalog in SQLite), or leave "
+            "merge-on-read out."
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    if "No suitable driver" in text:
+        return f"Spark has no driver for the lake's catalog; for SQLite, add {SQLITE_DRIVER} to spark.jars.packages."
+    return f"Spark could not merge the changes: {text.partition(chr(10))[0]}"
+
+
+def _is_one_of(column: str, values: Iterable[str]) -> str:
+    return f"t.{_quoted(column)} IN ({', '.join(sorted(set(values)))})"
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,53 @@
+"""The command line as a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+TIMEOUT_S = 120
+VARIABLES = ("FLUSS_BOOTSTRAP", "FLUSS_USER", "FLUSS_PASSWORD", "FLUSS_CONFIG")
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Ours, without what the caller's shell may say of a server."""
+    return {key: value for key, value in os.environ.items() if key not in VARIABLES} | variables
+
+
+def fluss(*arguments: str | Path, bootstrap: str = "", **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run `fluss` and wait for it."""
+    return subprocess.run(
+        [sys.executable, "-m", "fluss", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=environment(**({"FLUSS_BOOTSTRAP": bootstrap} if bootstrap else {}), **options.pop("variables", {})),
+        **options,
+    )
+
+
+def here(*arguments: str | Path, bootstrap: str, input: str = "") -> subprocess.CompletedProcess[str]:
+    """The same in this process, which is quicker."""
+    from click.testing import CliRunner
+
+    from fluss.cli.main import main
+
+    variables = {**dict.fromkeys(VARIABLES), "FLUSS_BOOTSTRAP": bootstrap}
+    done = CliRunner().invoke(main, list(map(str, arguments)), input=input, env=variables, prog_name="fluss")
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return subprocess.CompletedProcess(list(arguments), done.exit_code, done.stdout, done.stderr)
+
+
+def started(*arguments: str, bootstrap: str) -> subprocess.Popen[str]:
+    """Start `fluss` and leave it running."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "fluss", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(FLUSS_BOOTSTRAP=bootstrap),
+    )

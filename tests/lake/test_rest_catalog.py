@@ -1,0 +1,66 @@
+"""Tiering through a REST catalog: Iceberg's own, in a JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+
+from fluss.lake.executors import LocalExecutor
+from fluss.lake.iceberg import LakeConflictError, ensure_table
+from fluss.lake.options import LakeOptions
+from fluss.lake.report import Status
+from fluss.lake.service import tier
+from fluss.sync import TablePath
+from fluss.testing import FlussServer
+from tests.compat.ourclient import OurPeer
+from tests.lake.oracle import arranged, expected_rows
+from tests.lake.samples import KINDS, LOG, Sample
+from tests.peers.restcatalog import rest_catalog
+
+pytestmark = pytest.mark.compat
+
+DATABASE = "rest"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with rest_catalog(tmp_path_factory.mktemp("rest")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def peer(lake_server: FlussServer) -> Iterator[OurPeer]:
+    made = OurPeer(lake_server.bootstrap_servers)
+    made.create_database(DATABASE)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("sample", KINDS, ids=lambda sample: sample.name)
+def test_tables_are_tiered(address: str, peer: OurPeer, sample: Sample) -> None:
+    path = TablePath(DATABASE, sample.name)
+    sample.create(peer, DATABASE)
+    for turn in (0, 1):
+        sample.write(peer, DATABASE, turn)
+        # The first round keeps the catalog on the table, where the second one finds it.
+        catalog = {"type": "rest", "uri": address} if turn == 0 else None
+        [report] = tier(peer.conn, LocalExecutor(peer.conn), tables=[path], catalog=catalog)
+        assert report.status is Status.TIERED, report
+        found = RestCatalog("any", uri=address).load_table((DATABASE, sample.name))
+        assert arranged(found.scan().to_arrow().to_pylist()) == expected_rows(peer, DATABASE, sample.name)
+        assert peer.admin.get_latest_lake_snapshot(path).snapshot_id == report.snapshot_id
+    union = peer.conn.get_table(path).new_scan().union().to_arrow()
+    assert union.num_rows == len(expected_rows(peer, DATABASE, sample.name))
+
+
+def test_a_commit_that_lost_a_race_is_refused(address: str, peer: OurPeer) -> None:
+    sample = LOG.renamed("raced")
+    sample.create(peer, DATABASE)
+    info = peer.admin.get_table_info(TablePath(DATABASE, sample.name))
+    options = LakeOptions(type="rest", uri=address)
+    first, second = (ensure_table(options, info) for _ in range(2))
+    first.commit([], [], "first")
+    with pytest.raises(LakeConflictError):
+        second.commit([], [], "second")

@@ -1,0 +1,71 @@
+"""Where commands find their server, and what the server makes of the same file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fluss.cli.connecting import client_settings
+from fluss.model.errors import FlussError
+from fluss.server.config import load_config
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_default() -> None:
+    settings = client_settings(None, None, None, None)
+    assert settings.bootstrap_servers == "127.0.0.1:9123"
+    assert settings.connect_timeout_ms == 5_000
+    assert settings.security_protocol == "PLAINTEXT"
+
+
+def test_a_file_is_for_both_sides(tmp_path: Path) -> None:
+    file = tmp_path / "fluss.toml"
+    file.write_text(
+        'port = 9999\n[client]\nbootstrap.servers = "a:1"\n"connect-timeout" = 7\n'
+        "[client.scanner.log]\nmax-poll-records = 3\n"
+    )
+    for given in (None, str(file)):
+        settings = client_settings(None, None, None, given)
+        assert settings.bootstrap_servers == "a:1"
+        assert settings.connect_timeout_ms == 7
+        assert settings.scanner_log_max_poll_records == 3
+    assert client_settings("b:2", None, None, None).bootstrap_servers == "b:2"
+    assert load_config(file, {}).port == 9999
+
+
+def test_a_user_logs_in() -> None:
+    settings = client_settings(None, "ada", "secret", None)
+    assert settings.security_protocol == "sasl"
+    assert (settings.security_sasl_username, settings.security_sasl_password) == ("ada", "secret")
+
+
+def test_a_password_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("click.prompt", lambda *_, **__: "typed")
+    assert client_settings(None, "ada", "", None).security_sasl_password == "typed"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[client]\nnonsense = 1\n", "Unknown configuration key 'nonsense'"),
+        ("client = 5\n", "must be a table"),
+        ("[client", "is not TOML"),
+        ('[client]\nconnect-timeout = "soon"\n', "Bad value"),
+    ],
+)
+def test_bad_files(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "fluss.toml").write_text(text)
+    with pytest.raises(FlussError) as caught:
+        client_settings(None, None, None, None)
+    assert "fluss.toml" in caught.value.message
+    assert problem in caught.value.message
+
+
+def test_a_file_that_is_named_must_be_there() -> None:
+    with pytest.raises(FlussError, match=r"other\.toml can't be read"):
+        client_settings(None, None, None, "other.toml")

@@ -1,0 +1,168 @@
+"""Which tables can be tiered, and where clients are told that the lake is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fluss.model.errors import InvalidRequestError
+from fluss.protocol import api_keys
+from fluss.protocol import messages_pb2 as pb
+from fluss.server.config import ServerConfig, effective_settings, load_config
+from tests.unit.server.support import RunningServer, Wire, WireError, create_table, descriptor, path
+
+LAKE = {"table.datalake.enabled": "true"}
+ICEBERG = "table.datalake.iceberg."
+
+
+def shown(wire: Wire, name: str = "t") -> dict[str, str]:
+    """A table's properties, which are the same wherever they go out."""
+    info = wire.call(api_keys.GET_TABLE_INFO, pb.GetTableInfoRequest(table_path=path(name)))
+    (table,) = wire.call(api_keys.METADATA, pb.MetadataRequest(table_path=[path(name)])).table_metadata
+    assert info.table_json == table.table_json
+    properties: dict[str, str] = json.loads(info.table_json)["properties"]
+    return properties
+
+
+def iceberg(properties: dict[str, str]) -> dict[str, str]:
+    return {key.removeprefix(ICEBERG): value for key, value in properties.items() if key.startswith(ICEBERG)}
+
+
+def stored(server: RunningServer) -> dict[str, str]:
+    (entry,) = server.look(server.server.context.storage.catalog.all_tables)
+    properties: dict[str, str] = json.loads(entry.table_json)["properties"]
+    return properties
+
+
+def create(wire: Wire, columns: list[tuple[str, str]] | None = None, key: list[str] | None = None, **more: Any) -> None:
+    table = json.loads(descriptor(columns, **{"bucket_count": 2, "bucket_key": [], **more}))
+    if key is not None:
+        table["schema"]["primary_key"] = key
+    request = pb.CreateTableRequest(table_path=path(), table_json=json.dumps(table).encode(), ignore_if_exists=False)
+    wire.call(api_keys.CREATE_TABLE, request)
+
+
+def alter(wire: Wire, key: str, value: str | None) -> None:
+    change = pb.PbAlterConfig(config_key=key, op_type=0 if value is not None else 1)
+    if value is not None:
+        change.config_value = value
+    request = pb.AlterTableRequest(table_path=path(), ignore_if_not_exists=False, config_changes=[change])
+    wire.call(api_keys.ALTER_TABLE, request)
+
+
+def test_without_settings_the_lake_lies_in_the_data_directory(server: RunningServer, wire: Wire) -> None:
+    create_table(wire, properties=LAKE)
+    assert stored(server) == {"table.replication.factor": "1", **LAKE, "table.datalake.format": "iceberg"}
+    assert iceberg(shown(wire)) == {"type": "sql", "warehouse": str(server.config.data_dir.absolute() / "lake")}
+    alter(wire, "table.datalake.enabled", "false")
+    assert not iceberg(shown(wire))
+
+
+def test_a_table_that_is_not_tiered_says_nothing_of_the_lake(wire: Wire) -> None:
+    create_table(wire)
+    create_table(wire, "formatted", properties={"table.datalake.format": "iceberg"})
+    assert not iceberg(shown(wire))
+    assert not iceberg(shown(wire, "formatted"))
+
+
+def test_settings_go_out_with_the_table_but_for_secrets(tmp_path: Path) -> None:
+    settings = {
+        "type": "rest",
+        "uri": "http://127.0.0.1:8181",
+        "s3.endpoint": "http://127.0.0.1:9000",
+        "s3.secret-access-key": "1",
+        "s3.access-key-id": "2",
+        "Token": "3",
+        "jdbc.password": "4",
+        "credential": "5",
+    }
+    with RunningServer(tmp_path, datalake_iceberg=settings) as server, server.connect() as wire:
+        create_table(wire, properties={**LAKE, ICEBERG + "uri": "http://127.0.0.1:1"})
+        assert iceberg(shown(wire)) == {
+            "type": "rest",
+            "uri": "http://127.0.0.1:1",
+            "s3.endpoint": "http://127.0.0.1:9000",
+        }
+        assert iceberg(stored(server)) == {"uri": "http://127.0.0.1:1"}
+        assert not any(key.startswith("datalake.iceberg") for key, _ in effective_settings(server.config))
+
+
+def test_a_table_can_be_told_another_warehouse(server: RunningServer, wire: Wire) -> None:
+    create_table(wire, properties=LAKE)
+    before = iceberg(shown(wire))
+    alter(wire, ICEBERG + "warehouse", "/mnt/lake")
+    assert iceberg(shown(wire)) == {"type": "sql", "warehouse": "/mnt/lake"}
+    alter(wire, ICEBERG + "type", "rest")
+    assert iceberg(shown(wire)) == {"type": "rest", "warehouse": "/mnt/lake"}
+    for key in ("warehouse", "type"):
+        alter(wire, ICEBERG + key, None)
+    assert iceberg(shown(wire)) == before
+    with pytest.raises(WireError, match="can't be changed"):
+        alter(wire, ICEBERG, "x")
+
+
+COLUMNS = [("id", "INTEGER"), ("name", "STRING"), ("day", "DATE"), ("score", "DOUBLE"), ("small", "TINYINT")]
+
+
+@pytest.mark.parametrize(
+    ("table", "code", "text"),
+    [
+        ({"bucket_key": ["id", "name"]}, 15, "set bucket.key to one column"),
+        ({"bucket_key": ["score"]}, 15, "no buckets by score"),
+        ({"bucket_key": ["small"]}, 15, "no buckets by small"),
+        ({"partition_key": ["day"]}, 15, "'day' of a table that is tiered must be STRING"),
+        ({"partition_key": ["name", "id"]}, 15, "'id' of a table"),
+        ({"properties": {**LAKE, "table.datalake.format": "paimon"}}, 39, "needs table.datalake.format iceberg"),
+        ({"properties": {**LAKE, "table.datalake.format": "lance"}, "key": ["id"]}, 39, "nothing is tiered to lance"),
+        ({"columns": [("__offset", "BIGINT")]}, 15, "reserved"),
+    ],
+)
+def test_tables_that_can_not_be_tiered(server: RunningServer, table: dict[str, Any], code: int, text: str) -> None:
+    with server.connect() as wire:
+        with pytest.raises(WireError, match=text) as raised:
+            create(wire, **{"columns": COLUMNS, "properties": LAKE, **table})
+        assert raised.value.code == code
+        if "columns" in table:
+            return
+        # Nor later.
+        create(wire, **{"columns": COLUMNS, **table, "properties": {"table.datalake.format": "iceberg"}})
+        if "properties" not in table:
+            with pytest.raises(WireError, match=text):
+                alter(wire, "table.datalake.enabled", "true")
+            assert "table.datalake.enabled" not in stored(server)
+
+
+def test_tables_that_can_be_tiered(wire: Wire) -> None:
+    keyed = [("id", "INTEGER"), ("name", "STRING"), ("score", "DOUBLE")]
+    create(wire, keyed, key=["id", "name"], bucket_key=["id"], partition_key=["name"], properties=LAKE)
+    assert shown(wire)["table.datalake.format"] == "iceberg"
+
+
+def config(directory: Path, text: str) -> ServerConfig:
+    file = directory / "fluss.toml"
+    file.write_text(text)
+    return load_config(file, {})
+
+
+def test_settings_of_the_catalog(tmp_path: Path) -> None:
+    expected = {"type": "jdbc", "uri": "sqlite:////x", "s3.path_style": "true"}
+    for text in (
+        '"datalake.iceberg.type" = "jdbc"\n"datalake.iceberg.uri" = "sqlite:////x"\n'
+        '"datalake.iceberg.s3.path_style" = "true"',
+        '[datalake.iceberg]\ntype = "jdbc"\nuri = "sqlite:////x"\n"s3.path_style" = "true"',
+    ):
+        assert config(tmp_path, text).datalake_iceberg == expected
+    assert config(tmp_path, "").datalake_iceberg == {}
+    many = "\n".join(f'"datalake.iceberg.k{number}" = ""' for number in range(65))
+    for text, problem in (
+        ("datalake.iceberg.port = 1", "must be a string"),
+        ('datalake.format = "paimon"\ndatalake.iceberg.type = "rest"', "leave one of them out"),
+        ('datalake.iceberg."" = "x"', "empty"),
+        (f'datalake.iceberg.uri = "{"x" * 5_000}"', "4096"),
+        (many, "64 keys"),
+    ):
+        with pytest.raises(InvalidRequestError, match=problem):
+            config(tmp_path, text)
