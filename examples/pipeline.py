@@ -4,14 +4,15 @@
     shop.customers (primary key)  ──────────────┘
     shop.orders  ──tiering──▶  Apache Iceberg;  Iceberg and the orders since then  ──▶  one union read
 
-Run with `make demo`, or `python examples/pipeline.py [PICTURE]` where the package and PySpark are installed. Needs
-Java 17 or later.
+Run with `make demo`, or `python examples/pipeline.py [PICTURE [FOLDER]]` where the package and PySpark are installed.
+Needs Java 17 or later. The tables stay in the folder, for a look around; the next run makes them anew.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import random
+import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -208,11 +209,34 @@ def plot(rows: list[Row], picture: Path) -> None:
     figure.savefig(picture, dpi=150)
 
 
-def run(stack: ExitStack, console: Console, picture: Path) -> bool:
+def suggest(console: Console, folder: Path) -> None:
+    """What to try next: each command starts a server on the folder, which leaves again by itself."""
+    fluss_command = Path(sys.executable).with_name("fluss")
+    if fluss_command.is_relative_to(Path.cwd()):
+        fluss_command = fluss_command.relative_to(Path.cwd())
+    console.print("\nThe tables are still there. Try next:")
+    for command in (
+        f"table describe {ORDERS}",
+        f"lookup {CUSTOMERS} customer_id=7",
+        f'sql "SELECT product, count(*) AS orders FROM {ORDERS} GROUP BY product ORDER BY orders DESC"',
+    ):
+        console.print(f"  {fluss_command} {command} --bootstrap file:{folder}", soft_wrap=True, highlight=False)
+
+
+def emptied(folder: Path) -> Path:
+    """The folder without the tables of an earlier run; one that holds something else is left alone."""
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / "format_version").exists():
+            raise SystemExit(f"{folder} is not empty and has no tables; name another folder.")
+        shutil.rmtree(folder)
+    return folder
+
+
+def run(stack: ExitStack, console: Console, picture: Path, folder: Path) -> bool:
     """The whole story; whatever is put on the stack is stopped at its end."""
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    checkpoint = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     with console.status("Starting the server"):
-        server = stack.enter_context(FlussServer(folder / "data"))
+        server = stack.enter_context(FlussServer(folder))
         options = {"bootstrap.servers": server.bootstrap_servers}
         connection = stack.enter_context(FlussConnection.create(Config(options)))
     with console.status("Starting Spark (the slow part)"):
@@ -223,7 +247,7 @@ def run(stack: ExitStack, console: Console, picture: Path) -> bool:
     customers = make_customers()
     upsert_customers(connection, customers)
     first, second = (make_orders(start, ORDER_COUNT // 2) for start in (0, ORDER_COUNT // 2))
-    query = start_stream(spark, options, folder / "checkpoint")
+    query = start_stream(spark, options, checkpoint)
     stack.callback(query.stop)
     with Progress(console=console) as progress:
         bar = progress.add_task("Orders stream in, Spark sums up", total=ORDER_COUNT)
@@ -270,14 +294,17 @@ def use_lake(
 
 def main() -> int:
     console = Console()
-    picture = Path(sys.argv[1] if len(sys.argv) > 1 else "revenue.png")
+    given = [Path(argument) for argument in sys.argv[1:]]
+    picture, folder = (*given, *(Path("revenue.png"), Path("fluss-demo"))[len(given) :])
     try:
         with ExitStack() as stack:
-            correct = run(stack, console, picture)
+            correct = run(stack, console, picture, emptied(folder))
     except KeyboardInterrupt:
         console.print("\nInterrupted; everything is stopped.")
         return 130
     console.print("The sums equal those of the orders." if correct else "[red]The sums are WRONG.")
+    if correct:
+        suggest(console, folder)
     return 0 if correct else 1
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import fluss
 import fluss.sync
-from fluss.testing import FlussServer
+from fluss.testing import ApacheFluss, FlussServer
 from tests.cli.command import fluss as run
 
 PATH: Final = fluss.TablePath("fluss", "orders")
@@ -79,6 +79,15 @@ def test_what_is_no_backup(server: FlussServer, tmp_path: Path) -> None:
     assert "no finished backup" in fails("restore", tmp_path / "nowhere", tmp_path / "data")
     assert not (tmp_path / "data").exists()
     assert "127.0.0.1:1" in fails("backup", "-b", "127.0.0.1:1", tmp_path / "copy")
+
+
+@pytest.mark.compat
+def test_apache_fluss_makes_none(apache_fluss: ApacheFluss, tmp_path: Path) -> None:
+    line = fails("backup", "-b", apache_fluss.bootstrap_servers, tmp_path / "copy")
+    assert "need a Flussbett server" in line
+    done = run("doctor", "-b", apache_fluss.bootstrap_servers)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "an Apache Fluss cluster" in done.stdout
 
 
 def test_users_have_to_log_in(tmp_path: Path) -> None:

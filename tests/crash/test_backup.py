@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +13,7 @@ import pytest
 
 import fluss
 import fluss.sync
-from fluss.client.backup import BackupStatus, make_backup
+from fluss.client.backup import make_backup
 from fluss.client.runtime import run
 from fluss.storage import backup_manifest, failpoints
 from fluss.storage.backup_manifest import Manifest
@@ -33,14 +32,16 @@ TURNS_FIRST: Final = 15  # written before the backup
 # Each is surely hit so often in a backup of so much.
 HITS: Final[dict[Site, int]] = {Site.BACKUP_HOLD: 3, Site.BACKUP_COPY: 3, Site.BACKUP_FINISH: 2}
 DEATH_S_MAX: Final = 60.0
-GIVE_UP_MS: Final = 5_000  # of clients whose server is gone
+PATIENT_MS: Final = 60_000
+GIVE_UP_MS: Final = 8_000  # of clients whose server will be killed
 
 
 class Load:
     """Appends rows and upserts them, until it is stopped or the server is gone; counts what was acknowledged."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, give_up_ms: int = PATIENT_MS) -> None:
         self.address = address
+        self._give_up_ms = give_up_ms
         self.turns = 0  # acknowledged
         self._stop = threading.Event()
         self._changed = threading.Condition()
@@ -73,7 +74,7 @@ class Load:
     def _run(self) -> None:
         try:
             with fluss.sync.connect(
-                self.address, request_timeout_ms=GIVE_UP_MS, writer_delivery_timeout_ms=GIVE_UP_MS
+                self.address, request_timeout_ms=self._give_up_ms, writer_delivery_timeout_ms=self._give_up_ms
             ) as connection:
                 appends = connection.get_table(LOG).new_append().create_writer()
                 upserts = connection.get_table(ROWS).new_upsert().create_writer()
@@ -98,9 +99,9 @@ def turn(number: int) -> pa.Table:
     return pa.table({"id": ids, "turn": [number] * len(ids), "text": ["x" * 50] * len(ids)}, FIELDS)
 
 
-def back_up(address: str, target: Path, on_status: Callable[[BackupStatus], None] = lambda _: None) -> None:
-    with fluss.sync.connect(address, request_timeout_ms=GIVE_UP_MS) as connection:
-        run(make_backup(connection._core, str(target), on_status))
+def back_up(address: str, target: Path, give_up_ms: int = PATIENT_MS) -> None:
+    with fluss.sync.connect(address, request_timeout_ms=give_up_ms) as connection:
+        run(make_backup(connection._core, str(target), lambda _: None))
 
 
 def check_restored(directory: Path, manifest: Manifest, turns_acked: int) -> None:
@@ -170,13 +171,13 @@ def kill_at(directory: Path, name: str, count: int) -> None:
     print(f"fail point {spec}")
     target = directory / "backup"
     with new_server(directory / "source", env={failpoints.ENVIRONMENT_VARIABLE: spec}) as server:
-        load = Load(server.bootstrap_servers)
+        load = Load(server.bootstrap_servers, GIVE_UP_MS)
         load.create()
         load.start()
         load.await_turns(TURNS_FIRST)
         turns_acked = load.turns
         with pytest.raises(fluss.FlussError):
-            back_up(server.bootstrap_servers, target)
+            back_up(server.bootstrap_servers, target, GIVE_UP_MS)
         server.process._popen.wait(DEATH_S_MAX)
         assert server.process.returncode == -signal.SIGKILL, f"{spec} was not reached"
         load.stop()

@@ -52,8 +52,8 @@ class Grid:
             self._print_header(self._widths)
         lines = [self._line(row, self._widths) for row in self._waiting]
         self._waiting = []
-        if lines:
-            click.echo("\n".join(lines))
+        for start in range(0, len(lines), MEASURED_ROWS_MAX):
+            click.echo("\n".join(lines[start : start + MEASURED_ROWS_MAX]))
 
     def _measured(self) -> list[int]:
         widths = []

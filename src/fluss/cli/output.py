@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 FORMATS: Final = ("table", "json", "csv", "arrow")
 TABLE_ROWS_DEFAULT: Final = 100
+# Line by line is slow; and who reads may have enough, which is noticed at the next write.
+LINES_PER_WRITE: Final = 500
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -139,8 +141,9 @@ class _Json:
         from fluss.cli.cells import plain
 
         rows = zip(*(plain(column) for column in batch.columns), strict=True)
-        lines = (json.dumps(dict(zip(self._names, row, strict=True)), ensure_ascii=False) for row in rows)
-        click.echo("\n".join(lines))
+        lines = [json.dumps(dict(zip(self._names, row, strict=True)), ensure_ascii=False) for row in rows]
+        for start in range(0, len(lines), LINES_PER_WRITE):
+            click.echo("\n".join(lines[start : start + LINES_PER_WRITE]))
 
     def flush(self) -> None:
         sys.stdout.flush()

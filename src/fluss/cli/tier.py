@@ -43,6 +43,8 @@ def _seconds(_: click.Context, option: click.Parameter, given: str | None) -> fl
 @click.option("--interval", callback=_seconds, metavar="DURATION", help="Go on until Ctrl-C, asking this often.")
 @click.option("--local", is_flag=True, help="Work in this process, without Spark.")
 @click.option("--compact/--no-compact", default=None, help="Join small files.  [default: as the table says]")
+@click.option("--merge-on-read", is_flag=True, help="Mark changed rows as deleted; needs Spark with Iceberg's runtime.")
+@click.option("--spark", "spark_conf", multiple=True, callback=pairs, metavar="KEY=VALUE", help="A setting of Spark.")
 @connection_options
 @output_option
 def tier(
@@ -52,6 +54,8 @@ def tier(
     interval: float | None,
     local: bool,
     compact: bool | None,
+    merge_on_read: bool,
+    spark_conf: dict[str, str],
     settings: Config,
     output: str,
 ) -> None:
@@ -67,7 +71,11 @@ def tier(
         "interval_s": interval,
         "compact": compact,
     }
-    with _executing(settings, local) as run, _stopping() as stop, _Bars() as bars:
+    if merge_on_read:
+        if local:
+            raise click.UsageError("--merge-on-read is done by Spark; leave --local out.")
+        arguments["merge_on_read"] = True
+    with _executing(settings, local, spark_conf) as run, _stopping() as stop, _Bars() as bars:
         reports = run(**arguments, stop=stop, progress=bars)
     _print(reports, output)
     if any(report.status == "failed" for report in reports):
@@ -75,7 +83,9 @@ def tier(
 
 
 @contextmanager
-def _executing(settings: Config, local: bool) -> Iterator[Callable[..., list[TieringReport]]]:
+def _executing(
+    settings: Config, local: bool, spark_conf: dict[str, Any]
+) -> Iterator[Callable[..., list[TieringReport]]]:
     """The function that tiers, in Spark or here."""
     if local:
         from fluss.lake.executors import LocalExecutor
@@ -91,7 +101,7 @@ def _executing(settings: Config, local: bool) -> Iterator[Callable[..., list[Tie
     from fluss.spark import session
     from fluss.spark.tiering import tier as run_in_spark
 
-    with session("fluss tier") as spark:
+    with session("fluss tier", **spark_conf) as spark:
         given = {**settings.to_dict(), "bootstrap_servers": settings.bootstrap_servers}
         yield partial(run_in_spark, spark, **given)
 

@@ -6,7 +6,6 @@ counts is the step from the table's old snapshot to the branch's, and that is a 
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from fluss.lake.iceberg import LakeConflictError, LakeTable, summary_of
 from fluss.lake.layout import COMMIT_USER, OFFSETS_PATH, TIERING_USER
 from fluss.lake.options import is_local, local_path
+from fluss.lake.parquet import sync_paths
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -45,15 +45,12 @@ class LakeBranch:
         if tip.snapshot_id == self._base:
             return {}
         if is_local(self._lake.location):
+            root = local_path(self._lake.location)
             manifests = [item for item in tip.manifests(table.io) if item.added_snapshot_id == tip.snapshot_id]
             entries = [entry for item in manifests for entry in item.fetch_manifest_entry(table.io)]
-            paths = {local_path(entry.data_file.file_path) for entry in entries}
-            for path in [*sorted(paths), *sorted({folder for path in paths for folder in [*path.parents][:4]})]:
-                descriptor = os.open(path, os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+            files = {local_path(entry.data_file.file_path) for entry in entries}
+            folders = {folder for file in files for folder in file.parents if folder.is_relative_to(root)}
+            sync_paths(*files, *folders)
         return summary_of(tip)
 
     def commit(self, offsets_path: str) -> None:

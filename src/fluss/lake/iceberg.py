@@ -6,7 +6,6 @@ snapshot was committed since, and are never retried on top of one.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -20,6 +19,7 @@ from filelock import FileLock
 from fluss.lake.files import EqualityDelete, LakeFile, PartitionValues, WrittenFile
 from fluss.lake.layout import BUCKET, COMMIT_USER, OFFSETS_PATH, SYSTEM_COLUMNS, TIERING_USER
 from fluss.lake.options import REST, LakeOptions, is_local, local_path
+from fluss.lake.parquet import sync_paths
 from fluss.lake.schema import (
     OWN_PROPERTIES,
     file_schema,
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 _BUSY_TIMEOUT_S: Final = 30
 _CATALOG_TABLES: Final = {"iceberg_tables", "iceberg_namespace_properties"}
 _FORMAT_VERSION: Final = "2"
+# The column of position deletes that names data files, by Iceberg's specification.
+_DELETED_FROM_ID: Final = 2147483546
 
 
 class LakeConflictError(FlussError):
@@ -285,12 +287,7 @@ class LakeTable:
         written = [self._table.metadata_location, snapshot.manifest_list]
         written += [manifest.manifest_path for manifest in snapshot.manifests(self._table.io)]
         paths = {local_path(location) for location in written}
-        for path in [*sorted(paths), *sorted({path.parent for path in paths})]:
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        sync_paths(*sorted(paths), *sorted({path.parent for path in paths}))
 
     def refuse_retries(self) -> None:
         """Have commits fail that lost a race. A table that a server of Apache Fluss made would let them be retried."""
@@ -390,7 +387,7 @@ def _lake_file(entry: ManifestEntry, deletes: Sequence[ManifestEntry]) -> LakeFi
             continue
         made = delete.sequence_number or 0
         if delete.data_file.content.name == "POSITION_DELETES":
-            if made >= written:
+            if made >= written and _may_name(delete.data_file, file.file_path):
                 positions.append(delete.data_file.file_path)
         elif made > written:
             equalities.append(EqualityDelete(delete.data_file.file_path, tuple(delete.data_file.equality_ids or ())))
@@ -403,3 +400,10 @@ def _lake_file(entry: ManifestEntry, deletes: Sequence[ManifestEntry]) -> LakeFi
         tuple(positions),
         tuple(equalities),
     )
+
+
+def _may_name(deletes: DataFile, path: str) -> bool:
+    """Whether a file of position deletes can have some of a data file, by the first and the last path in it."""
+    first = (deletes.lower_bounds or {}).get(_DELETED_FROM_ID, b"")
+    last = (deletes.upper_bounds or {}).get(_DELETED_FROM_ID)
+    return first <= path.encode() and (last is None or path.encode() <= last)

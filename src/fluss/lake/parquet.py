@@ -6,6 +6,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -102,7 +103,7 @@ class _OpenFile:
             folder = os.path.dirname(self._path)
             # Folders may be new, too, up to the one of the table, which its metadata is in.
             parents = (folder.rsplit("/", depth)[0] for depth in range(1, len(self._partition) + 3))
-            _sync(self._path, folder, *parents)
+            sync_paths(self._path, folder, *parents)
         return WrittenFile(self._location, self._partition, self._bucket, size_bytes, self._footers[0])
 
     def abort(self) -> None:
@@ -111,7 +112,8 @@ class _OpenFile:
         self._filesystem.delete_file(self._path)
 
 
-def _sync(*paths: str) -> None:
+def sync_paths(*paths: str | Path) -> None:
+    """Put files and folders on disk."""
     for name in paths:
         descriptor = os.open(name, os.O_RDONLY)
         try:

@@ -7,7 +7,6 @@ more to do. The merge runs on a branch, which then becomes the table if that is 
 from __future__ import annotations
 
 import pickle
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,10 +14,10 @@ from fluss.lake.branch import LakeBranch
 from fluss.lake.changes import CHANGES_MAX, REMOVED, read_changes
 from fluss.lake.draft import BranchDraft
 from fluss.lake.layout import BUCKET
-from fluss.lake.options import REST, LakeOptions
+from fluss.lake.options import JDBC, REST, LakeOptions
 from fluss.lake.task import ChangesPart
 from fluss.model.errors import FlussError, InvalidRequestError
-from fluss.model.types import TypeRoot
+from fluss.model.types import DataType, TypeRoot
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,19 +35,19 @@ _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
 }
+_CATALOG_CLASS: Final = "org.apache.iceberg.spark.SparkCatalog"
 _BUSY_TIMEOUT_MS: Final = 30_000
 _CHANGES: Final = "fluss_changes"
 
 
 class SparkMerger:
-    """Merges changes in a session of its own: the given one is left as it is."""
+    """Merges changes in sessions of its own, one for each catalog: the given one is left as it is."""
 
     def __init__(self, spark: SparkSession, client: Mapping[str, str]) -> None:
         _check_runtime(spark)
-        self._session = spark.newSession()
-        for key, value in _SETTINGS.items():
-            self._session.conf.set(key, value)
+        self._spark = spark
         self._client = dict(client)
+        self._sessions: dict[frozenset[tuple[str, str]], SparkSession] = {}
 
     def merge(self, info: TableInfo, options: LakeOptions, lake: LakeTable, plan: RoundPlan) -> BranchDraft | None:
         """The changes of a round on a branch; None for rounds that replace files, and what Spark can't merge."""
@@ -57,58 +56,59 @@ class SparkMerger:
             return None
         branch = LakeBranch(lake)
         try:
-            row_count = self._merge(info, options, branch, tasks)
-            return BranchDraft(branch, row_count, branch.sync())
+            self._merge(info, options, branch, tasks)
+            summary = branch.sync()
+            return BranchDraft(branch, _row_count(summary), summary)
         except BaseException:
             branch.drop()
             raise
 
-    def _merge(self, info: TableInfo, options: LakeOptions, branch: LakeBranch, tasks: Sequence[ChangesPart]) -> int:
+    def _merge(self, info: TableInfo, options: LakeOptions, branch: LakeBranch, tasks: Sequence[ChangesPart]) -> None:
         from pyspark.errors import PySparkException
 
         path = info.table_path
-        names = (self._catalog(options), path.database_name, path.table_name, f"branch_{branch.name}")
+        names = (options.name, path.database_name, path.table_name, f"branch_{branch.name}")
         target = ".".join(map(_quoted, names))
         try:
-            changes = self._changes(target, tasks)
-            changes.createOrReplaceTempView(_CHANGES)
-            self._session.sql(merge_statement(info, target, tasks))
+            session = self._session(options)
+            self._changes(session, target, tasks).createOrReplaceTempView(_CHANGES)
+            session.sql(merge_statement(info, target, tasks))
         except PySparkException as error:
             raise FlussError(_reason(error)) from error
-        return 0
 
-    def _changes(self, target: str, tasks: Sequence[ChangesPart]) -> DataFrame:
+    def _changes(self, session: SparkSession, target: str, tasks: Sequence[ChangesPart]) -> DataFrame:
         from pyspark.sql.types import BooleanType, StructField, StructType
 
-        fields = self._session.table(target).schema.fields
+        fields = session.table(target).schema.fields
         schema = StructType([*fields, StructField(REMOVED, BooleanType(), False)])
-        numbers = self._session.range(0, len(tasks), 1, len(tasks))
+        numbers = session.range(0, len(tasks), 1, len(tasks))
         return numbers.mapInArrow(_reader(self._client, [*map(pickle.dumps, tasks)], schema), schema)
 
-    def _catalog(self, options: LakeOptions) -> str:
-        """The name of a lake's catalog in the session."""
-        settings = catalog_settings(options)
-        name = f"fluss_lake_{zlib.crc32(repr(sorted(settings.items())).encode()):08x}"
-        self._session.conf.set(f"spark.sql.catalog.{name}", "org.apache.iceberg.spark.SparkCatalog")
-        for key, value in settings.items():
-            self._session.conf.set(f"spark.sql.catalog.{name}.{key}", value)
-        return name
+    def _session(self, options: LakeOptions) -> SparkSession:
+        settings = {**_SETTINGS, **catalog_settings(options)}
+        key = frozenset(settings.items())
+        if key not in self._sessions:
+            session = self._sessions[key] = self._spark.newSession()
+            for name, value in settings.items():
+                session.conf.set(name, value)
+        return self._sessions[key]
 
 
 def catalog_settings(options: LakeOptions) -> dict[str, str]:
-    """How the JVM's Iceberg is told of a lake's catalog."""
+    """How the JVM's Iceberg is told of a catalog; one in a database finds its tables by its own name."""
     found = {**options.properties, "cache-enabled": "false"}
     if options.warehouse is not None:
         found["warehouse"] = options.warehouse
     if options.type == REST:
         assert options.uri is not None
-        return {**found, "type": "rest", "uri": options.uri}
-    uri = f"jdbc:{options.sqlalchemy_uri}"
-    if options.sqlite_path is not None:
+        found |= {"type": REST, "uri": options.uri}
+    elif options.sqlite_path is not None:
         uri = f"jdbc:sqlite:{options.sqlite_path.absolute()}"
-        found["jdbc.busy_timeout"] = str(_BUSY_TIMEOUT_MS)
-    # Tables are found under the name that their catalog has in the database.
-    return {**found, "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog", "uri": uri}
+        found |= {"type": JDBC, "uri": uri, "jdbc.busy_timeout": str(_BUSY_TIMEOUT_MS)}
+    else:
+        found |= {"type": JDBC, "uri": f"jdbc:{options.sqlalchemy_uri}"}
+    prefix = f"spark.sql.catalog.{options.name}"
+    return {prefix: _CATALOG_CLASS, **{f"{prefix}.{key}": value for key, value in found.items()}}
 
 
 def merge_statement(info: TableInfo, target: str, tasks: Sequence[ChangesPart]) -> str:
@@ -127,14 +127,26 @@ def merge_statement(info: TableInfo, target: str, tasks: Sequence[ChangesPart]) 
 
 def _can_merge(info: TableInfo, lake: LakeTable, plan: RoundPlan, tasks: Sequence[ChangesPart]) -> bool:
     """Whether all there is to do is to merge changes into a table that has rows, in an amount that fits in memory."""
-    has_time = any(column.data_type.root is TypeRoot.TIME for column in info.schema.columns)
     return (
         lake.snapshot_id is not None
         and not plan.removed
         and len(tasks) == len(plan.tasks)
         and all(task.end_offset - task.start_offset <= CHANGES_MAX for task in tasks)
-        and not has_time  # which Iceberg has not in Spark
+        and not any(
+            _has_time(column.data_type) for column in info.schema.columns
+        )  # which Iceberg's Spark does not take
     )
+
+
+def _has_time(data_type: DataType) -> bool:
+    inner = (data_type.element, data_type.key, data_type.value, *(field.data_type for field in data_type.fields))
+    return data_type.root is TypeRoot.TIME or any(_has_time(part) for part in inner if part is not None)
+
+
+def _row_count(summary: Mapping[str, str]) -> int:
+    """How many keys a merge has changed; Spark 4.0 does not tell of those that are gone."""
+    kinds = [f"spark.merge-into.num-target-rows-{kind}" for kind in ("inserted", "updated", "deleted")]
+    return sum(int(summary[kind]) for kind in kinds) if kinds[0] in summary else int(summary.get("added-records", 0))
 
 
 def _reader(

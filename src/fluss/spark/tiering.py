@@ -45,7 +45,8 @@ def tier(
     server's `datalake.iceberg.` settings, is kept on the tables, so that readers find it; without, it is the server's.
     `compact` joins small files after each round, without it `table.datalake.auto-compaction` decides.
     `merge_on_read` adds changed rows of primary-key tables and marks the old ones as deleted, where otherwise files are
-    written anew; the session needs Iceberg's runtime for that. `progress` is called with each TieringEvent. Further arguments are settings of the client, named as in `connect`.
+    written anew; the session needs Iceberg's runtime for that. `progress` is called with each TieringEvent. Further
+    arguments are settings of the client, named as in `connect`.
     """
     from fluss.lake.service import tier as run
     from fluss.sync import connect
