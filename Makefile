@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: setup java demo test check test-compat test-spark43 compat-table test-full bench bench-spark bench-lake proto lock dist clean
+.PHONY: setup java demo test check test-compat test-spark43 compat-table test-full bench bench-spark bench-lake proto lock docs dist clean
 
 setup: .venv/.ready
 
@@ -72,8 +72,12 @@ lock:
 	uv pip compile pyproject.toml --group dev --no-header --no-annotate --python-version 3.11 -o requirements.lock
 	uv pip compile pyproject.toml --group spark43 --no-header --no-annotate --python-version 3.11 -o requirements-spark43.lock
 
+# The documentation as a site, in site/.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 dist: setup
 	$(BIN)/python -m build --no-isolation
 
 clean:
-	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -88,8 +87,12 @@ class Merged:
 
     def check(self, path: TablePath) -> None:
         """All readers find what the log leaves, and the server knows the lake's snapshot."""
+        assert arranged(self.spark.rows(path)) == expected_rows(self.peer, path.database_name, path.table_name)
+        self.check_readers(path)
+
+    def check_readers(self, path: TablePath) -> None:
+        """The same without Spark."""
         expected = expected_rows(self.peer, path.database_name, path.table_name)
-        assert arranged(self.spark.rows(path)) == expected
         found = arranged(self.load(path).scan().to_arrow().to_pylist())
         # pyiceberg reads a null list of structs as an empty one
         assert found == arranged({**row, "people": row["people"] or []} if "people" in row else row for row in expected)
@@ -225,19 +228,32 @@ def test_a_job_that_was_overtaken_changes_nothing(merged: Merged, turns: int, lo
     assert merged.spark.tier(path)["status"] == Status.NOTHING_NEW
 
 
-def test_a_job_that_is_killed_before_it_registers(merged: Merged) -> None:
-    """`fluss tier` with a Spark of its own."""
+@pytest.mark.full  # starts another Spark
+def test_the_command(merged: Merged) -> None:
+    path = merged.create(PRIMARY_KEY)
+    PRIMARY_KEY.write(merged.peer, merged.database, 0)
+    assert merged.copy(path).status is Status.TIERED
+    PRIMARY_KEY.write(merged.peer, merged.database, 1)
+    command = [sys.executable, "-m", "fluss.cli", "tier", "--bootstrap", merged.server.bootstrap_servers]
+    command += ["--warehouse", str(merged.warehouse), "--table", str(path), "--merge-on-read"]
+    command += [text for key, value in spark_conf().items() for text in ("--spark", f"{key}={value}")]
+    subprocess.run(command, timeout=COMMAND_TIMEOUT_S, check=True)
+    assert merged.delete_count(path)
+    merged.check(path)
+
+
+@pytest.mark.parametrize("step", [pytest.param(steps.COMMITTING, marks=pytest.mark.full), steps.COMMITTED])
+def test_a_job_that_is_killed(merged: Merged, step: str) -> None:
+    """Before the lake's commit, which leaves its branch, or before the registration."""
     path = merged.create(PRIMARY_KEY)
     PRIMARY_KEY.write(merged.peer, merged.database, 0)
     assert merged.copy(path).status is Status.TIERED
     known = merged.peer.admin.get_latest_lake_snapshot(path)
     PRIMARY_KEY.write(merged.peer, merged.database, 1)
-    command = [sys.executable, "-m", "fluss.cli", "tier", "--bootstrap", merged.server.bootstrap_servers]
-    command += ["--warehouse", str(merged.warehouse), "--table", str(path), "--merge-on-read"]
-    command += [text for key, value in spark_conf().items() for text in ("--spark", f"{key}={value}")]
-    environment = {**os.environ, steps.CRASH_VARIABLE: steps.COMMITTED}
-    assert subprocess.run(command, env=environment, timeout=COMMAND_TIMEOUT_S).returncode == steps.CRASH_CODE
+    merged.spark.die(path, step)
     assert merged.peer.admin.get_latest_lake_snapshot(path) == known
     merged.check_union(path)
-    assert merged.spark.tier(path)["status"] == Status.NOTHING_NEW
-    merged.check(path)
+    was_committed = step == steps.COMMITTED
+    assert bool(merged.branches(path)) is not was_committed
+    assert merged.copy(path).status is (Status.NOTHING_NEW if was_committed else Status.TIERED)
+    merged.check_readers(path)

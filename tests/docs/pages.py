@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +20,9 @@ DOCS: Final = ROOT / "docs"
 ADDRESS: Final = "127.0.0.1:9123"  # of the pages; on this machine it may belong to somebody else
 COMMAND_S_MAX: Final = 120
 VARIABLES: Final = ("FLUSS_BOOTSTRAP", "FLUSS_USER", "FLUSS_PASSWORD", "FLUSS_CONFIG")
+
+# Wherever the package comes from, its command is that of this interpreter.
+_SHELL: Final = f'fluss() {{ "{sys.executable}" -m fluss "$@"; }}; '
 
 # Languages of blocks that are not run, and why.
 EXEMPT: Final = {
@@ -67,6 +70,11 @@ class Page:
         self._address = ""
         self._printed = ""
         self._closing = contextlib.ExitStack()
+        self._before: dict[str, Callable[[], None]] = {}
+
+    def before_block(self, text: str, prepare: Callable[[], None]) -> None:
+        """Have something done before the first block that has this text."""
+        self._before[text] = prepare
 
     def run(self) -> None:
         """Run all blocks; raises for the first one that does not do what the page says."""
@@ -74,6 +82,8 @@ class Page:
             self._closing.callback(self._close_connections)
             for block in blocks_of(self.path):
                 try:
+                    for text in [text for text in self._before if text in block.text]:
+                        self._before.pop(text)()
                     self._run(block)
                 except BaseException as error:
                     error.add_note(f"in the block at {self.path.name}:{block.line}")
@@ -91,7 +101,7 @@ class Page:
                 self._console(command, expected)
         elif block.language == "toml":
             check_settings(block.text, self.folder)
-        else:
+        elif block.language:
             assert block.language in EXEMPT, f"a block of the language {block.language!r} is neither run nor exempt"
 
     def _write(self, block: Block) -> None:
@@ -112,7 +122,7 @@ class Page:
             self._start_server(command)
             return
         done = subprocess.run(
-            ["sh", "-c", self._addressed(command)],
+            ["sh", "-c", _SHELL + self._addressed(command)],
             cwd=self.folder,
             env=self._environment(),
             stdin=subprocess.DEVNULL,
@@ -122,10 +132,10 @@ class Page:
             timeout=COMMAND_S_MAX,
         )
         printed = done.stdout.replace(str(self.folder), "").replace(self._address or ADDRESS, ADDRESS)
+        is_mistake = expected.startswith("fluss ")  # then what a page shows is the line that says so
+        assert (done.returncode != 0) is is_mistake, f"$ {command}\n{printed}"
         if expected:
             assert_shown(printed, expected)
-        else:
-            assert done.returncode == 0, f"$ {command}\n{printed}"
 
     def _start_server(self, command: str) -> None:
         """The server that a page starts: as it says, but on a free port."""
@@ -151,7 +161,9 @@ class Page:
     def _environment(self) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if key not in VARIABLES}
         path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
-        return kept | {"PATH": path, "COLUMNS": "120", "FLUSS_BOOTSTRAP": self.address}
+        # A page with a fluss.toml has the address in there.
+        found = {} if (self.folder / "fluss.toml").exists() else {"FLUSS_BOOTSTRAP": self.address}
+        return kept | {"PATH": path, "COLUMNS": "120", "PYTHONWARNINGS": "ignore"} | found
 
     def _close_connections(self) -> None:
         for value in list(self.names.values()):

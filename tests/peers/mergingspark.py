@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fluss.lake.executors import LocalExecutor
 from fluss.lake.report import TieringReport
+from fluss.lake.steps import CRASH_VARIABLE
 from fluss.lake.tiering import TieringSettings, tier_table
 from fluss.spark import session, tier
 from fluss.spark.addresses import options
 from fluss.spark.merge_on_read import SparkMerger
 from fluss.sync import TablePath, connect
 from fluss.testing.maven import fetch_jars
+from fluss.testing.processes import ProcessFailedError
 from tests.peers.icebergspark import ARTIFACTS, catalog_conf
 from tests.peers.jsonlines import JsonLinesProcess
 from tests.peers.peer import Row
@@ -35,24 +40,39 @@ class MergingSpark:
     """A Spark session with Iceberg's runtime, of which this is the remote control."""
 
     def __init__(self, address: str, warehouse: Path, work_dir: Path) -> None:
-        command = [sys.executable, "-m", "tests.peers.mergingspark", address, str(warehouse), json.dumps(spark_conf())]
-        env = {"PYTHONPATH": str(Path(__file__).parents[2])}
-        self._process = JsonLinesProcess("merging Spark", command, log_file=work_dir / "merging-spark.log", env=env)
+        arguments = [address, str(warehouse), json.dumps(spark_conf())]
+        self._command = [sys.executable, "-m", "tests.peers.mergingspark", *arguments]
+        self._log_file = work_dir / "merging-spark.log"
+        self._process: JsonLinesProcess | None = None
 
     def tier(self, path: TablePath, **arguments: Any) -> dict[str, Any]:
         """A round; what its report says."""
-        return dict(self._process.call("tier", _TIMEOUT_S, table=str(path), arguments=arguments))
+        return dict(self._call("tier", table=str(path), arguments=arguments))
+
+    def die(self, path: TablePath, step: str) -> None:
+        """A round whose process is killed at a step; the next call starts another one."""
+        with pytest.raises(ProcessFailedError):
+            self._call("tier", table=str(path), arguments={}, crash=step)
+        self.kill()
 
     def race(self, path: TablePath, loser: str, winner: str) -> list[dict[str, Any]]:
         """A round, `copy` or `merge`, and a whole other one just before it commits; reports in this order."""
-        return list(self._process.call("race", _TIMEOUT_S, table=str(path), loser=loser, winner=winner))
+        return list(self._call("race", table=str(path), loser=loser, winner=winner))
 
     def rows(self, path: TablePath) -> list[Row]:
         """What Spark SQL finds in the lake."""
-        return list(self._process.call("rows", _TIMEOUT_S, table=str(path)))
+        return list(self._call("rows", table=str(path)))
 
     def kill(self) -> None:
-        self._process.kill()
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def _call(self, command: str, **arguments: Any) -> Any:
+        if self._process is None:
+            env = {"PYTHONPATH": str(Path(__file__).parents[2])}
+            self._process = JsonLinesProcess("merging Spark", self._command, log_file=self._log_file, env=env)
+        return self._process.call(command, _TIMEOUT_S, **arguments)
 
 
 class _Driver:
@@ -61,7 +81,8 @@ class _Driver:
     def __init__(self, spark: Any, address: str, warehouse: str) -> None:
         self._spark, self._address, self._warehouse = spark, address, warehouse
 
-    def tier(self, table: str, arguments: dict[str, Any]) -> Any:
+    def tier(self, table: str, arguments: dict[str, Any], crash: str = "") -> Any:
+        os.environ[CRASH_VARIABLE] = crash
         where = {"bootstrap_servers": self._address, "warehouse": self._warehouse}
         [report] = tier(self._spark, **where, tables=[table], merge_on_read=True, **arguments)
         return _told(report)

@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 import fluss.spark
 from fluss.lake import plan, steps
 from fluss.lake.report import Status, TieringEvent
-from fluss.sync import NotFoundError, connect
+from fluss.spark.merge_on_read import RUNTIME
+from fluss.sync import InvalidRequestError, NotFoundError, connect
 from fluss.testing import FlussServer
 from tests.lake.conftest import Lake
 from tests.lake.test_tiering_tables import COLUMNS, PARTITIONS, write
@@ -87,6 +88,20 @@ def test_a_task_that_fails_says_why(lake: Lake, spark: SparkSession) -> None:
     assert report.status is Status.FAILED
     assert "data" in str(report.reason)
     assert "Traceback" not in str(report.reason)
+
+
+def test_merge_on_read_needs_the_iceberg_runtime(lake: Lake, spark: SparkSession) -> None:
+    table = lake.create("t", COLUMNS, keys=["id"])
+    path = table.get_table_info().table_path
+    with pytest.raises(InvalidRequestError, match=RUNTIME):
+        fluss.spark.tier(
+            spark,
+            bootstrap_servers=lake.address,
+            warehouse=str(lake.warehouse),
+            tables=[path],
+            merge_on_read=True,
+        )
+    assert not lake.warehouse.exists()
 
 
 def test_a_driver_is_killed_before_it_registers(lake: Lake) -> None:

@@ -26,6 +26,7 @@ def backup(settings: Config, directory: Path) -> None:
     against a broken disk: copy the backup to another one. It needs a Flussbett server.
 
     \b
+    Examples:
       fluss backup /var/backups/fluss-monday
       fluss backup --bootstrap file:///home/me/data /home/me/data-copy
     """
@@ -53,6 +54,7 @@ def restore(backup: Path, data_dir: Path) -> None:
     DATA_DIR must be new or empty: nothing is ever overwritten. The backup stays as it is.
 
     \b
+    Examples:
       fluss restore /var/backups/fluss-monday ./fluss-data
       fluss server --data-dir ./fluss-data
     """

@@ -31,6 +31,7 @@ def doctor(data_dir: Path | None, output: str, **connection: Any) -> None:
     running. The exit code is 1 if there is a problem; warnings are none.
 
     \b
+    Examples:
       fluss doctor
       fluss doctor ./fluss-data
       fluss doctor --bootstrap 127.0.0.1:9123

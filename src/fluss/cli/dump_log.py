@@ -28,6 +28,7 @@ def dump_log(path: Path, rows: bool, from_offset: int, limit: int | None, output
     this moment may then look damaged.
 
     \b
+    Examples:
       fluss dump-log fluss-data/tables/0/0
       fluss dump-log --rows --from 1000 --limit 20 fluss-data/tables/0/0/00000000000000000000.log
     """

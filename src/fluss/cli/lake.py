@@ -45,7 +45,10 @@ def lake() -> None:
 @lake.command()
 @_options
 def compact(tables: tuple[str, ...], warehouse: str | None, catalog: dict[str, str], settings: Config) -> None:
-    """Join small files of a bucket into one. The rows stay the same."""
+    """Join small files of a bucket into one. The rows stay the same.
+
+    Example: fluss lake compact --table shop.orders
+    """
     from fluss.lake.compaction import compact as run
     from fluss.lake.service import table_path
 
@@ -67,7 +70,10 @@ def expire(
     older_than: float,
     keep: int,
 ) -> None:
-    """Forget old snapshots, but none that the server knows. Their files are for `fluss lake clean`."""
+    """Forget old snapshots, but none that the server knows. Their files are for `fluss lake clean`.
+
+    Example: fluss lake expire --table shop.orders
+    """
     from fluss.lake.maintenance import expire as run
     from fluss.lake.service import table_path
 
@@ -96,7 +102,10 @@ def clean(
     older_than: float,
     dry_run: bool,
 ) -> None:
-    """Remove files that no snapshot has. A job that writes for longer than --older-than would lose its files."""
+    """Remove files that no snapshot has. A job that writes for longer than --older-than would lose its files.
+
+    Example: fluss lake clean --table shop.orders --dry-run
+    """
     from fluss.lake.maintenance import clean_orphans
     from fluss.lake.service import table_path
 

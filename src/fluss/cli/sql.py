@@ -36,6 +36,12 @@ def sql(query: str | None, settings: Config, database: str, output: str, limit: 
 
     Tables are named as table or database.table. Without a QUERY statements are read from the terminal, or from standard
     input. The dialect is DuckDB's.
+
+    \b
+    Examples:
+      fluss sql "SELECT country, count(*) FROM shop.customers GROUP BY country"
+      fluss sql --database shop -o csv "FROM orders LIMIT 10"
+      fluss sql
     """
     from fluss.lake.sql import SqlSession
 

@@ -245,7 +245,10 @@ class LakeTable:
                         snapshot.append_data_file(self._data_file(file))
                     for item in gone:
                         snapshot.delete_data_file(item)
-        except CommitFailedException as error:
+        except (CommitFailedException, ValueError) as error:
+            # The number of a snapshot is taken when a branch has had a commit, which pyiceberg calls a wrong value.
+            if isinstance(error, ValueError) and self.now().last_sequence_number == self._table.last_sequence_number:
+                raise
             raise LakeConflictError(f"Another job committed to {self.name} in the lake meanwhile: {error}") from error
         self.sync()
         current = self._table.current_snapshot()

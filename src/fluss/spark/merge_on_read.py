@@ -7,6 +7,7 @@ more to do. The merge runs on a branch, which then becomes the table if that is 
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +39,9 @@ _SETTINGS: Final = {
 _CATALOG_CLASS: Final = "org.apache.iceberg.spark.SparkCatalog"
 _BUSY_TIMEOUT_MS: Final = 30_000
 _CHANGES: Final = "fluss_changes"
+# What a task says is at the end of its stack, what the JVM says on a second line.
+_CAUSE: Final = re.compile(r"^(?:fluss\.[\w.]+)?: (.+)$", re.MULTILINE)
+_FIRST_LINE: Final = re.compile(r"^\s*(\S.*)$", re.MULTILINE)
 
 
 class SparkMerger:
@@ -64,8 +68,6 @@ class SparkMerger:
             raise
 
     def _merge(self, info: TableInfo, options: LakeOptions, branch: LakeBranch, tasks: Sequence[ChangesPart]) -> None:
-        from pyspark.errors import PySparkException
-
         path = info.table_path
         names = (options.name, path.database_name, path.table_name, f"branch_{branch.name}")
         target = ".".join(map(_quoted, names))
@@ -73,7 +75,7 @@ class SparkMerger:
             session = self._session(options)
             self._changes(session, target, tasks).createOrReplaceTempView(_CHANGES)
             session.sql(merge_statement(info, target, tasks))
-        except PySparkException as error:
+        except Exception as error:
             raise FlussError(_reason(error)) from error
 
     def _changes(self, session: SparkSession, target: str, tasks: Sequence[ChangesPart]) -> DataFrame:
@@ -189,7 +191,8 @@ def _reason(error: Exception) -> str:
     text = str(error)
     if "No suitable driver" in text:
         return f"Spark has no driver for the lake's catalog; for SQLite, add {SQLITE_DRIVER} to spark.jars.packages."
-    return f"Spark could not merge the changes: {text.partition(chr(10))[0]}"
+    found = _CAUSE.search(text) or _FIRST_LINE.search(text)
+    return f"Spark could not merge the changes: {text if found is None else found[1]}"
 
 
 def _is_one_of(column: str, values: Iterable[str]) -> str:

@@ -60,7 +60,7 @@ def test_unknown_command() -> None:
 OURS = ("database", "table", "partition", "offsets", "append", "upsert", "delete", "scan", "tail", "changes", "lookup")
 
 
-@pytest.mark.parametrize("name", [*OURS, "server", "user"])
+@pytest.mark.parametrize("name", [*OURS, "bench", "server", "user"])
 def test_help_has_an_example(name: str) -> None:
     command = main.get_command(click.Context(main), name)
     assert command is not None

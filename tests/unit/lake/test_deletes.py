@@ -7,8 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.manifest import DataFile
 
 from fluss.lake.files import EqualityDelete, LakeFile
+from fluss.lake.iceberg import _DELETED_FROM_ID, _may_name
 from fluss.lake.parquet import read_file
 
 
@@ -70,3 +72,20 @@ def test_both_kinds_at_once(data: Path, tmp_path: Path) -> None:
     by_id = equals(tmp_path / "d2.parquet", ("id", 1, [11]))
     file = LakeFile(str(data), (), 0, 100, 1, (by_position,), (EqualityDelete(by_id, (1,)),))
     assert ids(file, rows=1000) == [number for number in range(100) if number not in (10, 11)]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "path", "expected"),
+    [
+        (b"/b", b"/b", "/b", True),
+        (b"/b", b"/b", "/a", False),
+        (b"/b", b"/b", "/c", False),
+        (b"/a", b"/c", "/b", True),
+        (None, None, "/b", True),
+    ],
+)
+def test_files_of_deletes_that_can_have_some_of_a_file(
+    first: bytes | None, last: bytes | None, path: str, expected: bool
+) -> None:
+    bounds = [None if value is None else {_DELETED_FROM_ID: value} for value in (first, last)]
+    assert _may_name(DataFile.from_args(lower_bounds=bounds[0], upper_bounds=bounds[1]), path) is expected
