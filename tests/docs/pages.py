@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -70,17 +70,18 @@ class Page:
         self._address = ""
         self._printed = ""
         self._closing = contextlib.ExitStack()
+        self.replaced: dict[str, str] = {}  # texts of the page that can't be as they are here
         self._before: dict[str, Callable[[], None]] = {}
 
     def before_block(self, text: str, prepare: Callable[[], None]) -> None:
         """Have something done before the first block that has this text."""
         self._before[text] = prepare
 
-    def run(self) -> None:
-        """Run all blocks; raises for the first one that does not do what the page says."""
+    def run(self, blocks: Iterable[Block] | None = None) -> None:
+        """Run all blocks, or these; raises for the first one that does not do what the page says."""
         with self._closing, contextlib.chdir(self.folder):
             self._closing.callback(self._close_connections)
-            for block in blocks_of(self.path):
+            for block in blocks_of(self.path) if blocks is None else blocks:
                 try:
                     for text in [text for text in self._before if text in block.text]:
                         self._before.pop(text)()
@@ -147,9 +148,9 @@ class Page:
         self._address = self._closing.enter_context(server).bootstrap_servers
 
     def _addressed(self, text: str) -> str:
-        if ADDRESS not in text:
-            return text
-        return text.replace(ADDRESS, self.address)
+        for old, new in self.replaced.items():
+            text = text.replace(old, new)
+        return text.replace(ADDRESS, self.address) if ADDRESS in text else text
 
     @property
     def address(self) -> str:

@@ -19,7 +19,7 @@ from fluss.lake.options import LakeOptions
 from fluss.lake.union import UnionReader
 from fluss.lake.union_plan import OvertakenError, UnionPlanner, plan_union
 from fluss.model.errors import FlussError, InvalidRequestError
-from fluss.sync import Config, FlussConnection, FlussTable, OffsetSpec, col
+from fluss.sync import Config, FlussConnection, FlussTable, OffsetSpec, TableBucket, col
 from fluss.testing import FlussServer
 from tests.lake.conftest import Lake
 from tests.lake.tiered import tier_here
@@ -276,6 +276,18 @@ def test_a_changelog_without_rows_from_before(lake: Lake) -> None:
         for way in WAYS:
             assert [row["id"] for row in by_id(read_union(table, way))] == ids
         tier_fully(lake, table)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_changes_that_changed_nothing(lake: Lake, way: str) -> None:
+    table = lake.create("idle", PLAIN, keys=["id"])
+    with table.new_upsert().create_writer() as writer:
+        writer.upsert({"id": 1, "text": "a"})
+    tier_fully(lake, table)
+    with table.new_upsert().create_writer() as writer:
+        writer.delete({"id": 2})  # takes an offset all the same
+    assert table.new_scan().bucket_offsets(OffsetSpec.latest()) == {TableBucket(table.get_table_info().table_id, 0): 2}
+    assert read_union(table, way).to_pylist() == [{"id": 1, "text": "a"}]
 
 
 def test_a_named_warehouse(lake: Lake) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -54,7 +55,7 @@ class Writer:
 
 
 def make(lake: Lake, is_keyed: bool) -> tuple[FlussTable, random.Random]:
-    seed = random.randrange(2**32)
+    seed = int(os.environ.get("FLUSS_SEED", random.randrange(2**32)))
     print("seed", seed)
     return lake.create("moving", COLUMNS, keys=["id"] if is_keyed else None, buckets=3), random.Random(seed)
 

@@ -19,6 +19,7 @@ def test_page(path: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pyte
     try:
         page = Page(path, tmp_path)
         if path.name == "README.md":
+            page.replaced["./copy"] = str(tmp_path / "copy")  # Spark was started elsewhere
             page.before_block("fluss.spark", lambda: _shop(spark, page.address))
         page.run()
     finally:

@@ -94,8 +94,8 @@ class UnionReader:
         if changes is not None:
             for batch in changes.rows.select(self.needed.names).to_batches():
                 yield from self._narrowed(batch)
-        elif not bucket.tail_rows:
-            return
+        elif not bucket.tail_rows or (self.key_names and bucket.is_tiered):
+            return  # offsets that changed nothing leave nothing
         elif self.key_names:
             yield from self._rows.read_bucket_at(self._bucket(bucket), self._repeatable(bucket.end_offset))
         else:
