@@ -127,7 +127,7 @@ def measure_union(bench: Bench, tiered: int, fresh: int, rounds: int, say: Calla
         began = time.perf_counter()
         relation.query("readings", _QUERY).fetchall()
         found["query of the same relation"].append(time.perf_counter() - began)
-        counted = relation.query("readings", "SELECT count(*), sum(id) FROM readings").fetchone()
+        counted = relation.query("readings", "SELECT count(*), sum(id) FROM readings").fetchall()[0]
         if counted != (tiered + fresh, sum_of_ids(tiered + fresh)):
             raise click.ClickException(f"A union read found {counted}, not {tiered + fresh:,} rows.")
     began = time.perf_counter()
