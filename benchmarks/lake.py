@@ -104,6 +104,8 @@ def measure_tiering(bench: Bench, rows: int, rounds: int, say: Callable[[str], N
             say(f"{name}: {seconds:.2f} s ({report.tasks_s:.2f} + {report.commit_s:.2f} + {report.register_s:.2f})")
             if number:
                 parts = {"all": seconds, "tasks": report.tasks_s}
+                in_tasks = report.read_s + report.write_s
+                parts |= {"read": report.read_s / in_tasks, "write": report.write_s / in_tasks}
                 parts |= {"commit": report.commit_s, "registration": report.register_s}
                 for part, value in parts.items():
                     found.setdefault(name, {}).setdefault(part, []).append(value)
@@ -146,8 +148,16 @@ def render(tiering: dict[str, Times], union: Times, what: str, environment: dict
     def cell(values: list[float]) -> str:
         return f"{median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
 
+    def share(values: list[float]) -> str:
+        return f"{median(values):.0%}"
+
     lines = [
-        [name, *(cell(parts[key]) for key in ("all", "tasks", "commit", "registration"))]
+        [
+            name,
+            *(cell(parts[key]) for key in ("all", "tasks")),
+            *(share(parts[key]) for key in ("read", "write")),
+            *(cell(parts[key]) for key in ("commit", "registration")),
+        ]
         for name, parts in tiering.items()
     ]
     return "\n".join(
@@ -157,7 +167,7 @@ def render(tiering: dict[str, Times], union: Times, what: str, environment: dict
             "Seconds of a tiering round in a warm Spark session on two cores, and its parts: tasks read the log and "
             "write Parquet; the commit makes an Iceberg snapshot; the registration tells the server. Medians, lowest "
             "and highest of the rounds.\n",
-            table(["", "whole round", "tasks", "commit", "registration"], lines),
+            table(["", "whole round", "tasks", "of them reading", "writing", "commit", "registration"], lines),
             f"Seconds of a grouping query of DuckDB over {what}; `to_arrow` loads all of them.\n",
             table(["", "seconds"], [[name, cell(values)] for name, values in union.items()]),
         ]

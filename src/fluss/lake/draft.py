@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 from fluss.lake.branch import LakeBranch
 from fluss.lake.files import LakeFile, WrittenFile
 from fluss.lake.iceberg import LakeTable
 from fluss.lake.options import LakeOptions
 from fluss.lake.plan import RoundPlan
-from fluss.lake.task import remove_file
+from fluss.lake.task import TaskResult, remove_file
 from fluss.model.infos import TableInfo
 
 
@@ -21,6 +21,12 @@ class Draft(Protocol):
 
     @property
     def row_count(self) -> int: ...
+
+    @property
+    def read_s(self) -> float: ...
+
+    @property
+    def write_s(self) -> float: ...
 
     @property
     def files_added(self) -> int: ...
@@ -53,6 +59,20 @@ class FileDraft:
     added: Sequence[WrittenFile]
     removed: Sequence[LakeFile]
     row_count: int
+    read_s: float
+    write_s: float
+
+    @classmethod
+    def of(cls, lake: LakeTable, results: Sequence[TaskResult], removed: Sequence[LakeFile] = ()) -> Self:
+        """Of what tasks have done; files of `removed` go in any case."""
+        return cls(
+            lake,
+            [file for result in results for file in result.added],
+            [*removed, *(file for result in results for file in result.removed)],
+            sum(result.row_count for result in results),
+            sum(result.read_s for result in results),
+            sum(result.write_s for result in results),
+        )
 
     @property
     def files_added(self) -> int:
@@ -78,6 +98,8 @@ class BranchDraft:
     branch: LakeBranch
     row_count: int
     summary: Mapping[str, str]
+    read_s: float = 0.0  # an engine does not tell
+    write_s: float = 0.0
 
     @property
     def files_added(self) -> int:

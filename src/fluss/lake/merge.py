@@ -11,17 +11,18 @@ import pyarrow.compute as pc
 from fluss.lake.files import LakeFile, WrittenFile
 from fluss.lake.fold import ChangeFold, Folded, Keys
 from fluss.lake.parquet import read_file, write_files
-from fluss.lake.task import ChangesPart, TaskResult, remove_file, scan_columns
+from fluss.lake.task import ChangesPart, Stopwatch, TaskResult, remove_file, scan_columns
 from fluss.sync import FlussTable
 
 
-def merge_changes(task: ChangesPart, table: FlussTable) -> TaskResult:
+def merge_changes(task: ChangesPart, table: FlussTable, reading: Stopwatch) -> TaskResult:
     """Fold a stretch of the changelog into the bucket's files, in bounded memory."""
     merge = _Merge(task, Keys(table.get_table_info()))
     fold = ChangeFold(merge.keys, task.table.columns, task.bucket.bucket)
     try:
         scan = scan_columns(task, table)
-        for changes in scan.read_bucket(task.bucket, task.start_offset, task.end_offset, changelog=True):
+        found = scan.read_bucket(task.bucket, task.start_offset, task.end_offset, changelog=True)
+        for changes in reading.waiting_for(found):
             fold.add(changes)
             if fold.is_full:
                 merge.apply(fold.take())

@@ -30,6 +30,8 @@ class TieringReport:
     files_removed: int = 0
     snapshot_id: int | None = None
     tasks_s: float = 0.0  # reading and writing
+    read_s: float = 0.0  # of all tasks together, which run side by side
+    write_s: float = 0.0  # as above
     commit_s: float = 0.0
     register_s: float = 0.0
     reason: str | None = None

@@ -5,8 +5,9 @@ Tasks are plain values that can be sent anywhere. They change nothing but files 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from fluss.lake.files import LakeFile, PartitionValues, WrittenFile
@@ -78,21 +79,47 @@ class TaskResult:
     removed: list[LakeFile] = field(default_factory=list)
     row_count: int = 0
     error: str | None = None
+    read_s: float = 0.0  # waiting for rows of the log
+    write_s: float = 0.0  # all the rest
+
+
+class Stopwatch:
+    """How long batches were waited for."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def waiting_for(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same batches."""
+        while True:
+            began = time.monotonic()
+            batch = next(batches, None)
+            self.seconds += time.monotonic() - began
+            if batch is None:
+                return
+            yield batch
 
 
 def run_task(task: Task, connection: FlussConnection) -> TaskResult:
     """Do a task. A failed one leaves no files, and says so in its result: engines would wrap the reason in theirs."""
+    began, reading = time.monotonic(), Stopwatch()
+    result = _result(task, connection, reading)
+    return replace(result, read_s=reading.seconds, write_s=time.monotonic() - began - reading.seconds)
+
+
+def _result(task: Task, connection: FlussConnection, reading: Stopwatch) -> TaskResult:
     try:
         table = open_table(task, connection)
         if isinstance(task, ChangesPart):
             from fluss.lake.merge import merge_changes
 
-            return merge_changes(task, table)
+            return merge_changes(task, table, reading)
         if isinstance(task, RewritePart):
             from fluss.lake.compaction import rewrite_files
 
             return rewrite_files(task)
         rows = _current_rows(task, table) if isinstance(task, CurrentPart) else _log_rows(task, table)
+        rows = reading.waiting_for(rows)
         added = write_files(task.table.target, task.partition, task.bucket.bucket, rows)
         return TaskResult(added, row_count=sum(file.row_count for file in added))
     except Exception as error:

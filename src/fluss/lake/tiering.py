@@ -16,13 +16,13 @@ from fluss.lake import steps
 from fluss.lake.compaction import compact
 from fluss.lake.draft import Draft, FileDraft, Merger
 from fluss.lake.executors import Executor
-from fluss.lake.files import WrittenFile
 from fluss.lake.iceberg import LakeConflictError, LakeTable, TieredSnapshot, ensure_table, load_table
 from fluss.lake.options import LakeOptions
 from fluss.lake.place import check_tiered, named_lake, remember_lake
 from fluss.lake.plan import RoundPlan, plan_round
 from fluss.lake.registration import has_snapshot, register, repair, unknown_snapshot
 from fluss.lake.report import Progress, Status, TieringEvent, TieringReport
+from fluss.lake.task import TaskResult
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.infos import LakeSnapshot, TableInfo
 from fluss.model.paths import TablePath
@@ -132,6 +132,8 @@ class _Round:
             files_removed=draft.files_removed,
             snapshot_id=snapshot.snapshot_id,
             tasks_s=times[1] - times[0],
+            read_s=draft.read_s,
+            write_s=draft.write_s,
             commit_s=times[2] - times[1],
         )
         try:
@@ -161,23 +163,20 @@ class _Round:
         return merger.merge(info, options, lake, plan)
 
     def _run_tasks(self, lake: LakeTable, plan: RoundPlan) -> Draft:
-        added: list[WrittenFile] = []
-        removed, row_count, errors = list(plan.removed), 0, []
+        results: list[TaskResult] = []
         count, rows = len(plan.tasks), plan.row_count
         _tell(self._settings, TieringEvent(self._path, 0, count, rows))
         try:
-            for done, result in enumerate(self._settings.executor.run_tasks(plan.tasks), 1):
-                added += result.added
-                removed += result.removed
-                row_count += result.row_count
-                errors += [] if result.error is None else [result.error]
-                _tell(self._settings, TieringEvent(self._path, done, count, rows))
+            for result in self._settings.executor.run_tasks(plan.tasks):
+                results.append(result)
+                _tell(self._settings, TieringEvent(self._path, len(results), count, rows))
+            errors = [result.error for result in results if result.error is not None]
             if errors:
                 raise FlussError(errors[0])
         except BaseException:
-            FileDraft(lake, added, [], 0).discard()
+            FileDraft.of(lake, results).discard()
             raise
-        return FileDraft(lake, added, removed, row_count)
+        return FileDraft.of(lake, results, plan.removed)
 
     def _prepare(self, info: TableInfo, plan: RoundPlan) -> str:
         try:
