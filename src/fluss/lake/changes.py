@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from fluss.lake.fold import ChangeFold, Keys
+from fluss.lake.fold import Keys, fold_changes
 from fluss.lake.parquet import READ_ROWS
 from fluss.lake.task import ChangesPart, open_table, scan_columns
 from fluss.sync import FlussConnection
@@ -20,12 +20,8 @@ REMOVED: Final = "__fluss_removed"
 def read_changes(task: ChangesPart, connection: FlussConnection) -> Iterator[pa.RecordBatch]:
     """The columns of the lake table, and the flag; keys that are gone have the rows they had."""
     table = open_table(task, connection)
-    fold = ChangeFold(Keys(table.get_table_info()), task.table.columns, task.bucket.bucket)
-    for changes in scan_columns(task, table).read_bucket(
-        task.bucket, task.start_offset, task.end_offset, changelog=True
-    ):
-        fold.add(changes)
-    folded = fold.take()
+    scan, keys = scan_columns(task, table), Keys(table.get_table_info())
+    folded = fold_changes(scan, task.bucket, task.start_offset, task.end_offset, keys, task.table.columns)
     if folded is None:
         return
     for rows, is_removed in ((folded.rows, False), (folded.removed, True)):

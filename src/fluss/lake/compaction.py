@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from fluss.api.lake import LakeRegistry
+from fluss.lake.draft import run_drafted
 from fluss.lake.files import LakeFile, PartitionValues
-from fluss.lake.iceberg import LakeConflictError, LakeTable, load_table
+from fluss.lake.iceberg import LakeTable, load_table
 from fluss.lake.layout import OFFSET
 from fluss.lake.parquet import READ_ROWS, FileTarget, read_file, write_files
 from fluss.lake.place import check_tiered, named_lake
-from fluss.lake.registration import has_snapshot, register, repair, unknown_snapshot
-from fluss.lake.task import RewritePart, TaskResult, TieredTable, remove_file
-from fluss.model.errors import ErrorCode, FlussError
+from fluss.lake.registration import has_snapshot, prepare, register, repair, unknown_snapshot
+from fluss.lake.task import RewritePart, TaskResult, TieredTable
+from fluss.model.errors import FlussError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TableBucket, TablePath
 
@@ -75,16 +75,17 @@ def compact(
     tasks = [*_tasks(info, lake, small_bytes, files_min)]
     if not tasks:
         return Compaction(path)
-    done = _run(executor or LocalExecutor(connection), lake, tasks)
+    draft = run_drafted(executor or LocalExecutor(connection), lake, tasks)
     try:
-        offsets_path = _prepare(registry, info)
-        snapshot_id = lake.commit(done.added, done.removed, offsets_path)
+        # A file with the offsets of the last snapshot for the new one: servers remove it with its own.
+        offsets_path = prepare(registry, info, {})
+        snapshot_id = lake.commit(draft.added, draft.removed, offsets_path)
     except FlussError:
-        _discard(lake, done)
+        draft.discard()
         raise
     snapshot = next(item for item in lake.all_tiered() if item.snapshot_id == snapshot_id)
     register(registry, info, lake, snapshot, known.table_buckets_offset)
-    return Compaction(path, len(done.removed), len(done.added), done.row_count, snapshot_id)
+    return Compaction(path, draft.files_removed, draft.files_added, draft.row_count, snapshot_id)
 
 
 def rewrite_files(task: RewritePart) -> TaskResult:
@@ -123,35 +124,3 @@ def _groups(files: Iterable[LakeFile]) -> Iterator[list[LakeFile]]:
         size_bytes += file.size_bytes
     if found:
         yield found
-
-
-def _run(executor: Executor, lake: LakeTable, tasks: list[RewritePart]) -> TaskResult:
-    """What all tasks did; if one fails, what the others wrote is removed."""
-    results = list(executor.run_tasks(tasks))
-    done = TaskResult(
-        [file for result in results for file in result.added],
-        [file for result in results for file in result.removed],
-        sum(result.row_count for result in results),
-    )
-    for result in results:
-        if result.error is not None:
-            _discard(lake, done)
-            raise FlussError(result.error)
-    return done
-
-
-def _prepare(registry: LakeRegistry, info: TableInfo) -> str:
-    """A file with the offsets of the last snapshot for the new one: servers remove it with its own."""
-    try:
-        return registry.prepare(info, {})
-    except FlussError as error:
-        if error.error_code == ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION:
-            raise LakeConflictError(str(error)) from error
-        raise
-
-
-def _discard(lake: LakeTable, done: TaskResult) -> None:
-    """Files that are in no snapshot; those that stay behind are orphans, which the clean-up removes."""
-    for file in done.added:
-        with suppress(Exception):
-            remove_file(file.path, lake.io_properties)

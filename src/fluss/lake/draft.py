@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, Self
 
 from fluss.lake.branch import LakeBranch
+from fluss.lake.executors import Executor
 from fluss.lake.files import LakeFile, WrittenFile
 from fluss.lake.iceberg import LakeTable
 from fluss.lake.options import LakeOptions
 from fluss.lake.plan import RoundPlan
-from fluss.lake.task import TaskResult, remove_file
+from fluss.lake.task import Task, TaskResult, remove_file
+from fluss.model.errors import FlussError
 from fluss.model.infos import TableInfo
 
 
@@ -115,3 +117,25 @@ class BranchDraft:
 
     def discard(self) -> None:
         self.branch.drop()
+
+
+def run_drafted(
+    executor: Executor,
+    lake: LakeTable,
+    tasks: Sequence[Task],
+    removed: Sequence[LakeFile] = (),
+    progress: Callable[[int], None] = lambda done: None,
+) -> FileDraft:
+    """What tasks make of their files; if one fails, what all of them wrote is removed."""
+    results: list[TaskResult] = []
+    try:
+        for result in executor.run_tasks(tasks):
+            results.append(result)
+            progress(len(results))
+        for result in results:
+            if result.error is not None:
+                raise FlussError(result.error)
+    except BaseException:
+        FileDraft.of(lake, results).discard()
+        raise
+    return FileDraft.of(lake, results, removed)

@@ -5,8 +5,8 @@ Keys are compared as bytes, so that all types, several columns and both sides (c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,9 @@ from fluss.model.infos import TableInfo
 from fluss.model.records import ChangeType
 from fluss.model.schema import Schema
 from fluss.model.types import TypeRoot
+
+if TYPE_CHECKING:
+    from fluss.sync import TableBucket, TableScan
 
 # A fold that has grown beyond this is to be taken and the next one begun.
 FOLDED_ROWS_MAX: Final = 2_000_000
@@ -79,6 +82,24 @@ class Keys:
             found.append(pc.is_in(pa.concat_arrays(waiting), value_set=wanted))
         return pa.concat_arrays(found) if found else pa.array([], pa.bool_())
 
+    def without(self, batches: Iterable[pa.RecordBatch], changed: pa.BinaryArray) -> Iterator[pa.RecordBatch]:
+        """The rows whose key is none of those that have changed."""
+        waiting: list[pa.RecordBatch] = []
+        row_count = 0
+        for batch in batches:
+            waiting.append(batch)
+            row_count += batch.num_rows
+            if row_count >= LOOKED_UP_ROWS:
+                yield from self._kept(waiting, changed)
+                waiting, row_count = [], 0
+        yield from self._kept(waiting, changed)
+
+    def _kept(self, batches: Sequence[pa.RecordBatch], changed: pa.BinaryArray) -> Iterator[pa.RecordBatch]:
+        first, is_changed = 0, self.found_in(batches, changed)
+        for batch in batches:
+            yield batch.filter(pc.invert(is_changed.slice(first, batch.num_rows)))
+            first += batch.num_rows
+
 
 class ChangeFold:
     """Folds the changes of one bucket, in the order of its log."""
@@ -135,6 +156,16 @@ class ChangeFold:
         if last.num_rows < every.num_rows:
             every = every.take(pa.array(np.sort(last.column(f"{_PLACE}_max").to_numpy())))
         self._state = every
+
+
+def fold_changes(
+    scan: TableScan, bucket: TableBucket, start_offset: int, end_offset: int, keys: Keys, columns: Sequence[str]
+) -> Folded | None:
+    """What the changes of a bucket between two offsets leave, all of it in memory; None if nothing was changed."""
+    fold = ChangeFold(keys, columns, bucket.bucket)
+    for changes in scan.read_bucket(bucket, start_offset, end_offset, changelog=True):
+        fold.add(changes)
+    return fold.take()
 
 
 def lake_rows(changes: pa.RecordBatch, columns: Sequence[str], bucket: int) -> pa.RecordBatch:

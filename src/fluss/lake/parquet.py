@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from fluss.lake.files import LakeFile, PartitionValues, WrittenFile
 from fluss.lake.filesystem import open_filesystem
+from fluss.lake.layout import BUCKET
 from fluss.lake.options import is_local
 
 if TYPE_CHECKING:
@@ -147,6 +148,27 @@ def read_file(
             kept = deletes.kept(batch, position, by_id)
             position += batch.num_rows
             yield arranged(kept, schema, by_id)
+
+
+def read_file_as(
+    file: LakeFile,
+    lake_schema: pa.Schema,
+    wanted: pa.Schema,
+    properties: Mapping[str, str],
+    share: tuple[int, int] = (0, 1),
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a data file in the types wanted; columns that the lake does not know yet are null."""
+    import pyarrow as pa
+
+    known = [item for item in wanted if item.name in lake_schema.names]
+    # Without any column nothing would tell how many rows there are.
+    asked = pa.schema([lake_schema.field(item.name) for item in known] or [lake_schema.field(BUCKET)])
+    for batch in read_file(file, asked, properties, share):
+        columns = [
+            _cast(batch.column(item.name), item.type) if item in known else pa.nulls(batch.num_rows, item.type)
+            for item in wanted
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
 def arranged(batch: pa.RecordBatch, schema: pa.Schema, names: Mapping[int | None, str]) -> pa.RecordBatch:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake.iceberg import LakeTable, TieredSnapshot
+from fluss.lake.iceberg import LakeConflictError, LakeTable, TieredSnapshot
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import LakeSnapshot, TableInfo
 from fluss.model.paths import TableBucket
@@ -25,6 +25,16 @@ def unknown_snapshot(info: TableInfo, known: LakeSnapshot, location: str) -> Flu
         f"{info.table_path} was tiered to a snapshot {known.snapshot_id} that the lake at {location} does not have: "
         "name the warehouse it was tiered to, or create the table anew if that lake is lost."
     )
+
+
+def prepare(registry: LakeRegistry, info: TableInfo, ends: Mapping[TableBucket, int]) -> str:
+    """The file that has the offsets of a snapshot to come; raises LakeConflictError for a job that was overtaken."""
+    try:
+        return registry.prepare(info, ends)
+    except FlussError as error:
+        if error.error_code == ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION:
+            raise LakeConflictError(str(error)) from error
+        raise
 
 
 def repair(registry: LakeRegistry, info: TableInfo, lake: LakeTable, known: LakeSnapshot | None) -> LakeSnapshot | None:

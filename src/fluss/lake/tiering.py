@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Final
 from fluss.api.lake import LakeRegistry
 from fluss.lake import steps
 from fluss.lake.compaction import compact
-from fluss.lake.draft import Draft, FileDraft, Merger
+from fluss.lake.draft import Draft, Merger, run_drafted
 from fluss.lake.executors import Executor
 from fluss.lake.iceberg import LakeConflictError, LakeTable, TieredSnapshot, ensure_table, load_table
 from fluss.lake.options import LakeOptions
 from fluss.lake.place import check_tiered, named_lake, remember_lake
 from fluss.lake.plan import RoundPlan, plan_round
-from fluss.lake.registration import has_snapshot, register, repair, unknown_snapshot
+from fluss.lake.registration import has_snapshot, prepare, register, repair, unknown_snapshot
 from fluss.lake.report import Progress, Status, TieringEvent, TieringReport
-from fluss.lake.task import TaskResult
-from fluss.model.errors import ErrorCode, FlussError
+from fluss.model.errors import FlussError
 from fluss.model.infos import LakeSnapshot, TableInfo
 from fluss.model.paths import TablePath
 from fluss.model.table_options import DATALAKE_AUTO_COMPACTION, is_true
@@ -114,7 +113,7 @@ class _Round:
         times.append(time.monotonic())
         try:
             steps.reached(steps.TASKS_DONE)
-            offsets_path = self._prepare(info, plan)
+            offsets_path = prepare(self._registry, info, plan.ends)
             steps.reached(steps.PREPARED)
             self._check_held()
             steps.reached(steps.COMMITTING)
@@ -163,28 +162,15 @@ class _Round:
         return merger.merge(info, options, lake, plan)
 
     def _run_tasks(self, lake: LakeTable, plan: RoundPlan) -> Draft:
-        results: list[TaskResult] = []
         count, rows = len(plan.tasks), plan.row_count
         _tell(self._settings, TieringEvent(self._path, 0, count, rows))
-        try:
-            for result in self._settings.executor.run_tasks(plan.tasks):
-                results.append(result)
-                _tell(self._settings, TieringEvent(self._path, len(results), count, rows))
-            errors = [result.error for result in results if result.error is not None]
-            if errors:
-                raise FlussError(errors[0])
-        except BaseException:
-            FileDraft.of(lake, results).discard()
-            raise
-        return FileDraft.of(lake, results, plan.removed)
-
-    def _prepare(self, info: TableInfo, plan: RoundPlan) -> str:
-        try:
-            return self._registry.prepare(info, plan.ends)
-        except FlussError as error:
-            if error.error_code == ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION:
-                raise LakeConflictError(str(error)) from error
-            raise
+        return run_drafted(
+            self._settings.executor,
+            lake,
+            plan.tasks,
+            plan.removed,
+            lambda done: _tell(self._settings, TieringEvent(self._path, done, count, rows)),
+        )
 
     def _commit(
         self, options: LakeOptions, lake: LakeTable, draft: Draft, offsets_path: str

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fluss.api.connection_sync import FlussConnection
 from fluss.api.table_sync import FlussTable
 from fluss.client.filtering import ScanFilter
 from fluss.lake.files import LakeFile
-from fluss.lake.fold import ChangeFold, Folded, Keys
-from fluss.lake.layout import BUCKET
+from fluss.lake.fold import Folded, Keys, fold_changes
 from fluss.lake.options import LakeOptions
-from fluss.lake.parquet import read_file
+from fluss.lake.parquet import read_file_as
 from fluss.lake.union_plan import ATTEMPTS_MAX, OvertakenError, UnionBucket, UnionPlan, check_mode, plan_union
 from fluss.model.errors import ErrorCode, FlussError, NotFoundError
 from fluss.model.merge_rules import ChangelogImage
@@ -28,9 +26,6 @@ if TYPE_CHECKING:
     from fluss.client.table import TableCore
 
 T = TypeVar("T")
-
-# Rows of the lake are compared with the touched keys in chunks of so many: each time those are hashed anew.
-COMPARED_ROWS: Final = 1_000_000
 
 
 class UnionReader:
@@ -69,11 +64,8 @@ class UnionReader:
             return None
         assert bucket.start_offset is not None
         assert bucket.end_offset is not None
-        fold = ChangeFold(self._keys, self.needed.names, bucket.bucket)
-        scan, source = self._all_changes, self._bucket(bucket)
-        for batch in scan.read_bucket(source, bucket.start_offset, bucket.end_offset, changelog=True):
-            fold.add(batch)
-        return fold.take()
+        start, end = bucket.start_offset, bucket.end_offset
+        return fold_changes(self._all_changes, self._bucket(bucket), start, end, self._keys, self.needed.names)
 
     @cached_property
     def _keys(self) -> Keys:
@@ -83,9 +75,11 @@ class UnionReader:
         self, plan: UnionPlan, files: Iterable[LakeFile], changes: Folded | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Rows of the lake, without those whose key has changed."""
-        batches: Iterator[pa.RecordBatch] = (batch for file in files for batch in self._file_batches(plan, file))
+        batches: Iterator[pa.RecordBatch] = (
+            batch for file in files for batch in read_file_as(file, plan.schema, self.needed, plan.io_properties)
+        )
         if changes is not None:
-            batches = self._untouched(batches, changes)
+            batches = self._keys.without(batches, changes.keys)
         for batch in batches:
             yield from self._narrowed(batch)
 
@@ -110,37 +104,6 @@ class UnionReader:
 
     def _bucket(self, bucket: UnionBucket) -> TableBucket:
         return TableBucket(self._info.table_id, bucket.bucket, bucket.partition_id)
-
-    def _file_batches(self, plan: UnionPlan, file: LakeFile) -> Iterator[pa.RecordBatch]:
-        assert plan.schema is not None
-        names = [name for name in self.needed.names if name in plan.schema.names]
-        # Without any column nothing would tell how many rows there are.
-        asked = pa.schema([plan.schema.field(name) for name in names or [BUCKET]])
-        for batch in read_file(file, asked, plan.io_properties):
-            columns = [
-                batch.column(item.name).cast(item.type, safe=False)
-                if item.name in names
-                else pa.nulls(batch.num_rows, item.type)
-                for item in self.needed
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=self.needed)
-
-    def _untouched(self, batches: Iterable[pa.RecordBatch], changes: Folded) -> Iterator[pa.RecordBatch]:
-        waiting: list[pa.RecordBatch] = []
-        row_count = 0
-        for batch in batches:
-            waiting.append(batch)
-            row_count += batch.num_rows
-            if row_count >= COMPARED_ROWS:
-                yield from self._without(waiting, changes)
-                waiting, row_count = [], 0
-        yield from self._without(waiting, changes)
-
-    def _without(self, batches: Sequence[pa.RecordBatch], changes: Folded) -> Iterator[pa.RecordBatch]:
-        first, is_changed = 0, self._keys.found_in(batches, changes.keys)
-        for batch in batches:
-            yield batch.filter(pc.invert(is_changed.slice(first, batch.num_rows)))
-            first += batch.num_rows
 
     def _narrowed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows and columns that are wanted."""

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.client.filtering import ScanFilter
-from fluss.lake.fold import ChangeFold, Folded, Keys
+from fluss.lake.fold import Keys, fold_changes
 from fluss.lake.layout import OFFSET, TIMESTAMP
-from fluss.lake.parquet import READ_ROWS, read_file, to_schema
+from fluss.lake.parquet import READ_ROWS, read_file_as, to_schema
 from fluss.model.arrow_types import arrow_schema
 from fluss.model.errors import InvalidRequestError
 from fluss.model.paths import TableBucket
@@ -72,40 +72,22 @@ class _Reading:
     def merged(self, part: LakeBucket) -> Iterator[pa.RecordBatch]:
         """Rows of files whose keys have not changed since, and what the changes have left of the others."""
         keys = Keys(self._info)
-        changed = self._changed(part, keys)
+        scan = self._table.new_scan()
+        if self._needed != self._names:
+            scan = scan.project_by_name(self._needed)
+        bucket = TableBucket(part.table_id, part.bucket, part.partition_id)
+        changed = fold_changes(scan, bucket, part.start_offset, part.end_offset, keys, self._needed)
         rows = (batch for file in part.files for batch in self._file(LakeSlice(file)))
         if changed is None:
             yield from rows
             return
-        # Each time the set of changed keys is hashed anew.
-        for some in _gathered(rows, max(READ_ROWS, len(changed.keys))):
-            yield some.filter(pc.invert(pc.is_in(keys.encode(some), value_set=changed.keys)))
+        yield from keys.without(rows, changed.keys)
         for batch in changed.rows.to_batches(READ_ROWS):
             yield to_schema(batch, self._schema)
 
-    def _changed(self, part: LakeBucket, keys: Keys) -> Folded | None:
-        """What has become of the keys that have changed since the files were written."""
-        scan = self._table.new_scan()
-        if self._needed != self._names:
-            scan = scan.project_by_name(self._needed)
-        fold = ChangeFold(keys, self._needed, part.bucket)
-        bucket = TableBucket(part.table_id, part.bucket, part.partition_id)
-        for changes in scan.read_bucket(bucket, part.start_offset, part.end_offset, changelog=True):
-            fold.add(changes)
-        return fold.take()
-
     def _file(self, item: LakeSlice) -> Iterator[pa.RecordBatch]:
-        """The rows of a file; columns that the lake does not know yet are null."""
-        of_lake = self._source.schema
-        known = [field for field in self._schema if field.name in of_lake.names]
-        asked = pa.schema([of_lake.field(field.name) for field in known])
-        for batch in read_file(item.file, asked, self._source.properties, item.share):
-            rows = to_schema(batch, pa.schema(known))
-            columns = [
-                rows.column(field.name) if field.name in of_lake.names else pa.nulls(rows.num_rows, field.type)
-                for field in self._schema
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        source = self._source
+        return read_file_as(item.file, source.schema, self._schema, source.properties, item.share)
 
     def narrowed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows that match, in the columns that were asked for."""
@@ -115,20 +97,6 @@ class _Reading:
         changes = pa.repeat(change_type.short_string(), batch.num_rows)
         batch = batch.rename_columns([_OF_CHANGES.get(name, name) for name in batch.schema.names])
         return batch.append_column(CHANGE_TYPE, changes).select(self._output)
-
-
-def _gathered(batches: Iterable[pa.RecordBatch], row_count: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of at least so many, but for the last."""
-    waiting: list[pa.RecordBatch] = []
-    waiting_rows = 0
-    for batch in batches:
-        waiting.append(batch)
-        waiting_rows += batch.num_rows
-        if waiting_rows >= row_count:
-            yield pa.concat_batches(waiting)
-            waiting, waiting_rows = [], 0
-    if waiting:
-        yield pa.concat_batches(waiting)
 
 
 def _between(batch: pa.RecordBatch, column: str, start: Any, end: Any) -> pa.RecordBatch:
