@@ -19,7 +19,7 @@ from fluss.model.endpoint import ENDPOINT_NAME, Endpoint
 
 SCRIPT_S_MAX = 60.0
 PRELUDE = """
-import os, sys, signal, time
+import os, sys, signal, threading, time
 import fluss.sync as fluss
 signal.signal(signal.SIGINT, signal.default_int_handler)
 PATH = fluss.TablePath("fluss", "t")

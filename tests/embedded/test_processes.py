@@ -122,8 +122,9 @@ def test_an_interrupt_of_the_process_group_leaves_everything_usable(address: str
         append(connection, 1)
         scanner = table(connection).new_scan().create_record_batch_log_scanner()
         scanner.subscribe_buckets({0: fluss.LATEST_OFFSET})
-        say('waiting')
         try:
+            # Another thread says it: the interrupt comes to this one, in its try from here on.
+            threading.Timer(0.2, say, ['waiting']).start()
             while True:
                 scanner.poll_arrow(10_000)
         except KeyboardInterrupt:
