@@ -9,17 +9,19 @@ setup: .venv/.ready
 
 # The kernels are compiled when a C compiler is there; without one the same source runs as plain Python.
 .venv/.ready: pyproject.toml requirements.lock requirements-pyfluss.lock src/fluss/formats/_kernel.py
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e .
-	touch $@
+	@echo "Installing Python packages, Spark among them, in .venv: minutes the first time, nothing after that..."
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements.lock
+	@echo "Building the package..."
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $@
 
 # Spark needs a Java runtime of version 17 or later.
 java:
 	@sh tools/ensure-java.sh
 
 demo: setup java
-	$(BIN)/python examples/pipeline.py
+	@$(BIN)/python examples/pipeline.py
 
 check: setup
 	$(BIN)/ruff format --check --quiet .

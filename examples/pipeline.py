@@ -15,6 +15,7 @@ import random
 import shutil
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 ORDER_COUNT = 50_000
 LATE_ORDER_COUNT = 500  # that come in after tiering
 ORDERS_PER_WRITE = 500
+WAIT_S = 0.2
 SEED = 20_260_101
 PRODUCTS = {"anchor": "129.00", "buoy": "34.50", "compass": "48.95", "lantern": "22.80", "oar": "61.25", "rope": "9.99"}
 COUNTRIES = ["AT", "CH", "DE", "FR", "GB", "NL"]
@@ -147,6 +149,18 @@ def upsert_customers(connection: FlussConnection, customers: list[Row]) -> None:
             writer.upsert(customer)
 
 
+def wait_for_sums(connection: FlussConnection, query: StreamingQuery, count: int, show: Callable[[int], None]) -> None:
+    """Wait until so many orders are summed up. The sums can be read all the while, also while Spark writes them."""
+    revenue = connection.get_table(TablePath("shop", "revenue"))
+    summed_up = 0
+    while summed_up < count:
+        if not query.isActive:
+            raise SystemExit(f"The stream has ended: {query.exception()}")
+        time.sleep(WAIT_S)
+        summed_up = sum(revenue.new_scan().project_by_name(["orders"]).to_arrow()["orders"].to_pylist())
+        show(summed_up)
+
+
 def tier(spark: SparkSession, options: dict[str, str]) -> TieringReport:
     """Move the orders to the lake: Spark's tasks write Parquet files, one snapshot of an Iceberg table has them all."""
     (report,) = fluss.spark.tier(spark, bootstrap_servers=options["bootstrap.servers"], tables=[ORDERS])
@@ -236,13 +250,13 @@ def run(stack: ExitStack, console: Console, picture: Path, folder: Path) -> bool
     """The whole story; whatever is put on the stack is stopped at its end."""
     checkpoint = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     with console.status("Starting the server"):
-        server = stack.enter_context(FlussServer(folder))
+        server = stack.enter_context(FlussServer(folder, log_file=checkpoint / "server.log"))
         options = {"bootstrap.servers": server.bootstrap_servers}
         connection = stack.enter_context(FlussConnection.create(Config(options)))
-    with console.status("Starting Spark (the slow part)"):
-        spark = stack.enter_context(fluss.spark.session("fluss pipeline"))
-        catalog = fluss.spark.Catalog(spark, server.bootstrap_servers)
-        create_tables(catalog)
+    console.print("Starting Spark; its Java warns of an incubator module, which is all right")
+    spark = stack.enter_context(fluss.spark.session("fluss pipeline"))
+    catalog = fluss.spark.Catalog(spark, server.bootstrap_servers)
+    create_tables(catalog)
 
     customers = make_customers()
     upsert_customers(connection, customers)
@@ -250,13 +264,14 @@ def run(stack: ExitStack, console: Console, picture: Path, folder: Path) -> bool
     query = start_stream(spark, options, checkpoint)
     stack.callback(query.stop)
     with Progress(console=console) as progress:
-        bar = progress.add_task("Orders stream in, Spark sums up", total=ORDER_COUNT)
-        feed(connection, first, lambda count: progress.advance(bar, count))
-        query.processAllAvailable()
+        fed = progress.add_task("Orders stream in", total=ORDER_COUNT)
+        summed_up = progress.add_task("Spark sums them up", total=ORDER_COUNT)
+        feed(connection, first, lambda count: progress.advance(fed, count))
+        wait_for_sums(connection, query, len(first), lambda count: progress.update(summed_up, completed=count))
         movers = moved(customers)
         upsert_customers(connection, movers)
-        feed(connection, second, lambda count: progress.advance(bar, count))
-        query.processAllAvailable()
+        feed(connection, second, lambda count: progress.advance(fed, count))
+        wait_for_sums(connection, query, ORDER_COUNT, lambda count: progress.update(summed_up, completed=count))
 
     catalog.attach(REVENUE)
     by_country = spark.sql(
@@ -294,6 +309,8 @@ def use_lake(
 
 def main() -> int:
     console = Console()
+    began_s = time.monotonic()
+    console.print(str(__doc__).partition("\nRun with")[0], highlight=False, soft_wrap=True)
     given = [Path(argument) for argument in sys.argv[1:]]
     picture, folder = (*given, *(Path("revenue.png"), Path("fluss-demo"))[len(given) :])
     try:
@@ -303,6 +320,7 @@ def main() -> int:
         console.print("\nInterrupted; everything is stopped.")
         return 130
     console.print("The sums equal those of the orders." if correct else "[red]The sums are WRONG.")
+    console.print(f"That took {time.monotonic() - began_s:.0f} seconds.", highlight=False)
     if correct:
         suggest(console, folder)
     return 0 if correct else 1

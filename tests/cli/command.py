@@ -5,11 +5,25 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
+
 TIMEOUT_S = 120
 VARIABLES = ("FLUSS_BOOTSTRAP", "FLUSS_USER", "FLUSS_PASSWORD", "FLUSS_CONFIG")
+
+
+def commands_of(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """A command and all below it, as people type them."""
+    yield path
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from commands_of(child, (*path, name))
 
 
 def environment(**variables: str) -> dict[str, str]:

@@ -239,6 +239,7 @@ BAD = [
     (("lookup", "shop.customers", "region=EU", "id=99"), "", "no row with region=EU, id=99"),
     (("lookup", "shop.customers", "region=EU", "id=x"), "", "'x' is no int"),
     (("lookup", "shop.orders", "id=1"), "", "has no primary key"),
+    (("sql", "SELECT * FROM visits"), "", "there is shop.visits"),
     (("offsets", "shop.orders", "--at", "then"), "", "'then' is no time"),
 ]
 

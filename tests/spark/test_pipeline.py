@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -33,3 +36,30 @@ def test_the_pipeline_sums_up_and_draws(tmp_path: Path) -> None:
     assert "ordered_at" in shown[0].stdout
     assert "customer 7" in shown[1].stdout
     assert "anchor" in shown[2].stdout
+
+
+@pytest.mark.timeout(300)
+def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    command = [sys.executable, str(PIPELINE), str(tmp_path / "revenue.png"), str(data)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        try:
+            while not any(log.stat().st_size for log in data.rglob("*.log")):  # rows come in
+                assert process.poll() is None
+                time.sleep(0.1)
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+            printed, _ = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 130, printed
+    assert "Traceback" not in printed
+    assert printed.endswith("Interrupted; everything is stopped.\n")
+    assert not _running(str(data))
+
+
+def _running(text: str) -> list[str]:
+    """Processes with this in their command lines."""
+    lines = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True, timeout=60).stdout
+    return [line for line in lines.splitlines() if text in line]

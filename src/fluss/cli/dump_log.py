@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="dump-log")
-@click.argument("path", type=click.Path(path_type=Path, exists=True))
+@click.argument("path", type=click.Path(path_type=Path))
 @click.option("--rows", is_flag=True, help="Print rows; the file must lie in its data directory.")
 @click.option("--from", "from_offset", type=click.IntRange(0), default=0, metavar="OFFSET", help="Begin there.")
 @limit_option

@@ -8,20 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fluss.cli.connecting import connected, connection_options
-from fluss.cli.names import pairs
-from fluss.model.durations import duration_ms
+from fluss.cli.names import open_table, pairs, seconds
 
 if TYPE_CHECKING:
     from fluss.model.config import Config
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def _seconds(_: click.Context, option: click.Parameter, given: str) -> float:
-    milliseconds = duration_ms(given)
-    if milliseconds is None or milliseconds < 0:
-        raise click.BadParameter(f"{given!r} is no duration like 12h or 5d.", param=option)
-    return milliseconds / 1000
 
 
 def _options(command: Function) -> Function:
@@ -39,7 +31,10 @@ def _options(command: Function) -> Function:
 
 @click.group()
 def lake() -> None:
-    """Keep tables in the lake in order: compact small files, expire old snapshots, clean up files of neither."""
+    """Keep tables in the lake in order: compact small files, expire old snapshots, clean up files of neither.
+
+    Example: fluss lake compact --table shop.orders
+    """
 
 
 @lake.command()
@@ -50,17 +45,18 @@ def compact(tables: tuple[str, ...], warehouse: str | None, catalog: dict[str, s
     Example: fluss lake compact --table shop.orders
     """
     from fluss.lake.compaction import compact as run
-    from fluss.lake.service import table_path
 
     with connected(settings) as connection:
         for name in tables:
-            done = run(connection, table_path(name), warehouse=warehouse, catalog=catalog or None)
+            done = run(
+                connection, open_table(connection, name).table_path, warehouse=warehouse, catalog=catalog or None
+            )
             click.echo(f"{name}: {done.files_removed} files became {done.files_added}, {done.row_count:,} rows")
 
 
 @lake.command()
 @_options
-@click.option("--older-than", callback=_seconds, default="5d", show_default=True, metavar="DURATION")
+@click.option("--older-than", callback=seconds, default="5d", show_default=True, metavar="DURATION")
 @click.option("--keep", type=click.IntRange(min=1), default=10, show_default=True, help="The last ones always stay.")
 def expire(
     tables: tuple[str, ...],
@@ -75,13 +71,12 @@ def expire(
     Example: fluss lake expire --table shop.orders
     """
     from fluss.lake.maintenance import expire as run
-    from fluss.lake.service import table_path
 
     with connected(settings) as connection:
         for name in tables:
             gone = run(
                 connection,
-                table_path(name),
+                open_table(connection, name).table_path,
                 warehouse=warehouse,
                 catalog=catalog or None,
                 older_than_s=older_than,
@@ -92,7 +87,7 @@ def expire(
 
 @lake.command()
 @_options
-@click.option("--older-than", callback=_seconds, default="1d", show_default=True, metavar="DURATION")
+@click.option("--older-than", callback=seconds, default="1d", show_default=True, metavar="DURATION")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 def clean(
     tables: tuple[str, ...],
@@ -107,13 +102,12 @@ def clean(
     Example: fluss lake clean --table shop.orders --dry-run
     """
     from fluss.lake.maintenance import clean_orphans
-    from fluss.lake.service import table_path
 
     with connected(settings) as connection:
         for name in tables:
             found = clean_orphans(
                 connection,
-                table_path(name),
+                open_table(connection, name).table_path,
                 warehouse=warehouse,
                 catalog=catalog or None,
                 older_than_s=older_than,

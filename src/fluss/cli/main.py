@@ -80,6 +80,12 @@ def main() -> None:
 
     Commands find a server at --bootstrap, FLUSS_BOOTSTRAP, [client] of fluss.toml, or 127.0.0.1:9123.
     `fluss server` starts one; `--bootstrap file:DIRECTORY` needs none.
+
+    \b
+    Examples:
+      fluss table create orders --from orders.csv
+      fluss append orders orders.csv
+      fluss sql "SELECT count(*) FROM orders"
     """
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from fluss.model.durations import duration_ms
 from fluss.model.errors import FlussError, NotFoundError
 from fluss.model.paths import TablePath, check_database_name, check_table_name
 
@@ -93,6 +94,16 @@ def pairs(_: click.Context, option: click.Parameter, given: Sequence[str]) -> di
             raise click.BadParameter(f"{item!r} is not like key=value.", param=option)
         found[key] = value
     return found
+
+
+def seconds(_: click.Context, option: click.Parameter, given: str | None, ms_min: int = 0) -> float | None:
+    """The value of an option such as `30s` or `5d`."""
+    if given is None:
+        return None
+    milliseconds = duration_ms(given)
+    if milliseconds is None or milliseconds < ms_min:
+        raise click.BadParameter(f"{given!r} is no duration like 30s or 5d.", param=option)
+    return milliseconds / 1000
 
 
 def key_pairs(text: str, columns: Sequence[str]) -> dict[str, str]:

@@ -14,9 +14,8 @@ import click
 
 from fluss.cli.connecting import connected, connection_options
 from fluss.cli.failures import EXIT_FAILED
-from fluss.cli.names import pairs, table_path
+from fluss.cli.names import open_table, pairs, seconds
 from fluss.cli.output import output_option, write_rows
-from fluss.model.durations import duration_ms
 from fluss.model.errors import FlussError
 
 if TYPE_CHECKING:
@@ -27,20 +26,13 @@ if TYPE_CHECKING:
     from fluss.sync import TablePath
 
 
-def _seconds(_: click.Context, option: click.Parameter, given: str | None) -> float | None:
-    if given is None:
-        return None
-    milliseconds = duration_ms(given)
-    if milliseconds is None or milliseconds <= 0:
-        raise click.BadParameter(f"{given!r} is no duration like 30s or 5min.", param=option)
-    return milliseconds / 1000
-
-
 @click.command()
 @click.option("--warehouse", metavar="FOLDER", help="Where the lake is.  [default: as the server says]")
 @click.option("--catalog", multiple=True, callback=pairs, metavar="KEY=VALUE", help="Its catalog: type, uri, ...")
 @click.option("--table", "tables", multiple=True, metavar="DB.TABLE", help="A table.  [default: all that are tiered]")
-@click.option("--interval", callback=_seconds, metavar="DURATION", help="Go on until Ctrl-C, asking this often.")
+@click.option(
+    "--interval", callback=partial(seconds, ms_min=1), metavar="DURATION", help="Go on until Ctrl-C, asking this often."
+)
 @click.option("--local", is_flag=True, help="Work in this process, without Spark.")
 @click.option("--compact/--no-compact", default=None, help="Join small files.  [default: as the table says]")
 @click.option("--merge-on-read", is_flag=True, help="Mark changed rows as deleted; needs Spark with Iceberg's runtime.")
@@ -63,11 +55,16 @@ def tier(
 
     Without --interval each table gets one round. With it, tables are tiered when they are due by their
     table.datalake.freshness, or every so often if they are named; Ctrl-C ends it after the round under way.
+
+    \b
+    Examples:
+      fluss tier --local --table shop.orders
+      fluss tier --interval 30s
     """
     arguments: dict[str, Any] = {
         "warehouse": warehouse,
         "catalog": catalog or None,
-        "tables": [table_path(name) for name in tables] or None,
+        "tables": _paths(settings, tables),
         "interval_s": interval,
         "compact": compact,
     }
@@ -80,6 +77,14 @@ def tier(
     _print(reports, output)
     if any(report.status == "failed" for report in reports):
         sys.exit(EXIT_FAILED)
+
+
+def _paths(settings: Config, tables: Sequence[str]) -> list[TablePath] | None:
+    """Of tables that are there, which is known before Spark is started."""
+    if not tables:
+        return None
+    with connected(settings) as connection:
+        return [open_table(connection, name).table_path for name in tables]
 
 
 @contextmanager

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fluss.api.admin_sync import FlussAdmin
 
 NEAR_NAMES_MAX: Final = 3
+DATABASES_SEARCHED_MAX: Final = 100
 
 _WORD: Final = r'(?:"(?:[^"]|"")+"|\w+)'
 _NAME: Final = re.compile(rf"({_WORD})(?:\s*\.\s*({_WORD}))?")
@@ -52,11 +53,15 @@ class TableNames:
 
     def unknown(self, path: TablePath) -> NotFoundError:
         """That there is no such table, and which are near."""
-        if path.database_name not in self._admin.list_databases():
+        databases = self._admin.list_databases()
+        if path.database_name not in databases:
             return unknown_database(path.database_name, self._admin)
+        near = _near(path.table_name, self._tables(path.database_name))
+        if not near:
+            others = [name for name in databases[:DATABASES_SEARCHED_MAX] if path.table_name in self._tables(name)]
+            near = "".join(f"; there is {name}.{path.table_name}" for name in others[:1])
         return NotFoundError(
-            f"There is no table {path.table_name!r} in database {path.database_name!r}"
-            f"{_near(path.table_name, self._tables(path.database_name))}.",
+            f"There is no table {path.table_name!r} in database {path.database_name!r}{near}.",
             ErrorCode.TABLE_NOT_EXIST,
         )
 

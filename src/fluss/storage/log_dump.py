@@ -37,6 +37,8 @@ def segments(path: Path) -> list[tuple[int, Path]]:
         if not found:
             raise NotFoundError(f"{path} has no log files; name a .log file, or a directory like {TABLES_NAME}/0/0.")
         return found
+    if not path.exists():
+        raise NotFoundError(f"There is no file {path}.")
     if path.suffix != LOG_SUFFIX or not path.stem.isdigit():
         raise InvalidRequestError(f"{path} is no log file: those have an offset for a name, and end in {LOG_SUFFIX}.")
     return [(int(path.stem), path)]
