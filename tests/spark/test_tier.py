@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import fluss.spark
-from fluss.lake import plan, steps
+from fluss.lake import log_parts, steps
 from fluss.lake.report import Status, TieringEvent
 from fluss.spark.merge_on_read import RUNTIME
 from fluss.sync import InvalidRequestError, NotFoundError, connect
@@ -39,7 +39,7 @@ def lake(spark_server: FlussServer, tmp_path: Path, request: pytest.FixtureReque
 
 def test_tables_of_several_kinds(lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log in several parts, one with partitions, and primary keys; a second round has updates and deletes."""
-    monkeypatch.setattr(plan, "PART_ROWS_MIN", 8)
+    monkeypatch.setattr(log_parts, "PART_ROWS_MIN", 8)
     seed = random.randrange(2**32)
     print("seed", seed)
     dice = random.Random(seed)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from fluss.lake.files import LakeFile, PartitionValues
 from fluss.lake.iceberg import LakeTable
+from fluss.lake.log_parts import part_rows, split_stretches
 from fluss.lake.parquet import FileTarget
 from fluss.lake.task import ChangesPart, CurrentPart, LogPart, Task, TieredTable
 from fluss.model.infos import LakeSnapshot, TableInfo
@@ -18,13 +18,6 @@ from fluss.model.paths import TableBucket
 
 if TYPE_CHECKING:
     from fluss.sync import FlussConnection, FlussTable
-
-# A part of a long log has at least and at most about so many rows.
-PART_ROWS_MIN: Final = 100_000
-PART_ROWS_MAX: Final = 2_000_000
-PARTS_PER_SLOT: Final = 2
-# More cuts than these are not aligned to batches: each is a question to the server.
-ALIGNED_CUTS_MAX: Final = 128
 
 
 @dataclass(frozen=True)
@@ -117,20 +110,10 @@ def _plan_changes(
 
 
 def _log_parts(common: TieredTable, table: FlussTable, stretches: Sequence[_Stretch], slots: int) -> Iterator[LogPart]:
-    """Rows to be added, long stretches in several parts; they are cut between batches where the server tells."""
+    """Rows to be added, long stretches in several parts."""
     new = [item for item in stretches if item.start < item.end]
-    share = -(-sum(item.end - item.start for item in new) // (PARTS_PER_SLOT * slots))
-    part_rows = min(max(share, PART_ROWS_MIN), PART_ROWS_MAX)
-    cuts = [_cuts(item, part_rows) for item in new]
-    are_aligned = sum(map(len, cuts)) <= ALIGNED_CUTS_MAX
-    for item, wanted in zip(new, cuts, strict=True):
-        found = table.new_scan().batch_starts(item.bucket, wanted) if wanted and are_aligned else wanted
-        inside = sorted({cut for cut in found if item.start < cut < item.end})
-        for start, end in pairwise([item.start, *inside, item.end]):
+    size = part_rows(sum(item.end - item.start for item in new), slots)
+    split = split_stretches(table, [(item.bucket, item.start, item.end) for item in new], size)
+    for item, parts in zip(new, split, strict=True):
+        for start, end in parts:
             yield LogPart(common, item.bucket, item.partition, start, end)
-
-
-def _cuts(item: _Stretch, part_rows: int) -> list[int]:
-    row_count = item.end - item.start
-    count = -(-row_count // part_rows)
-    return [item.start + row_count * index // count for index in range(1, count)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import TypeAlias
 
+from fluss.lake import log_parts
+from fluss.lake.log_parts import split_stretches
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.merge_rules import ChangelogImage
@@ -19,14 +20,6 @@ from fluss.spark.ranges import BucketPart, BucketRange, BucketRowsAt
 from fluss.spark.read_options import BucketOffsets, ReadOptions
 from fluss.spark.source_options import bad_option
 from fluss.spark.tables import OpenTable
-
-# A part of a long log has at least and at most about so many rows, if nothing else is asked for.
-PART_ROWS_MIN = 100_000
-PART_ROWS_MAX = 2_000_000
-# The driver does not know how many cores the executors have; its own machine's are the best guess.
-PARTS_PER_CORE = 2
-# More cuts than these are not aligned to batches: each is a question to the server.
-ALIGNED_CUTS_MAX = 128
 
 Partitions: TypeAlias = Mapping[int | None, str | None]
 """Names by partition id; a table without partitions is its own partition None"""
@@ -196,28 +189,20 @@ def split_ranges(opened: OpenTable, ranges: Sequence[BucketRange], rows_wanted: 
     They are cut between batches, where the server tells where those are.
     """
     size = part_rows(sum(part.end_offset - part.start_offset for part in ranges), rows_wanted)
-    cuts = [_cuts(part, size) for part in ranges]
-    aligned = sum(map(len, cuts)) <= ALIGNED_CUTS_MAX
-    parts: list[BucketRange] = []
-    for whole, wanted in zip(ranges, cuts, strict=True):
-        if wanted and aligned:
-            bucket = TableBucket(whole.table_id, whole.bucket, whole.partition_id)
-            wanted = opened.table.new_scan().batch_starts(bucket, wanted)
-        inside = {cut for cut in wanted if whole.start_offset < cut < whole.end_offset}
-        edges = pairwise([whole.start_offset, *sorted(inside), whole.end_offset])
-        parts += [replace(whole, start_offset=start, end_offset=end) for start, end in edges]
-    return parts
+    stretches = [
+        (TableBucket(part.table_id, part.bucket, part.partition_id), part.start_offset, part.end_offset)
+        for part in ranges
+    ]
+    return [
+        replace(whole, start_offset=start, end_offset=end)
+        for whole, parts in zip(ranges, split_stretches(opened.table, stretches, size), strict=True)
+        for start, end in parts
+    ]
 
 
 def part_rows(row_count: int, wanted: int | None) -> int:
-    """How many rows a part has, about."""
-    if wanted is not None:
-        return wanted
-    share = -(-row_count // (PARTS_PER_CORE * (os.cpu_count() or 1)))
-    return min(max(share, PART_ROWS_MIN), PART_ROWS_MAX)
+    """About how many rows a part has.
 
-
-def _cuts(whole: BucketRange, part_rows: int) -> list[int]:
-    row_count = whole.end_offset - whole.start_offset
-    count = -(-row_count // part_rows)
-    return [whole.start_offset + row_count * index // count for index in range(1, count)]
+    The driver does not know how many cores the executors have; its own machine's are the best guess.
+    """
+    return log_parts.part_rows(row_count, os.cpu_count() or 1) if wanted is None else wanted
