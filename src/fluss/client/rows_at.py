@@ -24,7 +24,6 @@ from fluss.formats.keys import PrimaryKeyEncoder
 from fluss.model.arrow_types import arrow_schema
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError
 from fluss.model.infos import TableInfo
-from fluss.model.merge_rules import ChangelogImage
 from fluss.model.paths import TableBucket
 from fluss.model.records import ChangeType
 from fluss.model.table_options import CHANGELOG_IMAGE
@@ -111,7 +110,7 @@ class RowsAt:
         if opened_at == offset:
             return None
         backwards = opened_at > offset
-        if backwards and self._info.properties.get(CHANGELOG_IMAGE, "").upper() == ChangelogImage.WAL:
+        if backwards and not self._info.has_old_images:
             raise self._not_kept(f"{CHANGELOG_IMAGE} is WAL, and rows have changed since. Read them again as of now")
         fold = ChangelogFold(self._rows.keys, self._schema, backwards=backwards)
         scanner = LogScannerCore(self._client, self._info)

@@ -6,14 +6,13 @@ and the other changes nothing.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from fluss.api.lake import LakeRegistry
 from fluss.lake.draft import run_drafted
-from fluss.lake.files import LakeFile, PartitionValues
+from fluss.lake.files import LakeFile, by_bucket
 from fluss.lake.iceberg import LakeTable, load_table
 from fluss.lake.layout import OFFSET
 from fluss.lake.parquet import READ_ROWS, FileTarget, read_file, write_files
@@ -102,10 +101,8 @@ def rewrite_files(task: RewritePart) -> TaskResult:
 def _tasks(info: TableInfo, lake: LakeTable, small_bytes: int, files_min: int) -> Iterator[RewritePart]:
     target = FileTarget(lake.location, lake.file_schema, tuple(info.partition_keys), lake.io_properties)
     common = TieredTable(info.table_path, info.table_id, tuple(info.get_column_names()), target)
-    small: dict[tuple[PartitionValues, int], list[LakeFile]] = defaultdict(list)
-    for file in lake.files(lake.snapshot_id):
-        if file.size_bytes < small_bytes or file.has_deletes:
-            small[file.partition, file.bucket].append(file)
+    all_files = lake.files(lake.snapshot_id)
+    small = by_bucket(file for file in all_files if file.size_bytes < small_bytes or file.has_deletes)
     for (partition, bucket), files in small.items():
         for some in _groups(files):
             if len(some) >= files_min:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -35,6 +37,14 @@ class LakeFile:
     @property
     def has_deletes(self) -> bool:
         return bool(self.position_deletes or self.equality_deletes)
+
+
+def by_bucket(files: Iterable[LakeFile]) -> dict[tuple[PartitionValues, int], list[LakeFile]]:
+    """The files of each bucket; a bucket that is asked for and has none has an empty list."""
+    found: dict[tuple[PartitionValues, int], list[LakeFile]] = defaultdict(list)
+    for file in files:
+        found[file.partition, file.bucket].append(file)
+    return found
 
 
 @dataclass(frozen=True)

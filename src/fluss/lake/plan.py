@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fluss.lake.files import LakeFile, PartitionValues
+from fluss.lake.files import LakeFile, PartitionValues, by_bucket
 from fluss.lake.iceberg import LakeTable
 from fluss.lake.log_parts import part_rows, split_stretches
 from fluss.lake.parquet import FileTarget
@@ -91,9 +90,7 @@ def _plan_changes(
     from fluss.lake.fold import Keys
 
     Keys(info)  # raises if they can't be told apart in the lake
-    files: dict[tuple[PartitionValues, int], list[LakeFile]] = defaultdict(list)
-    for file in lake.files(lake.snapshot_id):
-        files[file.partition, file.bucket].append(file)
+    files = by_bucket(lake.files(lake.snapshot_id))
     for item in stretches:
         own = files[item.partition, item.bucket.bucket]
         if item.tiered is not None and item.tiered >= item.earliest:

@@ -17,10 +17,8 @@ from fluss.lake.options import LakeOptions
 from fluss.lake.parquet import read_file_as
 from fluss.lake.union_plan import ATTEMPTS_MAX, OvertakenError, UnionBucket, UnionPlan, check_mode, plan_union
 from fluss.model.errors import ErrorCode, FlussError, NotFoundError
-from fluss.model.merge_rules import ChangelogImage
 from fluss.model.paths import TableBucket
 from fluss.model.predicates import Predicate
-from fluss.model.table_options import CHANGELOG_IMAGE
 
 if TYPE_CHECKING:
     from fluss.client.table import TableCore
@@ -99,8 +97,7 @@ class UnionReader:
 
     def _repeatable(self, offset: int | None) -> int | None:
         """The offset; None, which is as of now, where the changelog does not tell rows as they were before."""
-        is_wal = self._info.properties.get(CHANGELOG_IMAGE, "").upper() == ChangelogImage.WAL
-        return None if is_wal else offset
+        return offset if self._info.has_old_images else None
 
     def _bucket(self, bucket: UnionBucket) -> TableBucket:
         return TableBucket(self._info.table_id, bucket.bucket, bucket.partition_id)

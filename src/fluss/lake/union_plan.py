@@ -6,12 +6,11 @@ the lake has committed since, and the server does not know yet, is in the log an
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from fluss.lake.files import LakeFile, PartitionValues
+from fluss.lake.files import LakeFile, PartitionValues, by_bucket
 from fluss.lake.options import LakeOptions
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import LakeSnapshot, PartitionInfo, TableInfo
@@ -137,7 +136,7 @@ class UnionPlanner:
         from fluss.lake.iceberg import load_table
 
         lake = None
-        files: dict[tuple[PartitionValues, int], list[LakeFile]] = defaultdict(list)
+        files: dict[tuple[PartitionValues, int], list[LakeFile]] = {}
         if snapshot is not None:
             options = self._options or self._named_options()
             try:
@@ -146,8 +145,7 @@ class UnionPlanner:
                 raise FlussError(f"{error.name} is not installed; install flussbett[lake].") from error
             if lake is None or lake.sequence_number(snapshot.snapshot_id) is None:
                 raise self._gone(snapshot, options)
-            for file in lake.files(snapshot.snapshot_id):
-                files[file.partition, file.bucket].append(file)
+            files = by_bucket(lake.files(snapshot.snapshot_id))
         buckets = self._tails(snapshot, files)
         # What is left is of partitions that were dropped, or the lake alone is read.
         for (partition, bucket), kept in sorted(files.items()):

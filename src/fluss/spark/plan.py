@@ -11,11 +11,9 @@ from fluss.lake import log_parts
 from fluss.lake.log_parts import split_stretches
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.infos import TableInfo
-from fluss.model.merge_rules import ChangelogImage
 from fluss.model.offsets import OffsetSpec
 from fluss.model.partitions import PartitionSpec
 from fluss.model.paths import TableBucket
-from fluss.model.table_options import CHANGELOG_IMAGE
 from fluss.spark.ranges import BucketPart, BucketRange, BucketRowsAt
 from fluss.spark.read_options import BucketOffsets, ReadOptions
 from fluss.spark.source_options import bad_option
@@ -59,9 +57,8 @@ def rows_at(
     is_asked_for: bool = False,
 ) -> BucketRowsAt:
     """The rows of a bucket at an offset; where only those of now are kept and no other is asked for, those of now."""
-    is_kept = info.properties.get(CHANGELOG_IMAGE, "").upper() != ChangelogImage.WAL
     return BucketRowsAt(
-        info.table_id, partition_id, bucket, offset if is_kept or is_asked_for else None, partition_name
+        info.table_id, partition_id, bucket, offset if info.has_old_images or is_asked_for else None, partition_name
     )
 
 
