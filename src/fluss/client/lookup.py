@@ -14,7 +14,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from fluss.client.lookup_lane import Lane
 from fluss.client.lookup_values import ValueReader
@@ -29,81 +29,121 @@ WAITING_LOOKUPS_MAX = 1_000_000
 # The lane ends a lookup at its deadline; this is for a process whose I/O thread has ended.
 GRACE_S = 5.0
 
-Read = Callable[[ValueReader, Sequence[Any], int, int], Any]
-"""Makes the result of a lookup from what the server has for its keys: entries `start` to `end` of an answer's"""
+Read: TypeAlias = Callable[[ValueReader, Sequence[Any]], Sequence[Any]]
+"""Makes a result for each caller of what the server has for their keys; an error is one, too"""
+
+Place: TypeAlias = "tuple[Lane, Read, str | None, int]"
+"""What lookups have in common that travel as one: lane, what is made of the answer, partition, bucket"""
+
+
+class Caller(Protocol):
+    """Who waits for a lookup: a future of the loop, or a thread."""
+
+    def cancelled(self) -> bool: ...
+    def done(self) -> bool: ...
+    def set_result(self, result: Any, /) -> None: ...
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+class WaitingThread:
+    """A thread that waits for a lookup, told once."""
+
+    __slots__ = ("_error", "_gate", "_result")
+
+    def __init__(self) -> None:
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def cancelled(self) -> bool:
+        return False
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: Any) -> None:
+        self._result = result
+        self._gate.release()
+
+    def set_exception(self, exception: BaseException) -> None:
+        self._error = exception
+        self._gate.release()
+
+    def wait(self, timeout_s: float) -> Any:
+        """Wait in the calling thread."""
+        if not self._gate.acquire(timeout=timeout_s + GRACE_S):
+            raise TimeoutError("The lookup was not answered in time.")
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
 class Lookup:
-    """Keys of one bucket that somebody looks up."""
+    """Keys of one bucket, and those who look them up: each one of them, or one all of them."""
 
     __slots__ = (
-        "_gate",
         "attempts",
         "bucket",
+        "callers",
         "deadline",
         "error",
-        "future",
         "is_ended",
         "keys",
         "lane",
         "partition",
         "partition_id",
         "read",
-        "result",
-        "size_bytes",
+        "results",
     )
 
-    def __init__(
-        self,
-        lane: Lane,
-        partition: str | None,
-        bucket: int,
-        keys: Sequence[bytes],
-        read: Read,
-        future: asyncio.Future[Any] | None,
-    ) -> None:
-        """Without `future` a thread waits for it."""
-        self.lane = lane
-        self.partition = partition
+    def __init__(self, place: Place, keys: list[bytes], callers: list[Caller]) -> None:
+        self.lane, self.read, self.partition, self.bucket = place
         self.partition_id: int | None = None
-        self.bucket = bucket
         self.keys = keys
-        self.size_bytes = sum(map(len, keys))
-        self.read = read
-        self.deadline = time.monotonic() + lane.timeout_s
+        self.callers = callers
+        self.deadline = time.monotonic() + self.lane.timeout_s
         self.attempts = 0
-        self.result: Any = None
+        self.results: Sequence[Any] = ()
         self.error: FlussError | None = None
         self.is_ended = False
-        self.future = future
-        self._gate: threading.Lock | None = None
-        if future is None:
-            self._gate = threading.Lock()
-            self._gate.acquire()
 
     @property
     def is_abandoned(self) -> bool:
         """Whether nobody waits for it any more."""
-        return self.future is not None and self.future.cancelled()
+        return all([caller.cancelled() for caller in self.callers])
+
+    @property
+    def is_divisible(self) -> bool:
+        return len(self.callers) > 1
+
+    def split(self, count: int) -> tuple[Lookup, Lookup]:
+        """The first so many callers, and the others."""
+        return self._part(slice(count)), self._part(slice(count, None))
+
+    def _part(self, which: slice) -> Lookup:
+        part = Lookup((self.lane, self.read, self.partition, self.bucket), self.keys[which], self.callers[which])
+        part.partition_id, part.deadline, part.attempts = self.partition_id, self.deadline, self.attempts
+        return part
 
     def resolve(self) -> None:
-        """Tell the waiting caller; on its loop, or anywhere if a thread waits."""
-        if self._gate is not None:
-            self._gate.release()
-        elif self.future is not None and not self.future.done():
-            if self.error is not None:
-                self.future.set_exception(_own(self.error))
-            else:
-                self.future.set_result(self.result)
-
-    def wait(self) -> Any:
-        """Wait in the calling thread."""
-        assert self._gate is not None
-        if not self._gate.acquire(timeout=max(0.0, self.deadline - time.monotonic()) + GRACE_S):
-            raise TimeoutError("The lookup was not answered in time.")
+        """Tell the callers; on their loop, or anywhere if they are threads."""
         if self.error is not None:
-            raise _own(self.error)
-        return self.result
+            for caller in self.callers:
+                if not caller.done():
+                    caller.set_exception(_own(self.error))
+            return
+        for caller, result in zip(self.callers, self.results, strict=True):
+            if caller.done():
+                continue
+            if isinstance(result, FlussError):
+                caller.set_exception(self._unreadable(result))
+            else:
+                caller.set_result(result)
+
+    def _unreadable(self, error: FlussError) -> FlussError:
+        place = f"bucket {self.bucket} of table {self.lane.info.table_path}"
+        return type(error)(f"Can't read a row of {place}: {error.message}", error.error_code)
 
 
 def _own(error: FlussError) -> FlussError:
@@ -126,7 +166,7 @@ class Lookups:
         self._pool = pool
         self._timeout_s = timeout_s
         self._call_soon = call_soon
-        self._queue: deque[Lookup] = deque()
+        self._queue: deque[tuple[Place, bytes, Caller]] = deque()
         self._under_way = 0
         self._is_woken = False
         self._lanes: weakref.WeakValueDictionary[Any, Lane] = weakref.WeakValueDictionary()
@@ -141,11 +181,11 @@ class Lookups:
             lane = self._lanes[key] = Lane(self._metadata, self._pool, info, kind, values(), timeout_s, end)
         return lane
 
-    def start(self, lookup: Lookup) -> None:
-        """Send a lookup soon."""
+    def start(self, place: Place, key: bytes, caller: Caller) -> None:
+        """Send a lookup of one key soon."""
         if len(self._queue) + self._under_way >= WAITING_LOOKUPS_MAX:
             raise FlussError(f"{WAITING_LOOKUPS_MAX} lookups are waiting already; use lookup_many for many keys.")
-        self._queue.append(lookup)
+        self._queue.append((place, key, caller))
         # The loop clears the mark before it empties the queue, so what was queued before the mark is seen.
         if not self._is_woken:
             self._is_woken = True
@@ -153,13 +193,24 @@ class Lookups:
 
     def _send_queued(self) -> None:
         self._is_woken = False
-        self.send([self._queue.popleft() for _ in range(len(self._queue))])
+        take = self._queue.popleft
+        together: dict[Place, tuple[list[bytes], list[Caller]]] = {}
+        for _ in range(len(self._queue)):
+            place, key, caller = take()
+            if caller.cancelled():
+                continue
+            found = together.get(place)
+            if found is None:
+                found = together[place] = ([], [])
+            found[0].append(key)
+            found[1].append(caller)
+        self.send([Lookup(place, keys, callers) for place, (keys, callers) in together.items()])
 
     def send(self, lookups: list[Lookup]) -> None:
         """Send lookups at once. On the loop."""
-        self._under_way += len(lookups)
         by_lane: dict[Lane, list[Lookup]] = {}
         for lookup in lookups:
+            self._under_way += len(lookup.callers)
             by_lane.setdefault(lookup.lane, []).append(lookup)
         for lane, queued in by_lane.items():
             if self._closed:
@@ -171,7 +222,7 @@ class Lookups:
         for lookup in lookups:
             if not lookup.is_ended:
                 lookup.is_ended = True
-                self._under_way -= 1
+                self._under_way -= len(lookup.callers)
                 lookup.resolve()
 
     def close(self) -> None:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 REQUESTS_IN_FLIGHT_MAX = 4
 """Per leader. Few, so that batches form by themselves; more than one, so that the server always has work."""
 KEYS_PER_REQUEST_MAX = 4_096
+KEYS_PER_REQUEST_MIN = 128
+"""Of requests that share what is queued: while the server works on one, callers work on the answer of another."""
 KEY_BYTES_PER_REQUEST_MAX = 1 << 20
 # Answers above this are decoded beside the loop.
 INLINE_ANSWER_BYTES_MAX = 256 << 10
@@ -80,7 +82,7 @@ class Lane:
     ) -> None:
         self._metadata = metadata
         self._pool = pool
-        self._info = info
+        self.info = info
         self._kind = kind
         self._values = values
         self._hand_back = hand_back
@@ -122,7 +124,7 @@ class Lane:
 
     def _route(self, partition: str | None, bucket: int) -> tuple[int | None, _Leader | None]:
         """The partition's id and the bucket's leader, as far as they are known."""
-        path = self._info.table_path
+        path = self.info.table_path
         partition_id = None if partition is None else self._metadata.partition_id(path, partition)
         if partition is not None and partition_id is None:
             return None, None
@@ -137,28 +139,38 @@ class Lane:
     def _pump(self) -> None:
         for leader in self._leaders.values():
             while leader.queue and leader.in_flight < REQUESTS_IN_FLIGHT_MAX:
-                lookups = self._take(leader.queue)
+                key_count = sum([len(lookup.keys) for lookup in leader.queue])
+                share = -(-key_count // (REQUESTS_IN_FLIGHT_MAX - leader.in_flight))
+                lookups = self._take(leader.queue, min(KEYS_PER_REQUEST_MAX, max(KEYS_PER_REQUEST_MIN, share)))
                 if lookups:
                     self._ask(leader, lookups)
 
-    def _take(self, queue: deque[Lookup]) -> list[Lookup]:
+    def _take(self, queue: deque[Lookup], keys_max: int) -> list[Lookup]:
         """The lookups of the next request."""
         taken: list[Lookup] = []
-        key_count = size_bytes = 0
+        room, room_bytes = keys_max, KEY_BYTES_PER_REQUEST_MAX
         now = time.monotonic()
-        while queue:
-            lookup = queue[0]
-            key_count += len(lookup.keys)
-            size_bytes += lookup.size_bytes
-            if taken and (key_count > KEYS_PER_REQUEST_MAX or size_bytes > KEY_BYTES_PER_REQUEST_MAX):
-                break
-            queue.popleft()
+        while queue and room > 0:
+            lookup = queue.popleft()
             if lookup.is_abandoned:
                 self._hand_back([lookup])
-            elif now >= lookup.deadline:
-                self.fail([lookup], TimeoutError(f"A lookup in table {self._info.table_path} was not sent in time."))
-            else:
-                taken.append(lookup)
+                continue
+            if now >= lookup.deadline:
+                self.fail([lookup], TimeoutError(f"A lookup in table {self.info.table_path} was not sent in time."))
+                continue
+            if len(lookup.keys) > room and lookup.is_divisible:
+                lookup, rest = lookup.split(room)
+                queue.appendleft(rest)
+            size_bytes = sum(map(len, lookup.keys))
+            if size_bytes > room_bytes and lookup.is_divisible:
+                queue.extendleft(reversed(lookup.split(len(lookup.keys) // 2)))
+                continue
+            if taken and (len(lookup.keys) > room or size_bytes > room_bytes):
+                queue.appendleft(lookup)
+                break
+            taken.append(lookup)
+            room -= len(lookup.keys)
+            room_bytes -= size_bytes
         return taken
 
     # ---- requests ----
@@ -191,7 +203,7 @@ class Lane:
         keys = {bucket: [key for lookup in asked for key in lookup.keys] for bucket, asked in by_bucket.items()}
         answered = partial(self._answered, _Request(leader, lookups, by_bucket), connection)
         try:
-            lookup_wire.send(connection, self._kind, self._info.table_id, keys, remaining_s(lookups), answered)
+            lookup_wire.send(connection, self._kind, self.info.table_id, keys, remaining_s(lookups), answered)
         except Exception as error:
             self._not_answered(lookups, error)
             self._request_ended(leader)
@@ -218,7 +230,8 @@ class Lane:
             asked = unanswered.pop(bucket, [])
             expected = sum([len(lookup.keys) for lookup in asked])
             if error is not None:
-                if error.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION and len(request.lookups) > 1:
+                callers = sum([len(lookup.callers) for lookup in request.lookups])
+                if error.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION and callers > 1:
                     self._ask_in_halves(request.leader, asked)
                 else:
                     self._try_again(asked, error)
@@ -237,6 +250,8 @@ class Lane:
 
     def _ask_in_halves(self, leader: _Leader, lookups: list[Lookup]) -> None:
         """Lookups whose rows are too large for one answer."""
+        if len(lookups) == 1 and lookups[0].is_divisible:
+            lookups = [*lookups[0].split(len(lookups[0].callers) // 2)]
         half = len(lookups) // 2
         for part in filter(None, (lookups[:half], lookups[half:])):
             self._ask(leader, part)
@@ -281,20 +296,14 @@ class Lane:
             self._request_ended(leader)
 
     def _unknown_schemas(self, found: _Found) -> list[int]:
-        entries = chain.from_iterable(found.entries) if self._kind is LookupKind.PREFIX else found.entries
-        return self._values.unknown([value for value in entries if value is not None])
+        is_flat = self._kind is not LookupKind.PREFIX
+        return self._values.unknown(found.entries if is_flat else [*chain.from_iterable(found.entries)])
 
     def _read(self, found: _Found) -> None:
         start = 0
         for lookup in found.lookups:
             end = start + len(lookup.keys)
-            try:
-                lookup.result = lookup.read(self._values, found.entries, start, end)
-            except FlussError as error:
-                lookup.error = type(error)(
-                    f"Can't read a row of bucket {lookup.bucket} of table {self._info.table_path}: {error.message}",
-                    error.error_code,
-                )
+            lookup.results = lookup.read(self._values, found.entries[start:end])
             start = end
 
     def fail(self, lookups: Iterable[Lookup], error: FlussError) -> None:
@@ -339,11 +348,11 @@ class Lane:
         for lookup in lookups:
             if self._kind is LookupKind.ROW_OR_INSERT:
                 lookup.error = NotFoundError(
-                    f"The partition {lookup.partition!r} of table {self._info.table_path} does not exist: create it "
+                    f"The partition {lookup.partition!r} of table {self.info.table_path} does not exist: create it "
                     "first, then lookups can insert into it.",
                     ErrorCode.PARTITION_NOT_EXISTS,
                 )
                 continue
             empty: Any = [] if self._kind is LookupKind.PREFIX else None
-            lookup.result = lookup.read(self._values, [empty] * len(lookup.keys), 0, len(lookup.keys))
+            lookup.results = lookup.read(self._values, [empty] * len(lookup.keys))
         self._hand_back(lookups)

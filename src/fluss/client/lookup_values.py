@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ from fluss.client import runtime
 from fluss.client.admin import AdminCore
 from fluss.formats import kernel
 from fluss.formats.row_reader import to_rows
-from fluss.formats.value_rows import ValueRows, is_readable
+from fluss.formats.value_rows import ValueRows, is_readable, value_rows
 from fluss.formats.values import ValueCodec
 from fluss.model.descriptor import KvFormat
 from fluss.model.errors import FlussError
@@ -19,7 +20,6 @@ from fluss.model.schema import Schema
 from fluss.model.table_options import KV_FORMAT
 
 SCHEMAS_MAX = 10_000
-_SCHEMA_ID_BYTES = 2
 
 
 class ValueReader:
@@ -33,7 +33,7 @@ class ValueReader:
         self._rows: dict[int, ValueRows] = {}
         self._add(info.schema_id, info.schema)
 
-    def unknown(self, values: list[bytes]) -> list[int]:
+    def unknown(self, values: Sequence[bytes | None]) -> list[int]:
         """Schemas of values that have to be learned before these are read."""
         return [schema_id for schema_id in kernel.schema_ids_of(values) if schema_id not in self._schemas]
 
@@ -46,28 +46,37 @@ class ValueReader:
 
     def _add(self, schema_id: int, schema: Schema) -> None:
         if self._kv_format == KvFormat.COMPACTED and is_readable(schema):
-            self._rows[schema_id] = ValueRows(schema, self._info.schema)
+            self._rows[schema_id] = value_rows(schema, self._info.schema)
         self._schemas[schema_id] = schema
         # Columns of the newest schema that this table's schema has, wherever they are.
         self._codec = ValueCodec(self._schemas, self._kv_format)
         places = {field_id: place for place, field_id in enumerate(self._codec.schema.field_ids)}
         self._wanted = [places[field_id] for field_id in self._info.schema.field_ids]
 
-    def row(self, value: bytes) -> dict[str, Any]:
-        """The row of one value."""
-        rows = self._rows.get(int.from_bytes(value[:_SCHEMA_ID_BYTES], "little", signed=True))
-        if rows is not None:
-            try:
-                return rows.read(value)
-            except (OverflowError, ValueError):
-                pass  # read through Arrow it fails with the column's name
-        return to_rows(self.batch([value]))[0]
-
     def rows(self, values: list[bytes]) -> list[dict[str, Any]]:
         """One dict per value."""
         if len(self._rows) == len(self._schemas):
-            return list(map(self.row, values))
+            try:
+                return kernel.decode_values(values, self._rows)  # type: ignore[return-value]  # for no value is None
+            except (OverflowError, ValueError):
+                pass  # read through Arrow it fails with the column's name
         return to_rows(self.batch(values))
+
+    def each(self, values: Sequence[bytes | None]) -> list[dict[str, Any] | FlussError | None]:
+        """The row of each value, or why it can't be read; None stays None."""
+        try:
+            if len(self._rows) == len(self._schemas):
+                return kernel.decode_values(values, self._rows)  # type: ignore[return-value]  # an invariant list
+            rows = iter(self.rows([value for value in values if value is not None]))
+            return [None if value is None else next(rows) for value in values]
+        except (FlussError, OverflowError, ValueError):
+            return [None if value is None else self._row(value) for value in values]
+
+    def _row(self, value: bytes) -> dict[str, Any] | FlussError:
+        try:
+            return self.rows([value])[0]
+        except FlussError as error:
+            return error
 
     def batch(self, values: list[bytes]) -> pa.RecordBatch:
         """The rows of values as a batch of the table's columns."""

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fluss.client.answers import parse, server_error
-from fluss.model.errors import FlussError
+from fluss.client.answers import server_error
+from fluss.formats import kernel
+from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 
@@ -63,17 +64,12 @@ def send(
 
 def read(kind: LookupKind, body: memoryview, sender: object) -> Iterator[BucketFound]:
     """The buckets of an answer."""
-    answer: pb.LookupResponse | pb.PrefixLookupResponse
-    if kind is LookupKind.PREFIX:
-        answer = parse(pb.PrefixLookupResponse, body, sender)
-    else:
-        answer = parse(pb.LookupResponse, body, sender)
-    for item in answer.buckets_resp:
-        bucket = (item.partition_id if item.HasField("partition_id") else None, item.bucket_id)
-        if item.error_code:
-            yield BucketFound(bucket, [], server_error(item.error_code, item.error_message))
-        elif isinstance(item, pb.PbPrefixLookupBucketResponse):
-            yield BucketFound(bucket, [list(entry.values) for entry in item.value_lists], None)
-        else:
-            # A value is never empty.
-            yield BucketFound(bucket, [entry.values or None for entry in item.values], None)
+    try:
+        buckets = kernel.split_found(body, kind is LookupKind.PREFIX)
+    except CorruptDataError as error:
+        raise CorruptDataError(
+            f"The answer of {sender} is not a valid one to a lookup: {error.message}.", ErrorCode.CORRUPT_MESSAGE
+        ) from error
+    for partition_id, bucket, error_code, text, entries in buckets:
+        failure = server_error(error_code, text.decode(errors="replace")) if error_code else None
+        yield BucketFound((partition_id, bucket), entries, failure)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from fluss.client import runtime
-from fluss.client.lookup import Lookup, Lookups, Read
+from fluss.client.lookup import Lookup, Lookups, Read, WaitingThread
 from fluss.client.lookup_keys import LookupKeys, Part
 from fluss.client.lookup_lane import Lane
 from fluss.client.lookup_values import ValueReader
@@ -18,7 +18,7 @@ from fluss.client.lookup_wire import LookupKind
 from fluss.formats.keys import KeyEncoder, primary_key_encoder
 from fluss.formats.lake_keys import ICEBERG, PAIMON
 from fluss.model.arrow_types import arrow_schema
-from fluss.model.errors import InvalidRequestError
+from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.table_options import DATALAKE_FORMAT, KV_FORMAT_VERSION
 
@@ -52,8 +52,9 @@ class _LookuperBase:
         on_loop = self._on_loop
         if on_loop is None or on_loop[0] is not lookups:
             on_loop = self._on_loop = (lookups, self._lane_of(lookups, self.info))
+        partition, bucket, key = self._keys.place(row)
         future = asyncio.get_running_loop().create_future()
-        lookups.start(self._lookup(on_loop[1], row, read, future))
+        lookups.start((on_loop[1], read, partition, bucket), key, future)
         return future
 
     def _look(self, row: KeyRow, read: Read) -> Any:
@@ -62,13 +63,10 @@ class _LookuperBase:
                 "A blocking call was made on the client's I/O thread; it would wait for itself for ever."
             )
         self._client.check_usable()
-        lookup = self._lookup(self._lane, row, read, None)
-        self._client.lookups.start(lookup)
-        return lookup.wait()
-
-    def _lookup(self, lane: Lane, row: KeyRow, read: Read, future: asyncio.Future[Any] | None) -> Lookup:
         partition, bucket, key = self._keys.place(row)
-        return Lookup(lane, partition, bucket, (key,), read, future)
+        thread = WaitingThread()
+        self._client.lookups.start((self._lane, read, partition, bucket), key, thread)
+        return thread.wait(self._lane.timeout_s)
 
 
 class LookuperCore(_LookuperBase):
@@ -85,11 +83,11 @@ class LookuperCore(_LookuperBase):
 
     def begin(self, key: KeyRow) -> asyncio.Future[dict[str, Any] | None]:
         """The row of a key, for the caller's running loop to await."""
-        return self._begin(key, _row)
+        return self._begin(key, ValueReader.each)
 
     def lookup(self, key: KeyRow) -> dict[str, Any] | None:
         """The row of a key, in the calling thread."""
-        row: dict[str, Any] | None = self._look(key, _row)
+        row: dict[str, Any] | None = self._look(key, ValueReader.each)
         return row
 
     async def lookup_many(self, keys: Any) -> pa.Table:
@@ -100,7 +98,7 @@ class LookuperCore(_LookuperBase):
         futures: list[asyncio.Future[Any]] = [loop.create_future() for _ in parts]
         self._client.lookups.send(
             [
-                Lookup(self._lane, part.partition, part.bucket, part.keys, _batch, future)
+                Lookup((self._lane, _batch, part.partition, part.bucket), part.keys, [future])
                 for part, future in zip(parts, futures, strict=True)
             ]
         )
@@ -155,25 +153,28 @@ class PrefixLookuperCore(_LookuperBase):
 # ---- results: what a caller gets for what the server has ----
 
 
-def _row(reader: ValueReader, found: Sequence[bytes | None], start: int, end: int) -> dict[str, Any] | None:
-    value = found[start]
-    return None if value is None else reader.row(value)
+def _batch(reader: ValueReader, found: Sequence[bytes | None]) -> Sequence[Any]:
+    """Of one caller: rows of the keys that have one, and which those are."""
+
+    def read(values: Sequence[bytes | None]) -> tuple[pa.RecordBatch, list[bool]]:
+        return reader.batch([value for value in values if value is not None]), [value is not None for value in values]
+
+    return [_or_error(read, found)]
 
 
-def _batch(
-    reader: ValueReader, found: Sequence[bytes | None], start: int, end: int
-) -> tuple[pa.RecordBatch, list[bool]]:
-    """Rows of the keys that have one, and which those are."""
-    values = found[start:end]
-    return reader.batch([value for value in values if value is not None]), [value is not None for value in values]
+def _rows(reader: ValueReader, found: Sequence[list[bytes]]) -> Sequence[Any]:
+    return [_or_error(reader.rows, values) for values in found]
 
 
-def _rows(reader: ValueReader, found: Sequence[list[bytes]], start: int, end: int) -> list[dict[str, Any]]:
-    return reader.rows(found[start])
+def _table(reader: ValueReader, found: Sequence[list[bytes]]) -> Sequence[Any]:
+    return [_or_error(lambda values: pa.Table.from_batches([reader.batch(values)]), values) for values in found]
 
 
-def _table(reader: ValueReader, found: Sequence[list[bytes]], start: int, end: int) -> pa.Table:
-    return pa.Table.from_batches([reader.batch(found[start])])
+def _or_error(read: Callable[[Any], Any], values: Sequence[Any]) -> Any:
+    try:
+        return read(values)
+    except FlussError as error:
+        return error
 
 
 async def _all_of(futures: list[asyncio.Future[Any]]) -> list[Any]:

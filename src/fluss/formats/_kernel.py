@@ -44,7 +44,7 @@ if cython.compiled:
         time_minute,
         time_second,
     )
-    from cython.cimports.cpython.unicode import PyUnicode_AsUTF8AndSize
+    from cython.cimports.cpython.unicode import PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
     from cython.cimports.libc.string import memcpy
 
     import_datetime()
@@ -1886,10 +1886,9 @@ def _append_value(out: bytearray, spec: object, value: object) -> object:
 
 @cython.cfunc
 def _append_varint(out: bytearray, pattern: cython.ulonglong) -> object:
-    while pattern >= 0x80:
-        out.append((pattern & 0x7F) | 0x80)
-        pattern >>= 7
-    out.append(pattern)
+    at: cython.Py_ssize_t = len(out)
+    _resize(out, at + _varint_size(pattern))
+    _put_varint(_bytes_of(out), at, pattern)
     return None
 
 
@@ -2042,41 +2041,108 @@ def decode_columns(
     return columns
 
 
-def decode_value(value: bytes, columns: Sequence[Any], row: dict[str, Any]) -> dict[str, Any]:
-    """Fill `row` from a stored value: a schema id and a compacted row without nested columns.
+def decode_values(values: list[bytes | None], schemas: Mapping[int, Any]) -> list[dict[str, Any] | None]:
+    """A row of each stored value: a schema id and a compacted row without nested columns; None stays None.
 
-    A column is its name (None to leave it out), spec, whether it may be null, and what makes a Python value of the
-    physical one (None where it is one already).
+    A schema is its columns and a row of nulls. A column is its name (None to leave it out), spec, whether it may be
+    null, whether it is text, and what makes a Python value of the physical one (None where it is one already).
     """
     i: cython.Py_ssize_t
-    rows: _Rows = _rows_behind_each_other(
-        value, struct.pack("<2i", 2, len(value)), 1, _COMPACTED, (len(columns) + 7) // 8, 0
-    )
-    for i in range(len(columns)):
-        name, spec, nullable, convert = columns[i]
-        if rows.is_null(0, i):
-            if not nullable:
-                raise CorruptDataError(f"rows: column {name!r} is NOT NULL and null")
+    number: cython.int
+    last: cython.int = -0x10000
+    value: bytes
+    columns: tuple = ()
+    nulls: dict = {}
+    listed: list = values
+    found: list = []
+    rows: _Rows = _single_row()
+    for i in range(len(listed)):
+        if listed[i] is None:
+            found.append(None)
             continue
-        field = _take_value(rows, value, spec)
-        if name is not None:
-            row[name] = field if convert is None else convert(field)
+        value = listed[i]
+        number = _schema_id_of(value, i)
+        if number != last:
+            if number not in schemas:
+                raise CorruptDataError(f"value {i}: its schema {number} is not known")
+            columns, nulls = schemas[number]
+            last = number
+        _begin_row(rows, value, (len(columns) + 7) // 8)
+        found.append(_fill_row(rows, value, columns, nulls.copy()))
+    return found
+
+
+@cython.cfunc
+def _single_row() -> _Rows:
+    """Place for one row at a time."""
+    rows: _Rows = _Rows()
+    starts_bytes, cursor_bytes = bytearray(8), bytearray(4)
+    rows.keep = (starts_bytes, cursor_bytes)
+    rows.starts = _as_int32(_pointer(starts_bytes))
+    rows.ends = _from_second(rows.starts)
+    rows.cursor = _as_int32(_pointer(cursor_bytes))
+    rows.count = 1
+    rows.layout = _COMPACTED
+    return rows
+
+
+@cython.cfunc
+def _begin_row(rows: _Rows, value: bytes, head: cython.int) -> cython.int:
+    """Read the row of a stored value, which has to outlive that."""
+    size: cython.Py_ssize_t = len(value)
+    if size > _I32_MAX or size < _SCHEMA_ID_SIZE + head:
+        raise CorruptDataError("row: too short for its null bits, or too long")
+    rows.data = value
+    rows.data_size = size
+    rows.starts[0] = _SCHEMA_ID_SIZE
+    rows.ends[0] = cython.cast(cython.int, size) if cython.compiled else size
+    rows.cursor[0] = _SCHEMA_ID_SIZE + head
+    return 0
+
+
+@cython.cfunc
+def _fill_row(rows: _Rows, value: bytes, columns: tuple, row: dict) -> dict:
+    i: cython.Py_ssize_t
+    column: tuple
+    for i in range(len(columns)):
+        column = columns[i]
+        if rows.is_null(0, i):
+            if not column[2]:
+                raise CorruptDataError(f"rows: column {column[0]!r} is NOT NULL and null")
+            continue
+        field = _take_text(rows) if column[3] else _take_value(rows, value, column[1])
+        if column[0] is not None:
+            row[column[0]] = field if column[4] is None else column[4](field)
     if rows.cursor[0] != rows.ends[0]:
         raise CorruptDataError(f"row: {rows.ends[0] - rows.cursor[0]} bytes left over")
     return row
 
 
 @cython.cfunc
-def _take_value(rows: _Rows, value: bytes, spec: object) -> object:
+def _take_text(rows: _Rows) -> str:
+    at: cython.Py_ssize_t = rows.take_span(0)
+    if cython.compiled:
+        return PyUnicode_DecodeUTF8(cython.cast(cython.p_char, cython.address(rows.data[at])), rows.span, cython.NULL)
+    else:
+        return bytes(rows.data[at : at + rows.span]).decode()
+
+
+@cython.cfunc
+def _take_value(rows: _Rows, value: bytes, spec: tuple) -> object:
     """The next physical value of the only row."""
     code: cython.int = spec[0]
     at: cython.Py_ssize_t
     number: cython.longlong
+    low: cython.longlong
+    high: cython.longlong
+    multiplier: cython.longlong
+    divisor: cython.longlong
     if code == _CODE_VARINT:
         number = _signed(rows.take_varint(0, spec[4]), spec[4])
-        if not spec[5] <= number <= spec[6]:
-            raise CorruptDataError(f"row: {number} is outside {spec[5]} to {spec[6]}")
-        return number // spec[2] * spec[3]
+        multiplier, divisor, low, high = spec[2], spec[3], spec[5], spec[6]
+        if number < low or number > high:
+            raise CorruptDataError(f"row: {number} is outside {low} to {high}")
+        return number // multiplier * divisor
     if code == _CODE_BOOL:
         return rows.data[rows.take(0, 1)] != 0
     if code == _CODE_FIXED_INT:
@@ -2823,14 +2889,16 @@ def _schema_id_of(value: bytes, row: cython.Py_ssize_t) -> cython.int:
     return pattern - 0x10000 if pattern >= 0x8000 else pattern
 
 
-def schema_ids_of(values: list[bytes]) -> list[int]:
-    """The schema ids that occur, in order of appearance."""
+def schema_ids_of(values: list[bytes | None]) -> list[int]:
+    """The schema ids that occur, in order of appearance; of None there is none."""
     i: cython.Py_ssize_t
     number: cython.int
     last: cython.int = -0x10000
     listed: list = values
     seen: dict = {}
     for i in range(len(listed)):
+        if listed[i] is None:
+            continue
         number = _schema_id_of(listed[i], i)
         if number != last:
             seen[number] = None
@@ -2869,6 +2937,249 @@ def rows_of_schema(values: list[bytes], schema_id: int) -> tuple[bytearray, byte
         size = offsets[i + 1] - offsets[i]
         _copy(out, offsets[i], source, _SCHEMA_ID_SIZE, size)
     return out_bytes, offsets_bytes[: 4 * (count + 1)], places_bytes[: 4 * count]
+
+
+# --- Answers of lookups, in protobuf ---------------------------------------------------------------------------------
+#
+# An answer: 1 bucket*
+# A bucket: 1 partition_id:int64  2 bucket_id:int32!  3 error_code:int32  4 error_message:string  5 entry*
+# An entry: 1 value:bytes, of a key none or one, of a prefix any number
+
+_TAG_BITS = cython.declare(cython.int, 3)
+_WIRE_VARINT = cython.declare(cython.int, 0)
+_WIRE_FIXED64 = cython.declare(cython.int, 1)
+_WIRE_BYTES = cython.declare(cython.int, 2)
+_WIRE_FIXED32 = cython.declare(cython.int, 5)
+_VALUE_TAG = cython.declare(cython.int, 0x0A)
+_ENTRY_TAG = cython.declare(cython.int, 0x2A)
+_FOUND_BUCKET = cython.declare(cython.int, 1)
+_FOUND_PARTITION_ID = cython.declare(cython.int, 1)
+_FOUND_BUCKET_ID = cython.declare(cython.int, 2)
+_FOUND_ERROR_CODE = cython.declare(cython.int, 3)
+_FOUND_ERROR_TEXT = cython.declare(cython.int, 4)
+_FOUND_ENTRY = cython.declare(cython.int, 5)
+
+
+def join_entries(values: list[bytes | None]) -> bytearray:
+    """The entries of keys: each with its value, or without one."""
+    i: cython.Py_ssize_t
+    at: cython.Py_ssize_t = 0
+    size: cython.longlong
+    total: cython.longlong = 0
+    value: bytes
+    source: cython.p_uchar
+    listed: list = values
+    for i in range(len(listed)):
+        size = _field_size(listed[i])
+        total += 1 + _varint_size(size) + size
+    _check_entries_size(total)
+    out_bytes = bytearray(total)
+    out: cython.p_uchar = _pointer(out_bytes)
+    for i in range(len(listed)):
+        out[at] = _ENTRY_TAG
+        at = _put_varint(out, at + 1, _field_size(listed[i]))
+        if listed[i] is not None:
+            value = listed[i]
+            source = value
+            at = _put_field(out, at, source, len(value))
+    return out_bytes
+
+
+def join_entry_lists(lists: list[list[bytes]]) -> bytearray:
+    """The entries of prefixes: each with all its values."""
+    i: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    at: cython.Py_ssize_t = 0
+    total: cython.longlong = 0
+    value: bytes
+    values: list
+    source: cython.p_uchar
+    sizes: list = []
+    for values in lists:
+        size: cython.longlong = 0
+        for k in range(len(values)):
+            size += _field_size(values[k])
+        sizes.append(size)
+        total += 1 + _varint_size(size) + size
+    _check_entries_size(total)
+    out_bytes = bytearray(total)
+    out: cython.p_uchar = _pointer(out_bytes)
+    for i in range(len(sizes)):
+        values = lists[i]
+        out[at] = _ENTRY_TAG
+        at = _put_varint(out, at + 1, sizes[i])
+        for k in range(len(values)):
+            value = values[k]
+            source = value
+            at = _put_field(out, at, source, len(value))
+    return out_bytes
+
+
+@cython.cfunc
+def _check_entries_size(total: cython.longlong) -> cython.int:
+    if total > _I32_MAX:
+        raise SchemaMismatchError(f"The rows take more than {_I32_MAX} bytes; read fewer at a time.")
+    return 0
+
+
+@cython.cfunc
+@cython.exceptval(-77, check=True)
+def _field_size(value: object) -> cython.longlong:
+    """What a value takes in its entry."""
+    if value is None:
+        return 0
+    content: bytes = value
+    return 1 + _varint_size(len(content)) + len(content)
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _put_field(
+    out: cython.p_uchar, at: cython.Py_ssize_t, source: cython.p_uchar, size: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    out[at] = _VALUE_TAG
+    at = _put_varint(out, at + 1, size)
+    _copy(out, at, source, 0, size)
+    return at + size
+
+
+@cython.cclass
+class _Fields:
+    """The fields of a message, one after another."""
+
+    data: cython.p_uchar
+    at: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    number: cython.longlong  # of the field
+    is_bytes: cython.bint
+    pattern: cython.ulonglong  # of a field that is a number
+    start: cython.Py_ssize_t  # of a field that is bytes
+    keep: object
+
+    @cython.cfunc
+    def next(self) -> cython.bint:
+        """Read the next field of a kind that these messages have; False at the end."""
+        wire: cython.int
+        while self.at < self.end:
+            self.pattern = self.varint()
+            wire = self.pattern & 7
+            self.number = self.pattern >> _TAG_BITS
+            self.is_bytes = wire == _WIRE_BYTES
+            if wire == _WIRE_VARINT:
+                self.pattern = self.varint()
+                return True
+            if self.is_bytes:
+                self.pattern = self.varint()
+                self.start = self.skip(self.pattern)
+                return True
+            if wire != _WIRE_FIXED64 and wire != _WIRE_FIXED32:
+                raise CorruptDataError(f"message: a field of kind {wire}")
+            self.skip(8 if wire == _WIRE_FIXED64 else 4)
+        return False
+
+    @cython.cfunc
+    def skip(self, size: cython.ulonglong) -> cython.Py_ssize_t:
+        """Where the next `size` bytes begin."""
+        start: cython.Py_ssize_t = self.at
+        left: cython.ulonglong = self.end - start
+        if size > left:
+            raise CorruptDataError(f"message: {size} bytes announced, {left} are left")
+        self.at = start + size
+        return start
+
+    @cython.cfunc
+    @cython.exceptval(77, check=True)
+    def varint(self) -> cython.ulonglong:
+        pattern: cython.ulonglong = 0
+        byte: cython.ulonglong
+        shift: cython.int = 0
+        while self.at < self.end:
+            byte = self.data[self.at]
+            self.at += 1
+            if shift == 63 and byte > 1:
+                raise CorruptDataError("message: a number has more than 64 bits")
+            pattern |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return pattern
+            shift += 7
+        raise CorruptDataError("message: ends inside a number")
+
+
+@cython.cfunc
+def _fields_of(outer: _Fields) -> _Fields:
+    """The fields of the message that was just read as bytes."""
+    inner: _Fields = _Fields()
+    inner.data = outer.data
+    inner.at = outer.start
+    inner.end = outer.at
+    inner.keep = outer.keep
+    return inner
+
+
+def split_found(body: Any, with_lists: bool) -> list[tuple[int | None, int, int, bytes, list[Any]]]:
+    """The buckets of an answer: partition id, bucket id, error code, error text, and what there is for each key.
+
+    That is a value or None, or with `with_lists` a list of values.
+    """
+    fields: _Fields = _Fields()
+    fields.data = _pointer(body)
+    fields.at = 0
+    fields.end = len(body)
+    fields.keep = body
+    buckets: list = []
+    while fields.next():
+        if fields.number == _FOUND_BUCKET and fields.is_bytes:
+            buckets.append(_found_bucket(_fields_of(fields), with_lists))
+    return buckets
+
+
+@cython.cfunc
+def _found_bucket(fields: _Fields, with_lists: cython.bint) -> tuple:
+    partition_id: object = None
+    bucket_id: object = None
+    error_code: object = 0
+    text: bytes = b""
+    entries: list = []
+    while fields.next():
+        if fields.is_bytes:
+            if fields.number == _FOUND_ENTRY:
+                entries.append(_entry_list(_fields_of(fields)) if with_lists else _entry(fields))
+            elif fields.number == _FOUND_ERROR_TEXT:
+                text = _bytes_behind(b"", fields.data, fields.start, fields.at)
+        elif fields.number == _FOUND_PARTITION_ID:
+            partition_id = _wrapped(fields.pattern, 64)
+        elif fields.number == _FOUND_BUCKET_ID:
+            bucket_id = _wrapped(fields.pattern, 32)
+        elif fields.number == _FOUND_ERROR_CODE:
+            error_code = _wrapped(fields.pattern, 32)
+    if bucket_id is None:
+        raise CorruptDataError("message: a bucket without its number")
+    return partition_id, bucket_id, error_code, text, entries
+
+
+@cython.cfunc
+def _entry(outer: _Fields) -> object:
+    """The value of the entry that was just read; None without one, or with an empty one, which no row has."""
+    end: cython.Py_ssize_t = outer.at
+    value: object = None
+    # In the message around it: a new reader for each entry would take as long as all the rest.
+    outer.at = outer.start
+    whole: cython.Py_ssize_t = outer.end
+    outer.end = end
+    while outer.next():
+        if outer.number == 1 and outer.is_bytes:
+            value = _bytes_behind(b"", outer.data, outer.start, outer.at) if outer.at > outer.start else None
+    outer.end = whole
+    return value
+
+
+@cython.cfunc
+def _entry_list(fields: _Fields) -> list:
+    values: list = []
+    while fields.next():
+        if fields.number == 1 and fields.is_bytes:
+            values.append(_bytes_behind(b"", fields.data, fields.start, fields.at))
+    return values
 
 
 # --- Changes of a table ---------------------------------------------------------------------------------------------

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fluss.formats import kernel
 from fluss.formats.row_reader import to_rows
-from fluss.formats.value_rows import ValueRows, is_readable
+from fluss.formats.value_rows import is_readable, value_rows
 from fluss.formats.values import ValueCodec
 from fluss.model.errors import CorruptDataError
 from fluss.model.schema import Column, Schema
@@ -27,8 +28,12 @@ def values_of(columns: list[Column], rows: list[tuple[Any, ...]]) -> list[bytes]
     return [value for value in ValueCodec({1: Schema.of(columns)}).encode(batch_of(columns, rows)) if value is not None]
 
 
+def read(written: Schema, wanted: Schema, *values: bytes | None) -> list[dict[str, Any] | None]:
+    return kernel.decode_values([*values], {1: value_rows(written, wanted)})
+
+
 def test_a_value_of_java() -> None:
-    assert ValueRows(AB, AB).read(VALUE) == {"a": 1, "b": "a"}
+    assert read(AB, AB, VALUE) == [{"a": 1, "b": "a"}]
 
 
 @given(table=tables())
@@ -36,8 +41,7 @@ def test_rows_are_those_that_come_through_arrow(table: Table) -> None:
     columns, rows = table
     schema = Schema.of(columns)
     encoded = values_of(columns, rows)
-    reader = ValueRows(schema, schema)
-    found = [reader.read(value) for value in encoded]
+    found = read(schema, schema, *encoded)
     assert [tuple(row.values()) for row in found] == as_stored(rows)
     expected = to_rows(ValueCodec({1: schema}).decode(encoded))
     assert found == expected or repr(found) == repr(expected)  # NaN is not equal to itself
@@ -46,24 +50,23 @@ def test_rows_are_those_that_come_through_arrow(table: Table) -> None:
 
 def test_columns_that_came_later_and_columns_not_known_yet() -> None:
     longer = Schema.of([*AB_COLUMNS, Column("c", DataTypes.bigint())])
-    assert ValueRows(AB, longer).read(VALUE) == {"a": 1, "b": "a", "c": None}
+    assert read(AB, longer, VALUE) == [{"a": 1, "b": "a", "c": None}]
     (value,) = values_of(list(longer.columns), [(1, "a", 7)])
-    assert ValueRows(longer, AB).read(value) == {"a": 1, "b": "a"}
-    assert ValueRows(longer, longer).read(value) == {"a": 1, "b": "a", "c": 7}
+    assert read(longer, AB, value) == [{"a": 1, "b": "a"}]
+    assert read(longer, longer, value) == [{"a": 1, "b": "a", "c": 7}]
 
 
 def test_bytes_that_are_no_row_are_refused() -> None:
-    reader = ValueRows(AB, AB)
     for size in range(len(VALUE)):
         with pytest.raises(CorruptDataError):
-            reader.read(VALUE[:size])
+            read(AB, AB, VALUE[:size])
     with pytest.raises(CorruptDataError, match="1 bytes left over"):
-        reader.read(VALUE + b"x")
+        read(AB, AB, VALUE + b"x")
     strict = Schema.of([Column("a", DataTypes.int().not_null())])
     with pytest.raises(CorruptDataError, match="'a' is NOT NULL"):
-        ValueRows(strict, strict).read(b"\x01\x00\x01")
+        read(strict, strict, b"\x01\x00\x01")
     with pytest.raises(UnicodeDecodeError):
-        reader.read(b"\x01\x00\x00\x01\x01\xff")
+        read(AB, AB, b"\x01\x00\x00\x01\x01\xff")
 
 
 def test_nested_columns_are_left_to_arrow() -> None:
@@ -76,7 +79,7 @@ def test_nested_columns_are_left_to_arrow() -> None:
 def test_kernels_agree(table: Table, data: st.DataObject) -> None:
     columns, rows = table
     schema = Schema.of(columns)
-    reader = ValueRows(schema, schema)
+    schemas = {1: value_rows(schema, schema)}
     for value in values_of(columns, rows):
         damaged = bytearray(value)
         damage_bytes(data, damaged)
@@ -84,7 +87,7 @@ def test_kernels_agree(table: Table, data: st.DataObject) -> None:
 
             def read(kernel: Any, content: bytes = content) -> str:
                 try:
-                    return repr(kernel.decode_value(content, reader._columns, {}))
+                    return repr(kernel.decode_values([value, None, content], schemas))
                 except OverflowError as error:
                     return repr(error)
 
