@@ -111,7 +111,7 @@ class Lookup:
     @property
     def is_abandoned(self) -> bool:
         """Whether nobody waits for it any more."""
-        return all([caller.cancelled() for caller in self.callers])
+        return all(caller.cancelled() for caller in self.callers)
 
     @property
     def is_divisible(self) -> bool:

@@ -23,6 +23,7 @@ from fluss.storage.failpoints import Site
 from fluss.storage.kv_bucket import KvBucket
 from fluss.storage.kv_pool import KvPool
 from fluss.storage.kv_put import check
+from fluss.storage.kv_reads import few_by_prefix
 from fluss.storage.kv_recovery import Recovery
 from fluss.storage.kv_replay import CHUNK_BYTES, replay
 from fluss.storage.kv_snapshot_files import recovery_candidates
@@ -81,7 +82,15 @@ class KvBuckets:
         return found
 
     def get_few(self, bucket: TableBucket, keys: list[bytes]) -> list[bytes | None] | None:
-        """The values at a few keys, read here and now; None when that could take long, or for `get_many` to say why.
+        """The values at a few keys, read here and now; None when that could take long, or for `get_many` to say why."""
+        return self._read_few(bucket, lambda store: store.get_many(keys))
+
+    def get_few_by_prefix(self, bucket: TableBucket, prefixes: list[bytes]) -> list[list[bytes]] | None:
+        """The values at keys with each of a few prefixes, read here and now; None as above, or when they are many."""
+        return self._read_few(bucket, lambda store: few_by_prefix(store, prefixes))
+
+    def _read_few(self, bucket: TableBucket, read: Callable[[KvStore], _T | None]) -> _T | None:
+        """Read a few rows without a thread, or not at all.
 
         It saves two changes of threads, which take longer than a read from memory. A read that has to wait for the
         disk keeps the loop, so after a slow one all go through threads for a while.
@@ -93,13 +102,13 @@ class KvBuckets:
         if store is None:
             return None
         try:
-            values = store.get_many(keys)
+            found = read(store)
         except FlussError:
             return None
         ended_s = time.monotonic()
         if ended_s - started_s > READ_SLOW_S:
             self._reads_slow_until_s = ended_s + READS_SLOW_S
-        return values
+        return found
 
     async def check(
         self, bucket: TableBucket, batch: memoryview, target_columns: Sequence[int], *, overwrite: bool

@@ -16,6 +16,9 @@ _KEYS_FIRST: Final = 4
 _KEYS_MAX: Final = 4_096
 _KEYS_GROWTH: Final = 8
 _BYTES_AT_ONCE: Final = 4 << 20
+# Rows that are read without a thread.
+_FEW_ROWS: Final = 128
+_FEW_BYTES: Final = 64 << 10
 
 
 def values_at(store: ReadableStore, keys: list[bytes], size_bytes_max: int = READ_BYTES_MAX) -> list[bytes | None]:
@@ -47,6 +50,19 @@ def values_by_prefix(store: ReadableStore, prefixes: list[bytes], size_bytes_max
     for prefix in prefixes:
         found.append(first_values(store, prefix, sys.maxsize, size_bytes_max, VALUE_OVERHEAD_BYTES))
         size_bytes_max -= sum(map(len, found[-1])) + VALUE_OVERHEAD_BYTES * len(found[-1])
+    return found
+
+
+def few_by_prefix(store: ReadableStore, prefixes: list[bytes]) -> list[list[bytes]] | None:
+    """The values at keys with each of the prefixes, by key; None if they are many."""
+    found = []
+    left = _FEW_ROWS
+    for prefix in prefixes:
+        page = store.scan(prefix, None, left, _FEW_BYTES)
+        if page.next_key is not None:
+            return None
+        found.append(page.values)
+        left -= len(page.values)
     return found
 
 

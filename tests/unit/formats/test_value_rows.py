@@ -85,7 +85,7 @@ def test_kernels_agree(table: Table, data: st.DataObject) -> None:
         damage_bytes(data, damaged)
         for content in (value, bytes(damaged), bytes(damaged)[: data.draw(st.integers(0, len(damaged)))]):
 
-            def read(kernel: Any, content: bytes = content) -> str:
+            def read(kernel: Any, content: bytes = content, value: bytes = value) -> str:
                 try:
                     return repr(kernel.decode_values([value, None, content], schemas))
                 except OverflowError as error:

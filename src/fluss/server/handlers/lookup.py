@@ -6,54 +6,53 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from fluss.model.errors import ErrorCode, FlussError
+from fluss.formats import kernel
+from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.answer_size import AnswerSize
-from fluss.server.answers import code_and_text
+from fluss.server.answers import Encoded
 from fluss.server.budgets import RESPONSE_BYTES_MIN
 from fluss.server.context import ConnectionContext, Handled
 from fluss.server.kv_access import check_access, kv_bucket
 from fluss.server.later import beside_others
+from fluss.server.lookup_response import LookupResponse
 from fluss.server.malformed import unreadable
 from fluss.server.names import check_count
 from fluss.server.write_wait import check_acks, write_wait_ms
+from fluss.storage.kv_reads import VALUE_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from fluss.storage.kv_bucket import KvBucket
+    from fluss.storage.kv_buckets import KvBuckets
 
 # Keys read in one go: what is read before the answer's size is looked at again.
 _KEYS_PER_READ: Final = 1_024
 _KEYS_AT_ONCE: Final = 8  # of a request that is answered without threads, if that is quick
-_VALUE_OVERHEAD_BYTES: Final = 64  # of an object that holds a value
 
 _Request: TypeAlias = pb.LookupRequest | pb.PrefixLookupRequest
-_Response: TypeAlias = pb.LookupResponse | pb.PrefixLookupResponse
-_Entry: TypeAlias = pb.PbLookupBucketResponse | pb.PbPrefixLookupBucketResponse
-_Read: TypeAlias = Callable[["KvBucket", list[bytes], AnswerSize], Coroutine[Any, Any, list[Any]]]
+_Read: TypeAlias = Callable[["KvBucket", list[bytes], AnswerSize], Coroutine[Any, Any, bytearray]]
 
 
 def lookup(context: ConnectionContext, request: pb.LookupRequest, version: int) -> Handled:
     """The row of each key, in order; nothing where there is none."""
     keys = _check_keys(context, request)
     if not request.insert_if_not_exists:
-        at_once = _answer_at_once(context, request, version) if keys <= _KEYS_AT_ONCE else None
-        if at_once is not None:
-            return at_once
-        return beside_others(context, partial(_answer, context, request, version, pb.LookupResponse(), _read))
+        at_once = _answer_at_once(context, request, version, _few) if keys <= _KEYS_AT_ONCE else None
+        return at_once or beside_others(context, partial(_answer, context, request, version, _read_entries))
     if not request.HasField("acks") or not request.HasField("timeout_ms"):
         raise unreadable(api_keys.LOOKUP.name, "insert_if_not_exists needs acks and timeout_ms")
     check_acks(request.acks)
-    work = partial(_answer, context, request, version, pb.LookupResponse(), _read_or_insert)
+    work = partial(_answer, context, request, version, _read_or_insert)
     return beside_others(context, work, write_wait_ms(request.timeout_ms))
 
 
 def prefix_lookup(context: ConnectionContext, request: pb.PrefixLookupRequest, version: int) -> Handled:
     """The rows whose keys begin with each prefix."""
-    _check_keys(context, request)
-    work = partial(_answer, context, request, version, pb.PrefixLookupResponse(), _read_prefixes)
-    return beside_others(context, work)
+    prefixes = _check_keys(context, request)
+    at_once = _answer_at_once(context, request, version, _few_lists) if prefixes <= _KEYS_AT_ONCE else None
+    return at_once or beside_others(context, partial(_answer, context, request, version, _read_prefixes))
 
 
 def _check_keys(context: ConnectionContext, request: _Request) -> int:
@@ -68,60 +67,66 @@ def _bucket(table_id: int, item: pb.PbLookupBucketRequest) -> TableBucket:
     return TableBucket(table_id, item.bucket_id, item.partition_id if item.HasField("partition_id") else None)
 
 
-def _answer_at_once(context: ConnectionContext, request: pb.LookupRequest, version: int) -> pb.LookupResponse | None:
+def _few(kv: KvBuckets, bucket: TableBucket, keys: list[bytes]) -> bytearray | None:
+    values = kv.get_few(bucket, keys)
+    return None if values is None else kernel.join_entries(values)
+
+
+def _few_lists(kv: KvBuckets, bucket: TableBucket, prefixes: list[bytes]) -> bytearray | None:
+    lists = kv.get_few_by_prefix(bucket, prefixes)
+    return None if lists is None else kernel.join_entry_lists(lists)
+
+
+def _answer_at_once(
+    context: ConnectionContext,
+    request: _Request,
+    version: int,
+    read: Callable[[KvBuckets, TableBucket, list[bytes]], bytearray | None],
+) -> Encoded | None:
     """The answer to a request for a few keys; None when it may take long or be large, or when something is wrong."""
-    response = pb.LookupResponse()
-    size_bytes = 0
+    response = LookupResponse()
+    left_bytes = min(RESPONSE_BYTES_MIN, context.limits.lookup_bytes_max)
     for item in request.buckets_req:
         bucket = _bucket(request.table_id, item)
         try:
             check_access(context.storage, bucket, version)
         except FlussError:
             return None
-        values = context.storage.kv.get_few(bucket, list(item.keys))
-        if values is None:
+        entries = read(context.storage.kv, bucket, list(item.keys))
+        if entries is None:
             return None
-        entry = response.buckets_resp.add(bucket_id=bucket.bucket_id, partition_id=bucket.partition_id)
-        for value in values:
-            entry.values.add(values=value)
-            size_bytes += len(value or b"")
-        if size_bytes > RESPONSE_BYTES_MIN:
+        response.add(bucket, entries)
+        left_bytes -= len(entries)
+        if left_bytes < 0:
             return None
-    return response
+    return response.encoded()
 
 
-async def _answer(
-    context: ConnectionContext, request: _Request, version: int, response: _Response, read: _Read
-) -> _Response:
-    storage = context.storage
+async def _answer(context: ConnectionContext, request: _Request, version: int, read: _Read) -> Encoded:
+    storage, response = context.storage, LookupResponse()
     buckets = [_bucket(request.table_id, item) for item in request.buckets_req]
     if (opening := storage.opening(buckets)) is not None:
         await opening
     budget, bytes_max = context.server.response_budget, context.limits.lookup_bytes_max
     with AnswerSize(budget, bytes_max, "look up fewer keys at a time") as size:
         for bucket, item in zip(buckets, request.buckets_req, strict=True):
-            entry = response.buckets_resp.add(bucket_id=bucket.bucket_id, partition_id=bucket.partition_id)
             try:
-                found = await read(kv_bucket(storage, bucket, version), list(item.keys), size)
+                response.add(bucket, await read(kv_bucket(storage, bucket, version), list(item.keys), size))
             except Exception as error:
-                _fail(entry, error)
-                continue
-            add = entry.values.add if isinstance(entry, pb.PbLookupBucketResponse) else entry.value_lists.add
-            for values in found:
-                add(values=values)  # None stays unset
-    return response
+                response.fail(bucket, error)
+    return response.encoded()
 
 
-async def _read(kv: KvBucket, keys: list[bytes], size: AnswerSize) -> list[bytes | None]:
+async def _read_entries(kv: KvBucket, keys: list[bytes], size: AnswerSize) -> bytearray:
     found: list[bytes | None] = []
     for start in range(0, len(keys), _KEYS_PER_READ):
         values = await kv.get_many(keys[start : start + _KEYS_PER_READ], size.left_bytes)
         size.add(sum(map(len, filter(None, values))))
         found += values
-    return found
+    return kernel.join_entries(found)
 
 
-async def _read_or_insert(kv: KvBucket, keys: list[bytes], size: AnswerSize) -> list[bytes | None]:
+async def _read_or_insert(kv: KvBucket, keys: list[bytes], size: AnswerSize) -> bytearray:
     for start in range(0, len(keys), _KEYS_PER_READ):
         part = keys[start : start + _KEYS_PER_READ]
         values = await kv.get_many(part)
@@ -129,16 +134,10 @@ async def _read_or_insert(kv: KvBucket, keys: list[bytes], size: AnswerSize) -> 
         if missing:
             await kv.room()
             await kv.insert_missing(list(dict.fromkeys(missing)))
-    return await _read(kv, keys, size)
+    return await _read_entries(kv, keys, size)
 
 
-async def _read_prefixes(kv: KvBucket, prefixes: list[bytes], size: AnswerSize) -> list[list[bytes]]:
+async def _read_prefixes(kv: KvBucket, prefixes: list[bytes], size: AnswerSize) -> bytearray:
     found = await kv.get_prefixes(prefixes, size.left_bytes)
-    size.add(sum(sum(map(len, values)) + _VALUE_OVERHEAD_BYTES * len(values) for values in found))
-    return found
-
-
-def _fail(entry: _Entry, error: BaseException) -> None:
-    code, entry.error_message = code_and_text(error)
-    # Back-pressure on inserted rows: no version of these requests knows its code.
-    entry.error_code = ErrorCode.KV_STORAGE_EXCEPTION if code == ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION else code
+    size.add(sum(sum(map(len, values)) + VALUE_OVERHEAD_BYTES * len(values) for values in found))
+    return kernel.join_entry_lists(found)
