@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from fluss.api.extras import to_duckdb, to_pandas, to_polars
 from fluss.api.scanner_base import LogScannerBase
 from fluss.client.decode import to_record_batches, to_records, to_table
-from fluss.client.runtime import bridge, run
+from fluss.client.fetched import FetchedBatch
+from fluss.client.runtime import run
 from fluss.model.records import RecordBatch, ScanRecord, ScanRecords
 
 if TYPE_CHECKING:
@@ -24,12 +25,12 @@ class LogScanner(LogScannerBase):
     def poll(self, timeout_ms: int) -> ScanRecords:
         """The next records, at the latest after `timeout_ms`; empty if none came."""
         self._check_records("poll")
-        return to_records(run(self._core.poll_batches(timeout_ms, self._core.max_poll_records)))
+        return to_records(self._poll(timeout_ms, self._core.max_poll_records))
 
     def poll_record_batch(self, timeout_ms: int) -> list[RecordBatch]:
         """The next batches with bucket and offsets, at the latest after `timeout_ms`."""
         self._check_batches("poll_record_batch")
-        return to_record_batches(run(self._core.poll_batches(timeout_ms, None)))
+        return to_record_batches(self._poll(timeout_ms))
 
     def poll_batches(self, timeout_ms: int) -> list[RecordBatch]:
         """The older spelling of `poll_record_batch`."""
@@ -38,7 +39,10 @@ class LogScanner(LogScannerBase):
     def poll_arrow(self, timeout_ms: int) -> pa.Table:
         """The next rows as a PyArrow Table, at the latest after `timeout_ms`."""
         self._check_batches("poll_arrow")
-        return to_table(run(self._core.poll_batches(timeout_ms, None)), self._core.arrow_schema)
+        return to_table(self._poll(timeout_ms), self._core.arrow_schema)
+
+    def _poll(self, timeout_ms: int, limit: int | None = None) -> list[FetchedBatch]:
+        return self._core.ready_batches(timeout_ms, limit) or run(self._core.poll_batches(timeout_ms, limit))
 
     def to_arrow(self) -> pa.Table:
         """All rows from the subscribed offsets to the latest, as a PyArrow Table. Does not move the poll position."""
@@ -70,7 +74,7 @@ class LogScanner(LogScannerBase):
     async def __aiter__(self) -> AsyncIterator[ScanRecord | RecordBatch]:
         limit = self._core.max_poll_records if self._records else None
         while True:
-            batches = await bridge(self._core.poll_batches(ITERATION_POLL_MS, limit))
+            batches = await self._awaited_poll(ITERATION_POLL_MS, limit)
             for item in to_records(batches) if self._records else to_record_batches(batches):
                 yield item
 

@@ -23,12 +23,12 @@ class LogScanner(LogScannerBase):
     async def poll(self, timeout_ms: int) -> ScanRecords:
         """The next records, at the latest after `timeout_ms`; empty if none came."""
         self._check_records("poll")
-        return to_records(await bridge(self._core.poll_batches(timeout_ms, self._core.max_poll_records)))
+        return to_records(await self._awaited_poll(timeout_ms, self._core.max_poll_records))
 
     async def poll_record_batch(self, timeout_ms: int) -> list[RecordBatch]:
         """The next batches with bucket and offsets, at the latest after `timeout_ms`."""
         self._check_batches("poll_record_batch")
-        return to_record_batches(await bridge(self._core.poll_batches(timeout_ms, None)))
+        return to_record_batches(await self._awaited_poll(timeout_ms))
 
     async def poll_batches(self, timeout_ms: int) -> list[RecordBatch]:
         """The older spelling of `poll_record_batch`."""
@@ -37,7 +37,7 @@ class LogScanner(LogScannerBase):
     async def poll_arrow(self, timeout_ms: int) -> pa.Table:
         """The next rows as a PyArrow Table, at the latest after `timeout_ms`."""
         self._check_batches("poll_arrow")
-        return to_table(await bridge(self._core.poll_batches(timeout_ms, None)), self._core.arrow_schema)
+        return to_table(await self._awaited_poll(timeout_ms), self._core.arrow_schema)
 
     async def to_arrow(self) -> pa.Table:
         """All rows from the subscribed offsets to the latest, as a PyArrow Table. Does not move the poll position."""

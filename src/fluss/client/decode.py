@@ -8,6 +8,7 @@ from itertools import count, repeat
 import pyarrow as pa
 
 from fluss.client.fetched import FetchedBatch
+from fluss.formats import kernel
 from fluss.formats.row_reader import to_rows
 from fluss.model.paths import TableBucket
 from fluss.model.records import ChangeType, RecordBatch, ScanRecord, ScanRecords
@@ -19,12 +20,12 @@ def to_records(batches: Sequence[FetchedBatch]) -> ScanRecords:
     """Rows as records, by bucket."""
     by_bucket: dict[TableBucket, list[ScanRecord]] = {}
     for fetched in batches:
-        if fetched.change_types is None:
-            changes = repeat(ChangeType.AppendOnly)
-        else:
-            changes = map(_CHANGE_TYPES.__getitem__, fetched.change_types)  # type: ignore[assignment]
+        changes: Iterable[ChangeType] = repeat(ChangeType.AppendOnly)
+        if fetched.change_types is not None:
+            changes = map(_CHANGE_TYPES.__getitem__, fetched.change_types)
         offsets: Iterable[int] = count(fetched.base_offset) if fetched.offsets is None else fetched.offsets.to_pylist()
-        records = map(ScanRecord, offsets, repeat(fetched.timestamp_ms), changes, to_rows(fetched.batch))
+        rows = to_rows(fetched.batch)
+        records = kernel.records_of_rows(ScanRecord, offsets, fetched.timestamp_ms, changes, rows)
         by_bucket.setdefault(fetched.bucket, []).extend(records)
     return ScanRecords(by_bucket)
 

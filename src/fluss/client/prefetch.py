@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -35,6 +36,11 @@ class Ready(NamedTuple):
     size_bytes: int
 
 
+def _complete(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
+
+
 def partition_gone(path: TablePath, bucket: TableBucket) -> NotFoundError:
     """The partition of a bucket does not exist any more, or never has."""
     return NotFoundError(
@@ -44,7 +50,10 @@ def partition_gone(path: TablePath, bucket: TableBucket) -> NotFoundError:
 
 
 class Prefetcher:
-    """Fills `ready` while somebody polls. Runs on the I/O loop; `cursors` may be changed from any thread."""
+    """Keeps something ready while somebody polls. Runs on the I/O loop; `cursors` may be changed from any thread.
+
+    What is ready may be taken in any thread, by one that holds `lock`.
+    """
 
     def __init__(
         self,
@@ -63,6 +72,7 @@ class Prefetcher:
         self._cursors = cursors
         self._buffer_bytes_max = buffer_bytes_max
         self._min_bytes = min_bytes
+        self.lock = threading.Lock()
         self._buffered_bytes = 0
         self._polled_at = 0.0
         self._ready: deque[Ready] = deque()
@@ -102,8 +112,7 @@ class Prefetcher:
 
     def changed(self) -> None:
         """The subscription changed: do not wait for the answers under way."""
-        if self._changed is not None and not self._changed.done():
-            self._changed.set_result(None)
+        _complete(self._changed)
 
     async def wait(self, timeout_s: float) -> None:
         """Wait until something is ready or has failed."""
@@ -112,12 +121,15 @@ class Prefetcher:
         await asyncio.wait([self._arrived], timeout=timeout_s)
 
     def take(self) -> Ready | None:
-        """The next thing for the reader."""
+        """The next thing for the reader, who polls by that."""
+        self._polled_at = time.monotonic()
         while self._ready:
             item = self._ready.popleft()
             self._buffered_bytes -= item.size_bytes
-            if self._room is not None and 2 * self._buffered_bytes <= self._buffer_bytes_max and not self._room.done():
-                self._room.set_result(None)
+            room = self._room
+            if room is not None and self._has_room():
+                self._room = None
+                room.get_loop().call_soon_threadsafe(_complete, room)
             if self._cursors.get(item.cursor.key) is item.cursor:
                 return item
         return None
@@ -155,13 +167,17 @@ class Prefetcher:
             self._polled_at = polled_at  # only a reader's poll counts
 
     async def _wait_for_room(self) -> None:
-        if self._room is None or self._room.done():
-            self._room = asyncio.get_running_loop().create_future()
-        await asyncio.wait([self._room], timeout=IDLE_S_MAX)
+        with self.lock:
+            if self._has_room():
+                return
+            room = self._room = self._room or asyncio.get_running_loop().create_future()
+        await asyncio.wait([room], timeout=IDLE_S_MAX)
+
+    def _has_room(self) -> bool:
+        return 2 * self._buffered_bytes <= self._buffer_bytes_max
 
     def _notify(self) -> None:
-        if self._arrived is not None and not self._arrived.done():
-            self._arrived.set_result(None)
+        _complete(self._arrived)
 
     def _cursors_of(self, node_id: int) -> list[Cursor]:
         result = []
@@ -181,6 +197,7 @@ class Prefetcher:
                 if self._buffered_bytes >= self._buffer_bytes_max:
                     await self._wait_for_room()
                     continue
+                self._go_on()  # other servers may lead buckets by now
                 fetch = await self._ask(node, cursors)
                 if fetch is None:
                     continue
@@ -224,8 +241,9 @@ class Prefetcher:
     async def _deliver(self, pieces: Sequence[Piece]) -> None:
         for piece, fetched in await self._fetcher.decode(pieces):
             size_bytes = fetched.batch.nbytes if fetched is not None else 0
-            self._ready.append(Ready(piece.cursor, fetched, piece.next_offset, size_bytes))
-            self._buffered_bytes += size_bytes
+            with self.lock:
+                self._ready.append(Ready(piece.cursor, fetched, piece.next_offset, size_bytes))
+                self._buffered_bytes += size_bytes
         self._notify()
 
     def _all_failed(self, node: ServerNode, error: FlussError) -> None:

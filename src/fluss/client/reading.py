@@ -56,7 +56,7 @@ class Reading:
         deadline = time.monotonic() + timeout_s
         while True:
             self._prefetcher.start()
-            batches = self._take(max_records)
+            batches = self.take(max_records)
             if batches or (self.cursors and all(cursor.finished for cursor in self.cursors.values())):
                 return batches
             await self._raise_trouble()
@@ -65,23 +65,26 @@ class Reading:
                 return []
             await self._prefetcher.wait(remaining_s)
 
-    def _take(self, max_records: int | None) -> list[FetchedBatch]:
+    def take(self, max_records: int | None) -> list[FetchedBatch]:
+        """The next rows that are there already, at most `max_records`; in any thread."""
         batches: list[FetchedBatch] = []
         room = max_records
-        while room is None or room > 0:
-            item = self._prefetcher.take()
-            if item is None:
-                break
-            if item.fetched is None:
-                item.cursor.position = item.next_offset
-                continue
-            fetched, rest = item.fetched, None
-            if room is not None and fetched.row_count > room:
-                fetched, rest = fetched.slice(0, room), fetched.slice(room, fetched.row_count - room)
-                self._prefetcher.put_back(Ready(item.cursor, rest, item.next_offset, rest.batch.nbytes))
-            item.cursor.position = item.next_offset if rest is None else rest.base_offset
-            batches.append(fetched)
-            room = None if room is None else room - fetched.row_count
+        with self._prefetcher.lock:
+            while room is None or room > 0:
+                item = self._prefetcher.take()
+                if item is None:
+                    break
+                if item.fetched is None:
+                    item.cursor.position = item.next_offset
+                    continue
+                fetched, rest = item.fetched, None
+                if room is not None and fetched.row_count > room:
+                    fetched, rest = fetched.slice(0, room), fetched.slice(room, fetched.row_count - room)
+                    rest_bytes = item.size_bytes * rest.row_count // item.fetched.row_count
+                    self._prefetcher.put_back(Ready(item.cursor, rest, item.next_offset, rest_bytes))
+                item.cursor.position = item.next_offset if rest is None else rest.base_offset
+                batches.append(fetched)
+                room = None if room is None else room - fetched.row_count
         return batches
 
     async def _raise_trouble(self) -> None:

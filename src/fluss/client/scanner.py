@@ -29,7 +29,7 @@ __all__ = ["FetchedBatch", "LogScannerCore"]
 
 
 class LogScannerCore:
-    """Coroutines are for the I/O loop; `unsubscribe`, `positions`, `batches_to_latest`, `close` for any thread."""
+    """Coroutines are for the I/O loop, all else for any thread."""
 
     def __init__(
         self,
@@ -128,10 +128,18 @@ class LogScannerCore:
 
     async def poll_batches(self, timeout_ms: int, max_records: int | None = None) -> list[FetchedBatch]:
         """The next rows, at most `max_records`; waits for the first one up to the limit, then returns none."""
+        self._check_poll(timeout_ms)
+        return await self._reading.poll(timeout_ms / 1000, max_records)
+
+    def ready_batches(self, timeout_ms: int, max_records: int | None = None) -> list[FetchedBatch]:
+        """What `poll_batches` would return without waiting; spares its caller two changes of threads."""
+        self._check_poll(timeout_ms)
+        return self._reading.take(max_records)
+
+    def _check_poll(self, timeout_ms: int) -> None:
         self._check_subscribed()
         if timeout_ms < 0:
             raise InvalidRequestError(f"timeout_ms must be 0 or more, not {timeout_ms}.")
-        return await self._reading.poll(timeout_ms / 1000, max_records)
 
     async def read_to_latest(self) -> list[FetchedBatch]:
         """All rows from the subscribed offsets to the latest, bucket by bucket; does not move the position of polls."""

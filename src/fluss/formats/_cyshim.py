@@ -22,6 +22,9 @@ def exceptval(*_: object, **__: object) -> Callable[[_T], _T]:
     return cfunc
 
 
+cdivision = exceptval
+
+
 def declare(_: object, value: Any = None, **__: object) -> Any:
     return value
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 from numbers import Real
 from operator import index as to_index
@@ -36,6 +36,7 @@ if cython.compiled:
         datetime_hour,
         datetime_microsecond,
         datetime_minute,
+        datetime_new,
         datetime_second,
         datetime_tzinfo,
         import_datetime,
@@ -44,10 +45,14 @@ if cython.compiled:
         time_minute,
         time_second,
     )
+    from cython.cimports.cpython.object import PyObject_GenericSetAttr as _set_field
+    from cython.cimports.cpython.type import PyType_GenericNew
     from cython.cimports.cpython.unicode import PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
     from cython.cimports.libc.string import memcpy
 
     import_datetime()
+else:
+    _set_field = object.__setattr__
 
 COMPILED = bool(cython.compiled)
 
@@ -102,6 +107,9 @@ _MISSING = object()
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_ORDINAL = cython.declare(cython.longlong, date(1970, 1, 1).toordinal())
+_MARCH_0_US = cython.declare(cython.longlong, 719_468 * 86_400_000_000)  # from 0000-03-01 to 1970-01-01
+_DATETIME_US_MIN = cython.declare(cython.longlong, (datetime.min - _EPOCH) // timedelta(microseconds=1))
+_DATETIME_US_MAX = cython.declare(cython.longlong, (datetime.max - _EPOCH) // timedelta(microseconds=1))
 # 38 digits and any scale a table can have, exactly; rounding is an error.
 _EXACT = Context(prec=120, traps=[Inexact, InvalidOperation])
 
@@ -280,6 +288,46 @@ def _epoch_days(value: object) -> cython.longlong:
         return days + (153 * month + 2) // 5 + date_day(value) - 719_469
     else:
         return value.toordinal() - _EPOCH_ORDINAL
+
+
+@cython.cfunc
+@cython.inline
+@cython.cdivision(True)
+def _datetime(microseconds: cython.longlong, zone: object) -> object:
+    """The time so many microseconds after 1970-01-01."""
+    if cython.compiled:
+        # Counted from 0000-03-01, as in `_epoch_days`: all operands are positive.
+        since: cython.longlong = microseconds + _MARCH_0_US
+        seconds: cython.longlong = since // 1_000_000
+        days: cython.int = seconds // 86_400
+        second: cython.int = seconds % 86_400
+        day_of_era: cython.int = days % 146_097
+        year: cython.int = (day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+        day_of_year: cython.int = day_of_era - (365 * year + year // 4 - year // 100)
+        month: cython.int = (5 * day_of_year + 2) // 153
+        year += 400 * (days // 146_097) + (1 if month >= 10 else 0)
+        return datetime_new(
+            year,
+            month - 9 if month >= 10 else month + 3,
+            day_of_year - (153 * month + 2) // 5 + 1,
+            second // 3600,
+            second // 60 % 60,
+            second % 60,
+            since % 1_000_000,
+            zone,
+        )
+    else:
+        return (_EPOCH if zone is None else _EPOCH_UTC) + timedelta(0, 0, microseconds)
+
+
+@cython.cfunc
+@cython.inline
+def _new_object(kind: type) -> object:
+    """An object whose fields are not set yet."""
+    if cython.compiled:
+        return PyType_GenericNew(kind, None, None)
+    else:
+        return object.__new__(kind)
 
 
 @cython.cfunc
@@ -2523,6 +2571,65 @@ def are_records_sound(data: Any, record_count: int) -> bool:
         at += 4 + length
         left -= 1
     return at == size
+
+
+# --- Python rows of columns -----------------------------------------------------------------------------------------
+
+
+def rows_of_columns(names: list[str], columns: list[list[Any]], row_count: int) -> list[dict[str, Any]]:
+    """One dict per row of columns of Python values."""
+    row: cython.Py_ssize_t
+    column: cython.Py_ssize_t
+    column_count: cython.Py_ssize_t = len(columns)
+    values: list
+    fields: dict
+    for values in columns:
+        if len(values) != row_count:
+            raise ValueError(f"a column of {len(values)} values among rows of {row_count}")
+    # A copy has room for all fields from the start.
+    template: dict = dict.fromkeys(names)
+    rows: list = []
+    for row in range(row_count):
+        fields = template.copy()
+        for column in range(column_count):
+            values = columns[column]
+            fields[names[column]] = values[row]
+        rows.append(fields)
+    return rows
+
+
+def records_of_rows(
+    kind: type, offsets: Iterable[int], timestamp_ms: int, changes: Iterable[Any], rows: list[dict[str, Any]]
+) -> list[Any]:
+    """Rows as objects of the class of scan records, which checks nothing when it is made."""
+    records: list = []
+    for row, offset, change in zip(rows, offsets, changes, strict=False):
+        record = _new_object(kind)
+        _set_field(record, "offset", offset)
+        _set_field(record, "timestamp", timestamp_ms)
+        _set_field(record, "change_type", change)
+        _set_field(record, "row", row)
+        records.append(record)
+    return records
+
+
+def datetimes_of(values: list[Any], units: int, zone: Any) -> list[Any]:
+    """Times of a zone, UTC or None, from numbers since 1970-01-01 with `units` in a second; nanoseconds are cut off."""
+    number: cython.longlong
+    divisor: cython.longlong = units // 1_000_000 if units > 1_000_000 else 1
+    factor: cython.longlong = 1_000_000 // units if units < 1_000_000 else 1
+    low: cython.longlong = _DATETIME_US_MIN // factor
+    high: cython.longlong = _DATETIME_US_MAX // factor
+    result: list = []
+    for value in values:
+        if value is None:
+            result.append(None)
+            continue
+        number = _floor_div(value, divisor)
+        if number < low or number > high:
+            raise OverflowError("date value out of range")
+        result.append(_datetime(number * factor, zone))
+    return result
 
 
 # --- Checks of Arrow columns ----------------------------------------------------------------------------------------

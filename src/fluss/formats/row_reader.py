@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, time
 from decimal import Context, Decimal
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.types as pt
 
+from fluss.formats import kernel
 from fluss.model.errors import SchemaMismatchError
 
-_EPOCH: Final = datetime(1970, 1, 1)
-_EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
+_UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}  # in a second
 _MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _NANOSECONDS_PER_MICROSECOND: Final = 1_000
 _LOW_WORD_MASK: Final = (1 << 64) - 1
@@ -25,14 +25,16 @@ def to_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
     Python has microseconds: nanoseconds of a column that holds them are cut off.
     """
-    names = batch.schema.names
-    return [dict(zip(names, row, strict=True)) for row in to_tuples(batch)]
+    return kernel.rows_of_columns(batch.schema.names, _columns(batch), batch.num_rows)
 
 
 def to_tuples(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
     """One tuple per row, in column order."""
-    columns = [column_values(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
-    return list(zip(*columns, strict=True))
+    return list(zip(*_columns(batch), strict=True))
+
+
+def _columns(batch: pa.RecordBatch) -> list[list[Any]]:
+    return [column_values(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
 
 
 def column_values(name: str, column: pa.Array) -> list[Any]:
@@ -44,7 +46,8 @@ def column_values(name: str, column: pa.Array) -> list[Any]:
         return _nested_values(name, column)
     try:
         if pt.is_timestamp(arrow_type):
-            return _timestamps(column, _EPOCH if arrow_type.tz is None else _EPOCH_UTC)
+            numbers = column.view(pa.int64()).to_pylist()
+            return kernel.datetimes_of(numbers, _UNITS[arrow_type.unit], None if arrow_type.tz is None else UTC)
         if pt.is_date32(arrow_type):
             return [
                 None if days is None else date.fromordinal(days + _EPOCH_ORDINAL)
@@ -71,10 +74,6 @@ def _microseconds(column: pa.Array) -> list[int | None]:
         return [None if value is None else value // _NANOSECONDS_PER_MICROSECOND for value in values]
     factor = _MICROSECONDS[unit]
     return [None if value is None else value * factor for value in values]
-
-
-def _timestamps(column: pa.Array, epoch: datetime) -> list[datetime | None]:
-    return [None if value is None else epoch + timedelta(0, 0, value) for value in _microseconds(column)]
 
 
 def _times(column: pa.Array) -> list[time | None]:
