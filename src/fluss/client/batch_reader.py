@@ -49,6 +49,9 @@ class Skip(NamedTuple):
 
 Piece: TypeAlias = Part | Skip
 
+Decoded: TypeAlias = tuple[Part, FetchedBatch | FlussError | None]
+"""A part and its rows, None for none, or what is wrong with it."""
+
 
 class _Plan(NamedTuple):
     """How batches of one schema, or projected ones, are read."""
@@ -130,9 +133,9 @@ class BatchReader:
         sources = tuple(places.get(ids[index]) for index in self._wanted)
         return _Plan(written, on_wire, self._rows_schema, sources, filtered)
 
-    def decode(self, parts: Sequence[Part]) -> list[tuple[Part, FetchedBatch | FlussError | None]]:
-        """Each part's rows from its cursor's offset on, None for none, or what is wrong with it."""
-        results: list[tuple[Part, FetchedBatch | FlussError | None]] = []
+    def decode(self, parts: Sequence[Part]) -> list[Decoded]:
+        """Each part's rows from its cursor's offset on."""
+        results: list[Decoded] = []
         for part in parts:
             try:
                 results.append((part, self._decode(part)))

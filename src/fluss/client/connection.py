@@ -19,6 +19,7 @@ from fluss.client.address import Address
 from fluss.client.answers import parse, parse_error
 from fluss.client.fetch_wire import records_position
 from fluss.client.sasl import Credentials, log_in
+from fluss.formats import kernel
 from fluss.model.errors import ConnectError, CorruptDataError, ErrorCode, FlussError, TimeoutError
 from fluss.model.infos import ServerType
 from fluss.protocol import api_keys, frames
@@ -65,7 +66,9 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._socket_fd = -1
-        self._reader = frames.FrameReader(padding=self._padding, growth_size_bytes=frames.FRAME_SIZE_BYTES_MAX)
+        self._reader = frames.FrameReader(
+            padding=self._padding, growth_size_bytes=frames.FRAME_SIZE_BYTES_MAX, allocate=kernel.unset_bytes
+        )
         self._pending: dict[int, _Pending] = {}
         self._next_id = 0
 

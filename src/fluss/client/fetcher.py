@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fluss.client import runtime
 from fluss.client.answers import STALE_METADATA_CODES, server_error
-from fluss.client.batch_reader import BatchReader, Part, Piece, Skip
+from fluss.client.batch_reader import BatchReader, Decoded, Part, Piece, Skip
 from fluss.client.cursor import Cursor
 from fluss.client.fetch_wire import BucketAnswer, parse_fetch_response
 from fluss.client.fetched import FetchedBatch
 from fluss.client.filtering import ScanFilter
 from fluss.client.offsets import CLIENT_FOLLOWER_ID, list_offsets
 from fluss.formats.log_batch import walk
+from fluss.model.config import Config
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import ServerNode, TableInfo
 from fluss.model.offsets import EARLIEST_OFFSET, OffsetSpec
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 # Decoding this much takes less time than handing it to a worker and back.
 INLINE_DECODE_BYTES_MAX = 32 << 10
+
+# What a bucket's share of an answer may grow to where few are asked for: each request has its price, and what exceeds
+# the processor's caches has another.
+BUCKET_BYTES_MAX = 4 << 20
 
 
 class Fetch(NamedTuple):
@@ -48,6 +53,8 @@ class Fetcher:
         self._filter = scan_filter
         self._pushes_projection = reader.pushed_fields is not None
         self._turn = 0
+        self._bucket_bytes = client.config.scanner_log_fetch_max_bytes_for_bucket
+        self._bucket_bytes_given = Config.scanner_log_fetch_max_bytes_for_bucket.key in client.config.to_dict()
 
     async def send(self, node: ServerNode, cursors: list[Cursor], min_bytes: int) -> Fetch:
         """Send a request for the cursors' offsets; the future has the answer's body."""
@@ -69,16 +76,23 @@ class Fetcher:
         # The first bucket always gets a whole batch; the turn gives every bucket that chance.
         self._turn += 1
         first = self._turn % len(cursors)
+        bucket_bytes = self._bucket_bytes_max(len(cursors))
         for cursor in cursors[first:] + cursors[:first]:
             table.buckets_req.add(
                 partition_id=cursor.bucket.partition_id,
                 bucket_id=cursor.bucket.bucket,
                 fetch_offset=cursor.fetch_offset,
-                max_fetch_bytes=config.scanner_log_fetch_max_bytes_for_bucket,
+                max_fetch_bytes=bucket_bytes,
             )
         connection = await self._client.metadata.tablet(node, self._client.request_timeout_s)
         timeout_s = self._client.request_timeout_s + wait_ms / 1000
         return Fetch(connection.send(api_keys.FETCH_LOG, (request.SerializeToString(),), timeout_s), projected)
+
+    def _bucket_bytes_max(self, bucket_count: int) -> int:
+        if self._bucket_bytes_given:
+            return self._bucket_bytes
+        share_bytes = self._client.config.scanner_log_fetch_max_bytes // bucket_count
+        return max(self._bucket_bytes, min(share_bytes, BUCKET_BYTES_MAX))
 
     def receive(self, fetch: Fetch, node: ServerNode, cursors: list[Cursor]) -> tuple[list[Piece], bool]:
         """Batches of an answer, cursors moved behind them; and whether metadata seems stale."""
@@ -150,7 +164,7 @@ class Fetcher:
         if size_bytes <= INLINE_DECODE_BYTES_MAX:
             results = self._reader.decode(parts)
         else:
-            results = await runtime.in_worker(self._reader.decode, parts)
+            results = await self._decode_beside(parts)
         decoded = iter(results)
         good: list[tuple[Piece, FetchedBatch | None]] = []
         for piece in pieces:
@@ -160,6 +174,13 @@ class Fetcher:
             elif piece.cursor.error is None:
                 good.append((piece, result))
         return good
+
+    async def _decode_beside(self, parts: list[Part]) -> list[Decoded]:
+        """Halves at a time: columns are decoded side by side as well, but never take equally long."""
+        half = (len(parts) + 1) // 2
+        halves = [group for group in (parts[:half], parts[half:]) if group]
+        results = await asyncio.gather(*(runtime.in_worker(self._reader.decode, group) for group in halves))
+        return [result for group in results for result in group]
 
     async def explained(self, cursor: Cursor, error: FlussError) -> FlussError:
         """The error, with the offsets there are when the cursor asked for another."""

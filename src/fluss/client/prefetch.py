@@ -240,7 +240,7 @@ class Prefetcher:
 
     async def _deliver(self, pieces: Sequence[Piece]) -> None:
         for piece, fetched in await self._fetcher.decode(pieces):
-            size_bytes = fetched.batch.nbytes if fetched is not None else 0
+            size_bytes = fetched.batch.get_total_buffer_size() if fetched is not None else 0
             with self.lock:
                 self._ready.append(Ready(piece.cursor, fetched, piece.next_offset, size_bytes))
                 self._buffered_bytes += size_bytes

@@ -27,7 +27,11 @@ except ImportError:
     from fluss.formats import _cyshim as cython
 
 if cython.compiled:
-    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
+    from cython.cimports.cpython.bytearray import (
+        PyByteArray_AS_STRING,
+        PyByteArray_FromStringAndSize,
+        PyByteArray_Resize,
+    )
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.cpython.datetime import (
         date_day,
@@ -2571,6 +2575,14 @@ def are_records_sound(data: Any, record_count: int) -> bool:
         at += 4 + length
         left -= 1
     return at == size
+
+
+def unset_bytes(size: int) -> bytearray:
+    """So many bytes of any content, for those who will set all of them: clearing a large buffer takes time."""
+    if cython.compiled:
+        return PyByteArray_FromStringAndSize(cython.NULL, size)
+    else:
+        return bytearray(size)
 
 
 # --- Python rows of columns -----------------------------------------------------------------------------------------

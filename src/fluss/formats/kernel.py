@@ -52,4 +52,5 @@ split_kv_records = implementation.split_kv_records
 split_maps = implementation.split_maps
 split_records = implementation.split_records
 split_values = implementation.split_values
+unset_bytes = implementation.unset_bytes
 values_of_rows = implementation.values_of_rows

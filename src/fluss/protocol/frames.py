@@ -132,7 +132,7 @@ class FrameReader:
 
     `padding` looks at the beginning of a large frame and says how many bytes to leave free before it in its buffer, so
     that what matters inside is aligned in memory. `growth_size_bytes` is the step in which large buffers grow: a client
-    that trusts its server takes them whole.
+    that trusts its server takes them whole. `allocate` makes them; what they hold at first does not matter.
     """
 
     SCRATCH_SIZE_BYTES = 64 << 10
@@ -145,11 +145,13 @@ class FrameReader:
         *,
         padding: Callable[[memoryview], int] | None = None,
         growth_size_bytes: int = GROWTH_SIZE_BYTES,
+        allocate: Callable[[int], bytearray] = bytearray,
     ) -> None:
         self.frame_size_bytes_max = frame_size_bytes_max
         self._header_size_bytes = header_size_bytes
         self._padding = padding
         self._growth_size_bytes = growth_size_bytes
+        self._allocate = allocate
         self._scratch: bytearray | None = None  # None: nothing is left, the shared one is used
         self._start = 0  # first unread byte of scratch
         self._end = 0  # one past the last byte read into scratch
@@ -173,7 +175,7 @@ class FrameReader:
         if self._large is not None:
             if self._large_filled == len(self._large):
                 # A new buffer, not extend(): the event loop may still hold a view of the old one.
-                grown = bytearray(min(self._large_size, max(self._growth_size_bytes, 2 * len(self._large))))
+                grown = self._allocate(min(self._large_size, max(self._growth_size_bytes, 2 * len(self._large))))
                 grown[: self._large_filled] = self._large
                 self._large = grown
             return memoryview(self._large)[self._large_filled :]
