@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fluss.api.lookup_base import LookuperBase, PrefixLookuperBase, TableLookupBase, TablePrefixLookupBase
-from fluss.client.runtime import run
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +23,7 @@ class Lookuper(LookuperBase):
 
         Keys are a list of dicts, lists or tuples, or Arrow data with the primary-key columns.
         """
-        return run(self._core.lookup_many(keys))
+        return self._core.look_many(keys)
 
 
 class PrefixLookuper(PrefixLookuperBase):

@@ -94,6 +94,16 @@ class LookuperCore(_LookuperBase):
         """A row for each key, in their order, on the I/O loop; all null where there is none."""
         self._client.check_usable()
         count, parts = await runtime.in_worker(self._keys.parts, keys, KEYS_PER_PART_MAX)
+        found = await self._find(parts)
+        return await runtime.in_worker(self._in_order, count, parts, found)
+
+    def look_many(self, keys: Any) -> pa.Table:
+        """The same, in the calling thread."""
+        self._client.check_usable()
+        count, parts = self._keys.parts(keys, KEYS_PER_PART_MAX)
+        return self._in_order(count, parts, runtime.run(self._find(parts)))
+
+    async def _find(self, parts: list[Part]) -> list[tuple[pa.RecordBatch, list[bool]]]:
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Any]] = [loop.create_future() for _ in parts]
         self._client.lookups.send(
@@ -102,8 +112,7 @@ class LookuperCore(_LookuperBase):
                 for part, future in zip(parts, futures, strict=True)
             ]
         )
-        found = await _all_of(futures)
-        return await runtime.in_worker(self._in_order, count, parts, found)
+        return await _all_of(futures)
 
     def _in_order(self, count: int, parts: list[Part], found: list[tuple[pa.RecordBatch, list[bool]]]) -> pa.Table:
         """Rows that were found, and nulls, in the order of the keys."""
