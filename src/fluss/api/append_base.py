@@ -20,7 +20,8 @@ class AppendMethods(WriterBase[AppendWriterCore, Handle]):
 
     def append(self, row: Mapping[str, Any] | Sequence[Any]) -> Handle:
         """Append one row: a dict by column name, or a list or tuple in column order."""
-        return self._handle(self._core.append(row))
+        handle: Handle = self._take(row) or self._core.append(row)
+        return handle
 
     def append_arrow_batch(self, batch: pa.RecordBatch) -> Handle:
         """Same as `write_arrow_batch`."""

@@ -33,7 +33,8 @@ class UpsertMethods(WriterBase[UpsertWriterCore, Handle]):
         In a partial update the row has the chosen columns only, in the order named; a list or tuple may also have all
         columns of the table, with None for those not chosen.
         """
-        return self._handle(self._core.upsert(row))
+        handle: Handle = self._take(row) or self._core.upsert(row)
+        return handle
 
     def delete(self, pk: Mapping[str, Any] | Sequence[Any]) -> Handle:
         """Delete the row with a key: a dict with the key columns, or a list or tuple in the order of the primary key.
@@ -41,11 +42,13 @@ class UpsertMethods(WriterBase[UpsertWriterCore, Handle]):
         The table's other columns may be there too and do not matter: a whole row as a dict, list, tuple or GenericRow.
         In a partial update the chosen columns become null, and the row goes when all others are null.
         """
-        return self._handle(self._core.delete(pk))
+        handle: Handle = self._core.delete(pk)
+        return handle
 
     def delete_arrow(self, keys: pa.Table) -> Handle:
         """Delete the rows with the keys in a PyArrow Table or RecordBatch, or anything with `__arrow_c_stream__`."""
-        return self._handle(self._core.delete_table(arrow_table(keys)))
+        handle: Handle = self._core.delete_table(arrow_table(keys))
+        return handle
 
 
 Writer = TypeVar("Writer", bound=UpsertMethods[Any])

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fluss.client.handles import Outcome, RowsOutcome, WriteHandle
+from fluss.client.handles import Outcome, RowsOutcome
 from fluss.client.write_request import PRODUCE_LOG, WriteRequest
+from fluss.formats.kernel import RowAppender
 from fluss.formats.row_builder import RowBuilder
 from fluss.model.errors import FlussError
 
@@ -75,6 +76,7 @@ class Chunk:
     __slots__ = (
         "_builder",
         "_row_count",
+        "_size_bytes",
         "add_row",
         "batches",
         "deadline",
@@ -88,7 +90,6 @@ class Chunk:
         "prepared",
         "records",
         "reserved_bytes",
-        "size_bytes",
         "unfinished",
         "writer",
     )
@@ -101,15 +102,15 @@ class Chunk:
         """The Arrow batches are keys of rows to delete."""
         self._builder = builder
         self.add_row = None if builder is None else builder.append
-        """Takes a row and returns its size; None when the chunk gathers Arrow batches."""
+        """Takes a row; None when the chunk gathers Arrow batches."""
         self.records: list[pa.RecordBatch] = []
         self._row_count = 0
-        self.size_bytes = 0
+        self._size_bytes = 0
         self.reserved_bytes = 0
         self.opened_at = time.monotonic()
         self.deadline = self.opened_at + delivery_timeout_s
         self.outcome = Outcome(self)
-        self.handle = WriteHandle(self.outcome)
+        self.handle = writer.handle(self.outcome)
         self.prepared = False
         self.batches: list[WireBatch] = []
         self.unfinished = 0
@@ -123,11 +124,26 @@ class Chunk:
         builder = self._builder  # a worker may take it away meanwhile
         return self._row_count if builder is None else builder.row_count
 
+    @property
+    def size_bytes(self) -> int:
+        """About what the rows take in Arrow."""
+        builder = self._builder
+        return self._size_bytes if builder is None else self._size_bytes + builder.estimated_bytes
+
+    @property
+    def appender(self) -> RowAppender | None:
+        """Takes rows as they are; None when there is more to do for a row."""
+        return self._builder.appender if type(self._builder) is RowBuilder else None
+
+    def filled(self) -> None:
+        """The bytes reserved are used; called with the writer's lock held."""
+        self.writer.grow(self)
+
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Take an Arrow batch."""
         self.records.append(batch)
         self._row_count += batch.num_rows
-        self.size_bytes += batch.nbytes
+        self._size_bytes += batch.nbytes
 
     def outcome_of(self, row_count: int) -> RowsOutcome:
         """The outcome of the rows taken last."""
@@ -154,7 +170,7 @@ class Chunk:
 
     def take_rows(self) -> pa.RecordBatch:
         """All rows as one record batch; the builder is free again."""
-        self._row_count = self.row_count
+        self._row_count, self._size_bytes = self.row_count, self.size_bytes
         if self._builder is not None:
             builder, self._builder, self.add_row = self._builder, None, None
             batch = builder.build()

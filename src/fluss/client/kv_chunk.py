@@ -54,13 +54,12 @@ class KvChunk(Chunk):
         builder = self._builder  # a worker may take it away meanwhile
         return self._row_count if builder is None else builder.row_count + len(self._deleted_at)
 
-    def add_delete(self, key: Any) -> int:
-        """Take the key of a row to delete; returns its size."""
+    def add_delete(self, key: Any) -> None:
+        """Take the key of a row to delete."""
         if self._keys is None:
             self._keys = KeyBuilder(self.writer.columns)
-        size_bytes = self._keys.append(key)
+        self._size_bytes += self._keys.append(key)
         self._deleted_at.append(self.row_count)
-        return size_bytes
 
     def take_operations(self) -> Operations:
         """All operations; the row builder is free again."""

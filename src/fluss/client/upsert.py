@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from fluss.client.encoder import BatchLimits
-from fluss.client.handles import WriteHandle
 from fluss.client.kv_chunk import KvChunk, KvEncoder
 from fluss.client.partition_routing import router
 from fluss.client.upsert_columns import UpsertColumns
@@ -46,7 +45,7 @@ class UpsertWriterCore(WriterCore):
     def _new_builder(self) -> RowBuilder:
         return self.columns.row_builder()
 
-    def delete(self, key: Mapping[str, Any] | Sequence[Any]) -> WriteHandle:
+    def delete(self, key: Mapping[str, Any] | Sequence[Any]) -> Any:
         """Take the key of a row to delete; waits while the buffer is full."""
         check_deletes(self._info)
         self._admit()
@@ -55,20 +54,18 @@ class UpsertWriterCore(WriterCore):
             if chunk is None or chunk.add_row is None:
                 chunk = self._open_rows()
             assert isinstance(chunk, KvChunk)
-            chunk.size_bytes += chunk.add_delete(key)
-            if chunk.size_bytes >= chunk.reserved_bytes:
-                self._grow(chunk)
-            return WriteHandle(chunk.outcome_of(1)) if self._partitioned else chunk.handle
+            chunk.add_delete(key)
+            return self._taken(chunk)
 
-    def write_batch(self, batch: pa.RecordBatch) -> WriteHandle:
+    def write_batch(self, batch: pa.RecordBatch) -> Any:
         self.columns.check_names(batch.schema.names)
         return super().write_batch(batch)
 
-    def write_table(self, table: pa.Table) -> WriteHandle:
+    def write_table(self, table: pa.Table) -> Any:
         self.columns.check_names(table.schema.names)
         return super().write_table(table)
 
-    def delete_table(self, table: pa.Table) -> WriteHandle:
+    def delete_table(self, table: pa.Table) -> Any:
         """Take an Arrow table of keys to delete, which may have the table's other columns too."""
         check_deletes(self._info)
         keys = table.select(self.columns.key_names(table.schema.names))

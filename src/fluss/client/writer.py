@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ from fluss.client.chunk import Chunk
 from fluss.client.encoder import BatchLimits, Encoder, pieces
 from fluss.client.handles import Outcome, RowsOutcome, WriteHandle
 from fluss.formats.cast import ArrowCaster
+from fluss.formats.kernel import RowGate
 from fluss.formats.row_builder import RowBuilder
 from fluss.model.errors import FlussError, TimeoutError
 from fluss.model.infos import TableInfo
@@ -33,6 +36,9 @@ _BUILDERS_KEPT_MAX = 4
 FAILURES_KEPT_MAX = 100
 # A flush sends at once unless this many chunks are under way already.
 FLUSH_OUTSTANDING_MAX = 5
+
+
+_writers: weakref.WeakSet[WriterCore] = weakref.WeakSet()
 
 
 class WriterCore:
@@ -60,6 +66,10 @@ class WriterCore:
         self._schema = schema
         self._caster = ArrowCaster(schema)
         self._lock = threading.Lock()
+        self.gate = RowGate(self._lock)
+        """Takes rows into the open chunk at a million a second and more; `take_row` does what is due in between."""
+        self.shell: Callable[[WriteHandle], Any] = _unchanged
+        """What callers get instead of a handle of ours."""
         self._open: Chunk | None = None
         self._builders: list[RowBuilder] = []
         self._outstanding: set[Chunk] = set()
@@ -71,6 +81,7 @@ class WriterCore:
         self.preparing: deque[Chunk] = deque()
         """Closed chunks in order, until the sender has put their batches into the buckets' queues."""
         intake.register(self)
+        _writers.add(self)
 
     @property
     def table_path(self) -> TablePath:
@@ -99,29 +110,31 @@ class WriterCore:
 
     # ---- user threads ----
 
-    def take_row(self, row: Mapping[str, Any] | Sequence[Any]) -> WriteHandle:
-        """Take one row; waits while the buffer is full."""
-        # A million of these a second: every attribute counts.
+    def handle(self, *outcomes: Outcome | RowsOutcome) -> Any:
+        """What callers get for rows under way."""
+        return self.shell(WriteHandle(*outcomes))
+
+    def take_row(self, row: Mapping[str, Any] | Sequence[Any]) -> Any:
+        """Take one row; waits while the buffer is full. Most rows go through the gate instead."""
         if self._failures or self._memory.full or self._pid != runtime.process_id:
             self._admit()
         with self._lock:
             chunk = self._open
             if chunk is None or chunk.add_row is None:
                 chunk = self._open_rows()
-            size_bytes = chunk.size_bytes = chunk.size_bytes + chunk.add_row(row)  # type: ignore[arg-type, misc]
-            if size_bytes >= chunk.reserved_bytes:
-                self._grow(chunk)
-            return WriteHandle(chunk.outcome_of(1)) if self._partitioned else chunk.handle
+            assert chunk.add_row is not None
+            chunk.add_row(row)  # type: ignore[arg-type]
+            return self._taken(chunk)
 
-    def write_batch(self, batch: pa.RecordBatch) -> WriteHandle:
+    def write_batch(self, batch: pa.RecordBatch) -> Any:
         """Take an Arrow batch of any layout that fits the table; waits while the buffer is full."""
         return self._write([self._caster.cast(batch)])
 
-    def write_table(self, table: pa.Table) -> WriteHandle:
+    def write_table(self, table: pa.Table) -> Any:
         """Take an Arrow table. A column that does not fit is refused before any row is taken."""
         return self._write(list(self._caster.cast_all(table)))
 
-    def _write(self, batches: list[pa.RecordBatch], *, deletes: bool = False) -> WriteHandle:
+    def _write(self, batches: list[pa.RecordBatch], *, deletes: bool = False) -> Any:
         taken: list[Outcome | RowsOutcome] = []
         row_count = 0
         for batch in batches:
@@ -136,7 +149,7 @@ class WriterCore:
                 row_count += piece.num_rows
                 if not taken or taken[-1] is not outcome:
                     taken.append(outcome)
-        return WriteHandle(*taken)
+        return self.handle(*taken)
 
     def _take(self, piece: pa.RecordBatch, deletes: bool) -> Outcome | RowsOutcome:
         size_bytes = piece.nbytes
@@ -151,7 +164,7 @@ class WriterCore:
                 chunk = self._open_chunk(None, deletes=deletes)
             chunk.add_batch(piece)
             outcome = chunk.outcome_of(piece.num_rows) if self._partitioned else chunk.outcome
-            self._grow(chunk)
+            self.grow(chunk)
         return outcome
 
     def _admit(self) -> None:
@@ -188,15 +201,27 @@ class WriterCore:
         runtime.call_soon(self._linger, chunk)
         return chunk
 
-    def _grow(self, chunk: Chunk) -> None:
+    def _taken(self, chunk: Chunk) -> Any:
+        """The handle of a row or key that the chunk has taken."""
+        if chunk.size_bytes >= chunk.reserved_bytes:
+            self.grow(chunk)
+        return self.handle(chunk.outcome_of(1)) if self._partitioned else chunk.handle
+
+    def grow(self, chunk: Chunk) -> None:
+        """Reserve memory for what the chunk holds and a step more, or close it when it is full."""
         full = chunk.size_bytes >= self._chunk_size_bytes
         wanted = chunk.size_bytes if full else min(chunk.size_bytes + RESERVE_STEP_BYTES, self._chunk_size_bytes)
         self._memory.add(wanted - chunk.reserved_bytes)
         chunk.reserved_bytes = wanted
         if full:
             self._close_open()
+        elif self._memory.full or self._failures:
+            self.gate.close()
+        elif chunk.appender is not None and not self._partitioned:
+            self.gate.open(chunk.appender, wanted, chunk.handle, chunk.filled)
 
     def _close_open(self) -> None:
+        self.gate.close()
         chunk, self._open = self._open, None
         self._close_below = 0
         if chunk is None:
@@ -262,7 +287,9 @@ class WriterCore:
             chunk.partitions = None
         elif not chunk.outcome.awaited:
             failures = list(chunk.failures.values()) or [error]
-            self._failures = [*self._failures, *failures][:FAILURES_KEPT_MAX]
+            with self._lock:
+                self._failures = [*self._failures, *failures][:FAILURES_KEPT_MAX]
+                self.gate.close()
         chunk.outcome.set(error)
 
     async def flush(self) -> None:
@@ -287,3 +314,16 @@ class WriterCore:
         if self._memory.full:
             self._intake.relieve()
             await self._memory.room()
+
+
+def _unchanged(handle: WriteHandle) -> WriteHandle:
+    return handle
+
+
+def _after_fork_in_child() -> None:
+    """The next row has to be refused."""
+    for writer in list(_writers):
+        writer.gate.close()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1084,6 +1084,7 @@ class RowAppender:
     _columns: list
     _width: cython.Py_ssize_t
     _row_count: cython.Py_ssize_t
+    _size_bytes: cython.Py_ssize_t
     _fixed_bytes: cython.Py_ssize_t
     _busy: cython.bint
 
@@ -1092,21 +1093,32 @@ class RowAppender:
         self._columns = [_Column(name, kind, None) for name, kind in zip(names, kinds, strict=True)]
         self._width = len(self._names)
         self._row_count = 0
+        self._size_bytes = 0
         self._fixed_bytes = sum(kind.fixed_size_bytes for kind in kinds) + (len(self._names) + 7) // 8
         self._busy = False
 
+    @property
+    def row_count(self) -> int:
+        return self._row_count
+
+    @property
+    def size_bytes(self) -> int:
+        """What the rows take, about."""
+        return self._size_bytes
+
     def append(self, row: object) -> int:
         """Take a row; returns the bytes it adds, about. A row that does not fit raises and changes nothing."""
-        i: cython.Py_ssize_t
-        column: _Column
+        return self._append(row)
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _append(self, row: object) -> cython.Py_ssize_t:
         size: cython.Py_ssize_t = self._fixed_bytes
         self._enter()
         try:
-            fields: object = self._fields(row)
-            for i in range(self._width):
-                column = self._columns[i]
-                size += column.store(self._row_count, fields[i])
+            size += self._store_dict(row) if type(row) is dict else self._store(self._fields(row))
             self._row_count += 1
+            self._size_bytes += size
         finally:
             self._busy = False
         return size
@@ -1116,7 +1128,7 @@ class RowAppender:
         i: cython.Py_ssize_t
         column: _Column
         values: list = []
-        fields: object = self._fields(row)
+        fields: tuple = self._fields(row)
         for i in range(self._width):
             column = self._columns[i]
             values.append(column.physical(fields[i]))
@@ -1127,6 +1139,7 @@ class RowAppender:
         self._enter()
         rows: cython.Py_ssize_t = self._row_count
         self._row_count = 0
+        self._size_bytes = 0
         self._busy = False
         return rows, [column.take(rows) for column in self._columns]
 
@@ -1139,10 +1152,38 @@ class RowAppender:
         return 0
 
     @cython.cfunc
-    def _fields(self, row: object) -> object:
-        """The values of a row in column order, a list or tuple."""
-        if isinstance(row, dict):
-            return self._fields_of_dict(row)
+    @cython.exceptval(-1)
+    def _store(self, fields: tuple) -> cython.Py_ssize_t:
+        i: cython.Py_ssize_t
+        column: _Column
+        size: cython.Py_ssize_t = 0
+        for i in range(self._width):
+            column = self._columns[i]
+            size += column.store(self._row_count, fields[i])
+        return size
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _store_dict(self, row: dict) -> cython.Py_ssize_t:
+        i: cython.Py_ssize_t
+        column: _Column
+        size: cython.Py_ssize_t = 0
+        found: cython.Py_ssize_t = 0
+        for i in range(self._width):
+            column = self._columns[i]
+            value = row.get(column.name, _MISSING)
+            if value is _MISSING:
+                self._check_absence(column)
+                value = None
+            else:
+                found += 1
+            size += column.store(self._row_count, value)
+        self._check_names(row, found)
+        return size
+
+    @cython.cfunc
+    def _fields(self, row: object) -> tuple:
+        """The values of a row in column order."""
         if isinstance(row, (list, tuple)):
             if len(row) != self._width:
                 raise SchemaMismatchError(
@@ -1154,29 +1195,86 @@ class RowAppender:
         raise SchemaMismatchError(f"A row must be a dict, list or tuple, not {type(row).__name__}.")
 
     @cython.cfunc
-    def _fields_of_dict(self, row: dict) -> list:
-        i: cython.Py_ssize_t
+    def _fields_of_dict(self, row: dict) -> tuple:
         found: cython.Py_ssize_t = 0
         fields: list = []
         column: _Column
-        for i in range(self._width):
-            column = self._columns[i]
+        for column in self._columns:
             value = row.get(column.name, _MISSING)
-            if value is not _MISSING:
-                found += 1
-            elif column.nullable:
+            if value is _MISSING:
+                self._check_absence(column)
                 value = None
             else:
-                raise SchemaMismatchError(
-                    f"Column {column.name!r} expects {column.type_text}, the row does not have it."
-                )
+                found += 1
             fields.append(value)
+        self._check_names(row, found)
+        return tuple(fields)
+
+    @cython.cfunc
+    def _check_absence(self, column: _Column) -> cython.int:
+        if not column.nullable:
+            raise SchemaMismatchError(f"Column {column.name!r} expects {column.type_text}, the row does not have it.")
+        return 0
+
+    @cython.cfunc
+    def _check_names(self, row: dict, found: cython.Py_ssize_t) -> cython.int:
         if found != len(row):
             unknown = [key for key in row if key not in self._names]
             raise SchemaMismatchError(
                 f"The table has no column {unknown[0]!r}; its columns are {', '.join(self._names)}."
             )
-        return fields
+        return 0
+
+
+@cython.cclass
+class RowGate:
+    """Lets rows of any thread into an appender until that has enough; closed, it takes none.
+
+    The lock is shared with the one who opens it, and who is told, as `filled()`, with the lock held.
+    """
+
+    _acquire: object
+    _release: object
+    _appender: RowAppender
+    _size_bytes_max: cython.Py_ssize_t
+    _answer: object
+    _filled: object
+
+    def __init__(self, lock: Any) -> None:
+        self._acquire = lock.acquire
+        self._release = lock.release
+        self.close()
+
+    def open(self, appender: RowAppender, size_bytes_max: int, answer: object, filled: object) -> None:
+        """Take rows until the appender holds so many bytes; call with the lock held."""
+        self._appender = appender
+        self._size_bytes_max = size_bytes_max
+        self._answer = answer
+        self._filled = filled
+
+    def close(self) -> None:
+        """Take no more rows; with the lock held, none is being taken either."""
+        self._appender = None
+        self._answer = None
+        self._filled = None
+
+    def take(self, row: object) -> Any:
+        """The answer that it was opened with; None when it is closed and the row was not taken."""
+        # Without the lock, for that of a forked process may never be free again.
+        if self._appender is None:
+            return None
+        self._acquire()
+        try:
+            appender: RowAppender = self._appender
+            if appender is None:
+                return None
+            answer = self._answer
+            appender._append(row)
+            if appender._size_bytes >= self._size_bytes_max:
+                self._filled()
+            return answer
+        finally:
+            self._release()
 
 
 @cython.cfunc

@@ -25,38 +25,31 @@ class RowBuilder:
     One thread at a time.
     """
 
-    __slots__ = ("_appender", "_arrow_schema", "_arrow_types", "_estimated_bytes", "_row_count")
+    __slots__ = ("_arrow_schema", "_arrow_types", "appender")
 
     def __init__(self, schema: Schema) -> None:
         columns = schema.columns
         self._arrow_schema = arrow_schema(schema)
         self._arrow_types = self._arrow_schema.types
         kinds = [kind_of(column.data_type) for column in columns]
-        self._appender = RowAppender([column.name for column in columns], kinds)
-        self._row_count = 0
-        self._estimated_bytes = 0
+        self.appender = RowAppender([column.name for column in columns], kinds)
 
     @property
     def row_count(self) -> int:
-        return self._row_count
+        return self.appender.row_count
 
     @property
     def estimated_bytes(self) -> int:
         """About what the rows take in Arrow, uncompressed."""
-        return self._estimated_bytes
+        return self.appender.size_bytes
 
     def append(self, row: Mapping[str, Any] | list[Any] | tuple[Any, ...]) -> int:
         """Take a row and return the bytes it adds, about; a row that does not fit changes nothing."""
-        added = self._appender.append(row)
-        self._row_count += 1
-        self._estimated_bytes += added
-        return added
+        return self.appender.append(row)
 
     def build(self) -> pa.RecordBatch:
         """The rows so far as a record batch; the builder starts anew."""
-        row_count, columns = self._appender.take()
-        self._row_count = 0
-        self._estimated_bytes = 0
+        row_count, columns = self.appender.take()
         arrays = [
             _array(arrow_type, row_count, *column)
             for arrow_type, column in zip(self._arrow_types, columns, strict=True)
