@@ -55,9 +55,14 @@ class Intake:
             runtime.call_soon(self._wake)
 
     def relieve(self) -> None:
-        """The buffer is full: send what writers are still gathering."""
-        for writer in list(self.writers):
-            writer.close_open()
+        """The buffer is full: send what writers are still gathering, unless something under way will make room.
+
+        Otherwise every row that waits for room would be sent alone as soon as the next one comes.
+        """
+        writers = list(self.writers)
+        if not any(writer.is_under_way for writer in writers):
+            for writer in writers:
+                writer.close_open()
 
     # ---- chunks in ----
 

@@ -102,6 +102,11 @@ class WriterCore:
         return self._memory.full
 
     @property
+    def is_under_way(self) -> bool:
+        """Whether rows are with the sender."""
+        return bool(self._outstanding)
+
+    @property
     def pending_rows(self) -> int:
         """Rows taken and not acknowledged yet."""
         with self._lock:
@@ -291,6 +296,8 @@ class WriterCore:
                 self._failures = [*self._failures, *failures][:FAILURES_KEPT_MAX]
                 self.gate.close()
         chunk.outcome.set(error)
+        if self._memory.full:
+            self._intake.relieve()
 
     async def flush(self) -> None:
         """Wait until all rows taken before are stored; raises the first failure that nobody awaited."""

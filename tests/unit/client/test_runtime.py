@@ -14,6 +14,7 @@ import time
 import pytest
 
 from fluss.client import runtime
+from fluss.client.append import AppendWriterCore
 from fluss.client.core import ClientCore
 from fluss.model.config import Config
 from fluss.model.errors import FlussError
@@ -108,6 +109,7 @@ def test_a_fork_gets_a_runtime_of_its_own_and_old_objects_say_so() -> None:
     with ScriptedServer() as server:
         client = runtime.run(ClientCore.connect(Config({"bootstrap.servers": server.address})))
         writer = runtime.run(client.table(PATH)).append_writer()
+        writer.append([0, "a"])
         read_end, write_end = os.pipe()
         child = os.fork()
         if child == 0:
@@ -119,19 +121,19 @@ def test_a_fork_gets_a_runtime_of_its_own_and_old_objects_say_so() -> None:
         assert report.splitlines() == ["fluss-io", "table refused", "append refused"]
         # The child's end must not have taken the parent's connection with it.
         writer.append([1, "a"]).result(5)
-        assert server.ids() == [1]
+        assert server.ids() == [0, 1]
         assert server.connections == 1
         runtime.run(client.close())
 
 
-def _in_child(client: ClientCore, writer: object) -> list[str]:
+def _in_child(client: ClientCore, writer: AppendWriterCore) -> list[str]:
     lines = [runtime.run(where())]
     try:
         runtime.run(client.table(PATH))
     except FlussError as error:
         lines.append("table refused" if "fork" in str(error) else str(error))
     try:
-        writer.append([1, "a"])  # type: ignore[attr-defined]
+        writer.gate.take([1, "a"]) or writer.append([1, "a"])
     except FlussError as error:
         lines.append("append refused" if "fork" in str(error) else str(error))
     return lines
@@ -174,7 +176,8 @@ def test_a_client_refuses_pickling() -> None:
 
 EXIT_SCRIPT = """
     import sys
-    from fluss.client.core import ClientCore
+    from fluss.client.append import AppendWriterCore
+from fluss.client.core import ClientCore
     from fluss.client.runtime import run
     from fluss.client import runtime
     from fluss.model.config import Config

@@ -347,12 +347,30 @@ def test_a_full_buffer_makes_append_wait_and_time_out_without_taking_the_row(ser
     assert server.ids() == list(range(taken))
 
 
+def test_rows_that_wait_for_room_are_not_sent_one_by_one(server: ScriptedServer) -> None:
+    async def produce(request: pb.ProduceLogRequest) -> pb.ProduceLogResponse:
+        await asyncio.sleep(0.005)
+        return server.produce(request)
+
+    server.handlers[1014] = produce
+    writer = writer_of(
+        server, writer__batch_timeout_ms=NEVER_MS, writer__batch_size=20_000, writer__buffer__memory_size=100_000
+    )
+    for number in range(5_000):
+        row = [number, "x" * 200]
+        assert writer.gate.take(row) or writer.append(row)
+    run(writer.flush())
+    assert server.ids() == list(range(5_000))
+    assert server.count(1014) < 100
+
+
 def test_threads_share_a_writer(server: ScriptedServer) -> None:
     writer = writer_of(server, writer__batch_size=20_000, writer__buffer__memory_size=200_000)
 
     def write(thread: int) -> None:
         for number in range(2_000):
-            writer.append([thread * 10_000 + number, "x"])
+            row = [thread * 10_000 + number, "x"]
+            assert writer.gate.take(row) or writer.append(row)
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     for thread in threads:

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from types import MappingProxyType
@@ -451,3 +452,22 @@ def test_rows_need_no_pandas_on_their_whole_way() -> None:
         check=True,
     )
     assert done.stdout.split() == [b"True", b"False"]
+
+
+def test_a_gate_takes_rows_until_the_appender_has_enough() -> None:
+    lock = threading.Lock()
+    filled: list[int] = []
+    builder = RowBuilder(Schema.of([Column("x", DataTypes.int())]))
+    gate = kernel.RowGate(lock)
+    assert gate.take([0]) is None
+    with lock:
+        gate.open(builder.appender, 10, "answer", lambda: filled.append(builder.row_count))
+    assert [gate.take([number]) for number in range(2)] == ["answer"] * 2
+    assert filled == [2]
+    with pytest.raises(SchemaMismatchError):
+        gate.take(["no number"])
+    assert not lock.locked()
+    with lock:
+        gate.close()
+    assert gate.take([2]) is None
+    assert builder.build().column(0).to_pylist() == [0, 1]
