@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -110,7 +110,8 @@ class Chunk:
         self.opened_at = time.monotonic()
         self.deadline = self.opened_at + delivery_timeout_s
         self.outcome = Outcome(self)
-        self.handle = writer.handle(self.outcome)
+        self.handle: Any = None
+        """What a writer's callers get for all rows."""
         self.prepared = False
         self.batches: list[WireBatch] = []
         self.unfinished = 0

@@ -203,6 +203,7 @@ class WriterCore:
     def _open_chunk(self, builder: RowBuilder | None, *, deletes: bool = False) -> Chunk:
         self._close_open()
         chunk = self._open = self._chunk_class(self, self._delivery_s, builder, deletes=deletes)
+        chunk.handle = self.handle(chunk.outcome)
         runtime.call_soon(self._linger, chunk)
         return chunk
 
