@@ -2,8 +2,9 @@
 
 Those of an event loop are sent and answered on that loop, over connections of its own: to hand them to the I/O thread
 and back would take longer than everything else. Those of threads go through the I/O loop. Either way whatever is queued
-when the loop comes to send goes out as one request per leader and table, so a thousand lookups that are started
-together are one request, and so is what gathers while requests are under way. There is no timed window.
+when the loop comes to send is sorted by bucket and from then on handled as one: a caller costs a key and a future. It
+goes out in the few requests that may be under way to a leader, and so does what gathers meanwhile. There is no timed
+window.
 """
 
 from __future__ import annotations

@@ -166,6 +166,27 @@ def test_a_cancelled_lookup_disturbs_nobody(server: ScriptedKvServer) -> None:
     assert [each for number, each in enumerate(found) if number != 3] == [row(n) for n in range(10) if n != 3]
 
 
+def test_a_lookup_that_was_cancelled_at_once_is_not_sent(server: ScriptedKvServer) -> None:
+    lookuper = lookuper_of(server)
+
+    async def main() -> list[Any]:
+        futures = [lookuper.begin([number, "a"]) for number in range(10)]
+        futures[3].cancel()
+        return await asyncio.gather(*futures, return_exceptions=True)
+
+    assert [each for number, each in enumerate(asyncio.run(main())) if number != 3] == [
+        row(n) for n in range(10) if n != 3
+    ]
+    assert server.key_counts == [9]
+
+
+def test_keys_that_take_many_bytes_are_sent_in_parts(server: ScriptedKvServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup_lane, "KEY_BYTES_PER_REQUEST_MAX", 40)
+    assert asyncio.run(gathered(lookuper_of(server), range(100))) == [*map(row, range(100))]
+    assert max(server.key_counts) <= 40 // 3
+    assert sum(server.key_counts) == 100
+
+
 def test_no_more_than_so_many_wait(server: ScriptedKvServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookup, "WAITING_LOOKUPS_MAX", 5)
     release = held(server)

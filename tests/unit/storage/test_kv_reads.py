@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.storage.kv_reads import VALUE_OVERHEAD_BYTES, first_values, values_at, values_by_prefix
+from fluss.storage.kv_reads import VALUE_OVERHEAD_BYTES, few_by_prefix, first_values, values_at, values_by_prefix
 from fluss.storage.kv_store import MEMORY_BYTES_MIN, KvState
 from fluss.storage.rocks import RocksStore
 from fluss.storage.rocks_settings import Resources
@@ -89,3 +89,11 @@ def test_rows_found_by_many_prefixes_are_counted_as_objects(store: Counting) -> 
         values_by_prefix(store, [b"0000"] * 3, 3 * taken - 1)
     assert too_large(caught)
     assert values_by_prefix(store, [b"x", b"0000"], taken) == [[], [b"v%d" % number for number in range(10)]]
+
+
+def test_few_rows_by_prefix_or_none(store: Counting) -> None:
+    assert few_by_prefix(store, []) == []
+    assert few_by_prefix(store, [b"0001", b"x", key(7)]) == [[b"v%d" % n for n in range(10, 20)], [], [b"v7"]]
+    assert few_by_prefix(store, [b"00"]) is None  # 1,000 rows
+    assert few_by_prefix(store, [key(COUNT // 2 + 1)]) == [[bytes([(COUNT // 2 + 1) % 256]) * MIB]]
+    assert few_by_prefix(store, [key(COUNT // 2)[:-1]]) is None  # the first one is large
