@@ -21,7 +21,7 @@ class WriteResultHandle(WriteResultHandleBase):
 
     async def wait(self) -> None:
         """Wait until the server has stored the rows."""
-        await bridge(self._handle.wait())
+        await self._handle.wait()
 
     def __await__(self) -> Generator[Any, None, None]:
         return self.wait().__await__()
@@ -35,7 +35,7 @@ class AwaitedWriter(WriterBase[Core, WriteResultHandle]):
 
     async def flush(self) -> None:
         """Send everything buffered and wait until it is stored; raises the first failure."""
-        await bridge(self._core.flush())
+        await self._core.flush()
 
     async def drain(self) -> None:
         """Wait until the buffer has room, so that the next write does not block the event loop.

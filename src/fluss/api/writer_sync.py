@@ -15,7 +15,7 @@ class WriteResultHandle(WriteResultHandleBase):
 
     def wait(self) -> None:
         """Wait until the server has stored the rows."""
-        run(self._handle.wait())
+        self._handle.result()
 
 
 class BlockingWriter(WriterBase[Core, WriteResultHandle]):
@@ -25,7 +25,7 @@ class BlockingWriter(WriterBase[Core, WriteResultHandle]):
 
     def flush(self) -> None:
         """Send everything buffered and wait until it is stored; raises the first failure."""
-        run(self._core.flush())
+        self._core.flush_blocking()
 
     def drain(self) -> None:
         """Wait until the buffer has room."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
+import threading
+import time
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
@@ -20,7 +21,7 @@ class Source(Protocol):
 
 
 class Outcome:
-    """How rows that travel together fared. Set on the I/O loop, read from anywhere."""
+    """How rows that travel together fared. Set on the I/O loop, read and waited for from anywhere."""
 
     __slots__ = ("_callbacks", "_source", "awaited", "done", "error")
 
@@ -29,33 +30,40 @@ class Outcome:
         self.error: FlussError | None = None
         self.awaited = False
         self._source = source
-        self._callbacks: list[Callable[[], None]] | None = None
+        self._callbacks: list[Callable[[], None]] = []
 
     def set(self, error: FlussError | None) -> None:
         """The rows are stored, or have failed."""
         self.error = error
         self.done = True
-        callbacks, self._callbacks = self._callbacks, None
-        for callback in callbacks or ():
+        for callback in self._callbacks:
             callback()
+        self._callbacks.clear()
 
     async def settled(self) -> None:
-        """Wait until it is known, on the I/O loop, without caring how it went."""
+        """Wait on any event loop until it is known, without caring how it went."""
         if self.done:
             return
-        waiter = asyncio.get_running_loop().create_future()
-        if self._callbacks is None:
-            self._callbacks = []
-        self._callbacks.append(lambda: None if waiter.done() else waiter.set_result(None))
-        await waiter
-
-    async def wait(self) -> None:
-        """Wait on the I/O loop; raises when the rows have failed. Unsent rows are sent soon."""
-        self.awaited = True
+        runtime.check_running()
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        self._callbacks.append(lambda: runtime.call_on(loop, _release, waiter))
+        # Looked at again behind the callback's place in the list: it may have been set in between.
         if not self.done:
-            self._source.expedite()
-            await self.settled()
-        self.check()
+            await waiter
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait in the calling thread until it is known; False when that took too long."""
+        if self.done:
+            return True
+        runtime.check_may_block()
+        released = threading.Event()
+        self._callbacks.append(released.set)
+        return self.done or released.wait(timeout_s)
+
+    def expedite(self) -> None:
+        """Let unsent rows be sent soon: somebody waits for them."""
+        self._source.expedite()
 
     def check(self) -> None:
         """Raise when the rows have failed."""
@@ -78,18 +86,28 @@ class RowsOutcome:
     def done(self) -> bool:
         return self._outcome.done
 
-    async def wait(self) -> None:
-        """Wait on the I/O loop; raises when the rows have failed. Unsent rows are sent soon."""
-        if not self.done:
-            self._source.expedite()
-            await self._outcome.settled()
-        self.check()
+    async def settled(self) -> None:
+        """Wait on any event loop until it is known, without caring how it went."""
+        await self._outcome.settled()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait in the calling thread until it is known; False when that took too long."""
+        return self._outcome.join(timeout_s)
+
+    def expedite(self) -> None:
+        """Let unsent rows be sent soon: somebody waits for them."""
+        self._source.expedite()
 
     def check(self) -> None:
         """Raise when the rows have failed."""
         error = self._source.error_of(self._start, self._stop)
         if error is not None:
             _raise(self._source, error)
+
+
+def _release(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _raise(source: Source, error: FlussError) -> NoReturn:
@@ -113,27 +131,26 @@ class WriteHandle:
         return all(outcome.done for outcome in self._outcomes)
 
     async def wait(self) -> None:
-        """Wait on the I/O loop until the rows are stored; raises if they are not."""
-        for outcome in self._outcomes:
-            outcome.awaited = True
-        for outcome in self._outcomes:
-            await outcome.wait()
+        """Wait on any event loop until the rows are stored; raises if they are not."""
+        for outcome in self._begin():
+            if not outcome.done:
+                outcome.expedite()
+                await outcome.settled()
+            outcome.check()
 
     def result(self, timeout_s: float | None = None) -> None:
         """Wait in the calling thread until the rows are stored; raises if they are not."""
-        if self.done():
-            for outcome in self._outcomes:
-                outcome.check()
-            return
-        runtime.run(self._wait_at_most(timeout_s))
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for outcome in self._begin():
+            if not outcome.done:
+                outcome.expedite()
+                if not outcome.join(None if deadline is None else max(0.0, deadline - time.monotonic())):
+                    raise TimeoutError(
+                        f"The rows were not acknowledged within {timeout_s:g} s; they are still on the way."
+                    )
+            outcome.check()
 
-    async def _wait_at_most(self, timeout_s: float | None) -> None:
-        try:
-            async with asyncio.timeout(timeout_s) as limit:
-                await self.wait()
-        except builtins.TimeoutError:
-            if not limit.expired():
-                raise
-            raise TimeoutError(
-                f"The rows were not acknowledged within {timeout_s:g} s; they are still on the way."
-            ) from None
+    def _begin(self) -> tuple[Outcome | RowsOutcome, ...]:
+        for outcome in self._outcomes:
+            outcome.awaited = True
+        return self._outcomes

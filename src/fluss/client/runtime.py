@@ -99,9 +99,11 @@ def _runtime_for(coro: Coroutine[Any, Any, T]) -> _Runtime:
 def run(coro: Coroutine[Any, Any, T]) -> T:
     """Run a core coroutine and wait for it, from any thread but the I/O thread. An interrupt cancels it."""
     runtime = _runtime_for(coro)
-    if threading.current_thread() is runtime.thread:
+    try:
+        check_may_block()
+    except RuntimeError:
         coro.close()
-        raise RuntimeError("A blocking call was made on the client's I/O thread; it would wait for itself for ever.")
+        raise
     future = asyncio.run_coroutine_threadsafe(coro, runtime.loop)
     try:
         return future.result()
@@ -122,6 +124,25 @@ def call_soon(callback: Callable[..., object], *args: Any) -> None:
     """Call `callback` on the I/O loop soon; from any thread. Does nothing when the process is ending."""
     if not _ended:
         _runtime().loop.call_soon_threadsafe(callback, *args)
+
+
+def call_on(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: Any) -> None:
+    """Call `callback` on any loop soon; from any thread. Does nothing when that loop is closed."""
+    try:
+        loop.call_soon_threadsafe(callback, *args)
+    except RuntimeError:
+        pass  # whoever waited there is gone
+
+
+def check_running() -> None:
+    """Raise when the process is ending: nothing happens on the I/O loop any more."""
+    _runtime()
+
+
+def check_may_block() -> None:
+    """Raise when the calling thread can't wait for the I/O loop."""
+    if threading.current_thread() is _runtime().thread:
+        raise RuntimeError("A blocking call was made on the client's I/O thread; it would wait for itself for ever.")
 
 
 def spawn(coro: Coroutine[Any, Any, object]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import TypeAlias
 
 from fluss.client.answers import STALE_METADATA_CODES, parse, server_error
@@ -125,19 +126,28 @@ class Sender:
             ((queue.partition_id, batch.bucket, batch.header, batch.payload) for queue, batch in batches),
         )
         try:
-            future = connection.send(request.api, parts, timeout_s)
+            connection.submit(request.api, parts, timeout_s, partial(self._replied, connection, request, batches))
         except FlussError as error:
             self._all_failed(batches, error, sent=False)
-            return
-        future.add_done_callback(lambda done: self._answered(connection, request, batches, done))
+
+    def _replied(
+        self, connection: Connection, request: WriteRequest, batches: Sent, reply: memoryview | FlussError
+    ) -> None:
+        """An answer is dealt with at once; a failure, which may be one of many of a connection, after the others."""
+        if isinstance(reply, FlussError):
+            asyncio.get_running_loop().call_soon(self._answered, connection, request, batches, reply)
+        else:
+            self._answered(connection, request, batches, reply)
 
     def _answered(
-        self, connection: Connection, request: WriteRequest, batches: Sent, done: asyncio.Future[memoryview]
+        self, connection: Connection, request: WriteRequest, batches: Sent, reply: memoryview | FlussError
     ) -> None:
         if self.intake.closed:
             return
         try:
-            answer = parse(request.api.response, done.result(), connection.address)
+            if isinstance(reply, FlussError):
+                raise reply
+            answer = parse(request.api.response, reply, connection.address)
         except FlussError as error:
             if isinstance(error, TimeoutError):
                 # Its bytes may still be on the way; a new connection keeps them behind what is sent again.

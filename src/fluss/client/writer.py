@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +43,7 @@ _writers: weakref.WeakSet[WriterCore] = weakref.WeakSet()
 
 
 class WriterCore:
-    """Write methods are for user threads, any number of them; coroutines are for the I/O loop."""
+    """Write methods are for user threads, any number of them; `flush` and `settle` for any event loop."""
 
     _chunk_class = Chunk
 
@@ -72,6 +73,8 @@ class WriterCore:
         """What callers get instead of a handle of ours."""
         self._open: Chunk | None = None
         self._builders: list[RowBuilder] = []
+        self._lingers = False
+        self._lingers_until = 0.0
         self._outstanding: set[Chunk] = set()
         self._close_below = 0
         """Somebody waits for the open chunk: close it when fewer chunks than this are outstanding."""
@@ -186,7 +189,10 @@ class WriterCore:
         return FlussError(f"The writer of table {self.table_path} was closed with its connection.")
 
     def _raise_failure(self) -> None:
-        failures, self._failures = self._failures, []
+        if not self._failures:
+            return
+        with self._lock:
+            failures, self._failures = self._failures, []
         if failures:
             raise failures[0]
 
@@ -204,7 +210,10 @@ class WriterCore:
         self._close_open()
         chunk = self._open = self._chunk_class(self, self._delivery_s, builder, deletes=deletes)
         chunk.handle = self.handle(chunk.outcome)
-        runtime.call_soon(self._linger, chunk)
+        self._lingers_until = chunk.opened_at + self._linger_s
+        if not self._lingers:
+            self._lingers = True
+            runtime.call_soon(self._linger)
         return chunk
 
     def _taken(self, chunk: Chunk) -> Any:
@@ -263,14 +272,15 @@ class WriterCore:
 
     # ---- I/O loop ----
 
-    def _linger(self, chunk: Chunk) -> None:
-        if self._open is chunk:
-            asyncio.get_running_loop().call_later(self._linger_s, self._linger_over, chunk)
-
-    def _linger_over(self, chunk: Chunk) -> None:
+    def _linger(self) -> None:
+        """Close the open chunk when its time is up. One timer for all chunks: most are closed earlier, by a flush."""
         with self._lock:
-            if self._open is chunk:
+            remaining_s = self._lingers_until - time.monotonic()
+            if remaining_s <= 0:
+                self._lingers = False
                 self._close_open()
+                return
+        asyncio.get_running_loop().call_later(remaining_s, self._linger)
 
     def expedite(self, chunk: Chunk) -> None:
         """Somebody waits for a chunk: close it as soon as nothing else is under way."""
@@ -280,25 +290,35 @@ class WriterCore:
 
     def seen(self, error: FlussError) -> None:
         """A failure was raised by a handle; the writer need not report it."""
-        self._failures = [other for other in self._failures if other is not error]
+        with self._lock:
+            self._failures = [other for other in self._failures if other is not error]
 
     def finished(self, chunk: Chunk, error: FlussError | None) -> None:
         """The sender is done with a chunk."""
-        with self._lock:
-            self._outstanding.discard(chunk)
-            if len(self._outstanding) < self._close_below:
-                self._close_open()
         chunk.error = error
         if error is None:
             chunk.partitions = None
-        elif not chunk.outcome.awaited:
-            failures = list(chunk.failures.values()) or [error]
-            with self._lock:
+        with self._lock:
+            if error is not None and not chunk.outcome.awaited:
+                failures = list(chunk.failures.values()) or [error]
                 self._failures = [*self._failures, *failures][:FAILURES_KEPT_MAX]
                 self.gate.close()
-        chunk.outcome.set(error)
+            self._outstanding.discard(chunk)
+            # Under the lock, so that a flush finds the chunk either outstanding or done.
+            chunk.outcome.set(error)
+            if len(self._outstanding) < self._close_below:
+                self._close_open()
         if self._memory.full:
             self._intake.relieve()
+
+    async def drain(self) -> None:
+        """Wait until the buffer has room."""
+        runtime.check_process(self._pid, "writer")
+        if self._memory.full:
+            self._intake.relieve()
+            await self._memory.room()
+
+    # ---- any thread, any event loop ----
 
     async def flush(self) -> None:
         """Wait until all rows taken before are stored; raises the first failure that nobody awaited."""
@@ -308,20 +328,24 @@ class WriterCore:
 
     async def settle(self) -> None:
         """Wait until all rows taken before are stored or have failed."""
+        for chunk in self._begin_flush():
+            await chunk.outcome.settled()
+
+    def flush_blocking(self) -> None:
+        """As `flush`, in the calling thread."""
+        runtime.check_process(self._pid, "writer")
+        for chunk in self._begin_flush():
+            chunk.outcome.join()
+        self._raise_failure()
+
+    def _begin_flush(self) -> list[Chunk]:
+        """Let everything be sent; returns what is to be waited for."""
         with self._lock:
             self._close_when(FLUSH_OUTSTANDING_MAX)
             chunks = list(self._outstanding)
             if self._open is not None and self._open.row_count:
                 chunks.append(self._open)
-        for chunk in chunks:
-            await chunk.outcome.settled()
-
-    async def drain(self) -> None:
-        """Wait until the buffer has room."""
-        runtime.check_process(self._pid, "writer")
-        if self._memory.full:
-            self._intake.relieve()
-            await self._memory.room()
+        return chunks
 
 
 def _unchanged(handle: WriteHandle) -> WriteHandle:
