@@ -1,9 +1,9 @@
 """Group commit: one sync makes every batch durable that was appended before it began.
 
-Each log has at most one sync in flight. The first append of a loop turn asks for a sync at the end of that turn, so
-all appends of the turn share it; appends that arrive while it runs are covered by the next one, which starts the
-moment the first returns. No timers: a lone append waits for its own sync and one hop back to the loop. What a failed
-sync means is the log's business; here it is only carried back.
+The first append of a loop turn asks for a sync at the end of that turn, so all appends of the turn share it; appends
+that arrive while it runs are covered by the next one. That starts the moment the first returns, or earlier, beside it,
+where the log says that it pays: much of a sync is waiting for the disk. No timers: a lone append waits for its own sync
+and one hop back to the loop. What a failed sync means is the log's business; here it is only carried back.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 THREADS: Final = 4
+SYNCS_PER_LOG_MAX: Final = 2
 
 
 class Durable(asyncio.Future[None]):
@@ -51,7 +52,10 @@ class SyncJob(Protocol):
 
 
 class Syncable(Hashable, Protocol):
-    """What group commit needs of a log; both are called on the loop."""
+    """What group commit needs of a log; all is called on the loop."""
+
+    def may_overlap(self) -> bool:
+        """Whether the next sync may begin beside the one in flight."""
 
     def begin_sync(self) -> SyncJob | None:
         """What is to be synced now, or None when all is durable."""
@@ -68,13 +72,13 @@ class GroupCommit:
         self._stats = stats or StorageStats()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fluss-sync")
         self._requested: dict[Syncable, None] = {}
-        self._in_flight: dict[Syncable, asyncio.Future[None]] = {}
+        self._in_flight: dict[Syncable, list[asyncio.Future[None]]] = {}
         self._start_scheduled = False
 
     def request(self, log: Syncable) -> None:
         """Ask for a sync of all that is appended in this turn of the loop."""
         self._requested[log] = None
-        if not self._start_scheduled and log not in self._in_flight:
+        if not self._start_scheduled and self._may_begin(log):
             self._start_scheduled = True
             self._loop.call_soon(self._start)
 
@@ -84,7 +88,7 @@ class GroupCommit:
     async def settle(self, log: Syncable) -> None:
         """Return when no sync of the log is in flight."""
         while log in self._in_flight:
-            await asyncio.wait([self._in_flight[log]])
+            await asyncio.wait(self._in_flight[log])
 
     async def run(self, work: Callable[[], _T]) -> _T:
         """Run other blocking disk work in the same threads."""
@@ -95,17 +99,22 @@ class GroupCommit:
 
     def _start(self) -> None:
         self._start_scheduled = False
-        for log in [log for log in self._requested if log not in self._in_flight]:
+        for log in filter(self._may_begin, list(self._requested)):
             self._launch(log)
+
+    def _may_begin(self, log: Syncable) -> bool:
+        in_flight = self._in_flight.get(log)
+        return in_flight is None or (len(in_flight) < SYNCS_PER_LOG_MAX and log.may_overlap())
 
     def _launch(self, log: Syncable) -> None:
         del self._requested[log]
         job = log.begin_sync()
         if job is not None:
-            self._in_flight[log] = self._loop.create_future()
-            self._pool.submit(self._sync, log, job)
+            ended = self._loop.create_future()
+            self._in_flight.setdefault(log, []).append(ended)
+            self._pool.submit(self._sync, log, job, ended)
 
-    def _sync(self, log: Syncable, job: SyncJob) -> None:
+    def _sync(self, log: Syncable, job: SyncJob, ended: asyncio.Future[None]) -> None:
         error: Exception | None = None
         began_s = time.perf_counter()
         try:
@@ -114,13 +123,19 @@ class GroupCommit:
             error = raised
         seconds = time.perf_counter() - began_s
         try:
-            self._loop.call_soon_threadsafe(self._finish, log, job, error, seconds)
+            self._loop.call_soon_threadsafe(self._finish, log, job, ended, error, seconds)
         except RuntimeError:
             _log.warning("a sync ended after its event loop was closed")
 
-    def _finish(self, log: Syncable, job: SyncJob, error: Exception | None, seconds: float) -> None:
+    def _finish(
+        self, log: Syncable, job: SyncJob, ended: asyncio.Future[None], error: Exception | None, seconds: float
+    ) -> None:
         self._stats.synced(seconds, failed=error is not None)
-        self._in_flight.pop(log).set_result(None)
+        ended.set_result(None)
+        in_flight = self._in_flight[log]
+        in_flight.remove(ended)
+        if not in_flight:
+            del self._in_flight[log]
         log.finish_sync(job, error)
-        if log in self._requested:
+        if log in self._requested and self._may_begin(log):
             self._launch(log)

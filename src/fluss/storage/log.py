@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 SEGMENT_SIZE_BYTES: Final = 256 * 1024 * 1024
 SEGMENT_SIZE_BYTES_MAX: Final = 1024 * 1024 * 1024
 CHECKPOINT_INTERVAL_BYTES: Final = 16 * 1024 * 1024
+# So much is written out while the sync before it waits for the disk; less is better gathered for the next one.
+OVERLAP_BYTES_MIN: Final = 256 * 1024
 # A full segment waits this much longer for a moment when all is durable, so that sealing it blocks nobody.
 _ROLL_SLACK: Final = 1.25
 
@@ -121,7 +123,7 @@ class BucketLog:
         self._closed: tuple[str, int] | None = None
         self._corruption_logged = ""
         self._pending: Durable | None = None
-        self._in_flight: LogSync | None = None
+        self._in_flight: list[LogSync] = []  # in the order in which they began
         self._deferred: dict[Path, tuple[bytes, Site]] = {}
 
         if recovered is None:
@@ -263,12 +265,12 @@ class BucketLog:
             return self._done
         if self._failure is not None:
             raise FlussError(*self._failure)
-        job = self._in_flight
-        if job is not None and job.durable is not None and last_offset < job.end_offset:
-            return job.durable
+        for job in self._in_flight:
+            if job.durable is not None and last_offset < job.end_offset:
+                return job.durable
         if self._pending is None:
             self._pending = Durable(loop=self._loop)
-            self._commit.request(self)
+        self._commit.request(self)
         return self._pending
 
     def _segment_for(self, size_bytes: int) -> Segment:
@@ -318,8 +320,7 @@ class BucketLog:
         except OSError as error:
             raise self._fail(error) from error
         self._advance(self._end, segment.size_bytes)
-        if self._in_flight is not None and self._in_flight.durable is not None:
-            self._in_flight.durable.complete()
+        self._complete_covered()
         if self._pending is not None:
             self._pending.complete()
             self._pending = None
@@ -351,13 +352,23 @@ class BucketLog:
         return FlussError(*self._failure)
 
     def _end_waits(self, failure: tuple[str, int]) -> None:
-        if self._in_flight is not None and self._in_flight.durable is not None:
-            self._in_flight.durable.fail(FlussError(*failure))
+        for job in self._in_flight:
+            if job.durable is not None:
+                job.durable.fail(FlussError(*failure))
         if self._pending is not None:
             self._pending.fail(FlussError(*failure))
             self._pending = None
 
     # --- group commit calls these
+
+    def may_overlap(self) -> bool:
+        active = self._segments.active
+        if active is None or not self._options.fsync or not active.has_spare_fd:
+            return False
+        if self._deferred or self._checkpoint_is_due(active):
+            return False  # two that write the same files can't run at once
+        last = self._in_flight[-1]
+        return last.segments[-1][0] is active and active.size_bytes - last.end_position >= OVERLAP_BYTES_MIN
 
     def begin_sync(self) -> LogSync | None:
         active = self._segments.active
@@ -365,19 +376,23 @@ class BucketLog:
             return None
         if self._durable_end == self._end and not self._deferred:
             return None
-        if active.size_bytes - self._checkpoint_position >= self._options.checkpoint_interval_bytes:
+        if self._checkpoint_is_due(active):
             self._defer_checkpoint(active)
+        if not self._in_flight and active.size_bytes - self._durable_position >= OVERLAP_BYTES_MIN:
+            active.open_spare_fd()
+        used_fds = [fd for job in self._in_flight for _, fd, _ in job.segments]
         segments = (*self._unsynced, active)
-        self._in_flight = LogSync(
-            tuple((segment, segment.fd, segment.unsynced_directories) for segment in segments),
+        job = LogSync(
+            tuple((segment, segment.free_fd(used_fds), segment.unsynced_directories) for segment in segments),
             self._end,
             active.size_bytes,
             self._pending,
             tuple((path, data, site) for path, (data, site) in self._deferred.items()),
         )
+        self._in_flight.append(job)
         self._pending = None
         self._deferred = {}
-        return self._in_flight
+        return job
 
     def finish_sync(self, job: LogSync, error: Exception | None) -> None:
         if self._failure is None and self._closed is None:
@@ -385,7 +400,7 @@ class BucketLog:
                 self._fail(error)
             else:
                 self._accept_sync(job)
-        self._in_flight = None
+        self._in_flight.remove(job)
         self._close_cold()
 
     def _accept_sync(self, job: LogSync) -> None:
@@ -396,8 +411,13 @@ class BucketLog:
         if job.end_offset > self._durable_end:
             still_active = synced[-1] is self._segments.active
             self._advance(job.end_offset, job.end_position if still_active else self._durable_position)
-        if job.durable is not None:
-            job.durable.complete()
+        self._complete_covered()
+
+    def _complete_covered(self) -> None:
+        """Whoever waits for what is durable now, in the order of the log: a later sync may return first."""
+        for job in self._in_flight:
+            if job.durable is not None and job.end_offset <= self._durable_end:
+                job.durable.complete()
 
     def _advance(self, end_offset: int, position: int) -> None:
         self._durable_end = end_offset
@@ -408,6 +428,9 @@ class BucketLog:
     def _wake(self) -> None:
         for callback in self._waiters.values():
             self._loop.call_soon(callback)
+
+    def _checkpoint_is_due(self, active: Segment) -> bool:
+        return active.size_bytes - self._checkpoint_position >= self._options.checkpoint_interval_bytes
 
     def _defer_checkpoint(self, active: Segment) -> None:
         self._deferred[active.index_path] = (active.encode_index(), Site.INDEX_REPLACE)
@@ -518,7 +541,7 @@ class BucketLog:
 
     def _close_cold(self) -> None:
         # A sync in flight may hold the descriptor of any segment that was active when it began.
-        if self._in_flight is None:
+        if not self._in_flight:
             self._segments.close_cold(self._unsynced)
 
     # --- the end

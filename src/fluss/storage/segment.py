@@ -73,6 +73,7 @@ def remove_segment_files(directory: Path, start_offset: int, writers_path: Path)
 class Segment:
     __slots__ = (
         "_fd",
+        "_spare_fd",
         "base_offset",
         "directory",
         "end_offset",
@@ -96,6 +97,7 @@ class Segment:
         # Directories whose sync must come before the first acknowledged batch of this segment.
         self.unsynced_directories: tuple[tuple[Path, Site], ...] = ()
         self._fd = _CLOSED
+        self._spare_fd = _CLOSED
 
     @classmethod
     def create(cls, directory: Path, base_offset: int) -> Segment:
@@ -133,6 +135,22 @@ class Segment:
     @property
     def fd(self) -> int:
         return self._fd
+
+    @property
+    def has_spare_fd(self) -> bool:
+        return self._spare_fd != _CLOSED
+
+    def open_spare_fd(self) -> None:
+        """For syncs side by side: of two on one descriptor only one would be told that a write failed."""
+        if self._spare_fd == _CLOSED:
+            try:
+                self._spare_fd = files.open_existing(self.path, writable=False)
+            except OSError as error:
+                _log.warning("%s: syncs run one after the other: %s", self.path, error)
+
+    def free_fd(self, used: list[int]) -> int:
+        """The descriptor for a sync beside those on `used` ones."""
+        return self._spare_fd if self._fd in used else self._fd
 
     @property
     def index_path(self) -> Path:
@@ -235,6 +253,9 @@ class Segment:
         if self.is_open:
             files.close(self._fd)
             self._fd = _CLOSED
+        if self.has_spare_fd:
+            files.close(self._spare_fd)
+            self._spare_fd = _CLOSED
         self.index = OffsetIndex(self.base_offset)
         self.verified = ByteRanges()
 

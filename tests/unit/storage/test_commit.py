@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
 from fluss.model.errors import ErrorCode, FlussError
-from fluss.storage import failpoints
-from fluss.storage.log import Appended
+from fluss.storage import failpoints, files
+from fluss.storage.failpoints import Site
+from fluss.storage.log import OVERLAP_BYTES_MIN, Appended, BucketLog
 
 from .support import append, crash_image, log_files, opened, texts
 
@@ -24,6 +26,105 @@ async def test_appends_of_one_turn_share_a_sync(tmp_path: Path) -> None:
         await third.durable
         assert first.durable.done()
         assert texts(log) == ["a", "b", "c"]
+
+
+class HeldSyncs:
+    """Syncs of segments begin and return when they are told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fds: list[int] = []
+        self._outcomes: list[OSError | None] = []
+        self._told: list[threading.Event] = []
+        monkeypatch.setattr(files, "sync", self._sync)
+
+    def _sync(self, fd: int, site: Site) -> None:
+        told, index = threading.Event(), len(self._told)
+        self._outcomes.append(None)
+        self._told.append(told)
+        self.fds.append(fd)
+        assert told.wait(10)
+        if (error := self._outcomes[index]) is not None:
+            raise error
+
+    async def begun(self, count: int) -> None:
+        async with asyncio.timeout(10):
+            while len(self.fds) < count:
+                await asyncio.sleep(0.001)
+
+    def end(self, index: int, error: OSError | None = None) -> None:
+        self._outcomes[index] = error
+        self._told[index].set()
+
+
+async def _two_large_syncs(log: BucketLog, held: HeldSyncs) -> tuple[Appended, Appended]:
+    first = append(log, "a" * OVERLAP_BYTES_MIN)
+    await held.begun(1)
+    second = append(log, "b" * OVERLAP_BYTES_MIN)
+    await held.begun(2)
+    return first, second
+
+
+async def test_a_large_append_is_synced_beside_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path / "data") as log:
+        await append(log, "new segment").durable
+        held = HeldSyncs(monkeypatch)
+        first, second = await _two_large_syncs(log, held)
+        assert held.fds[0] != held.fds[1]  # each is told of a failed write
+        third = append(log, "c" * OVERLAP_BYTES_MIN)
+        await asyncio.sleep(0.02)
+        assert len(held.fds) == 2
+        order: list[str] = []
+        first.durable.add_done_callback(lambda _: order.append("first"))
+        second.durable.add_done_callback(lambda _: order.append("second"))
+        held.end(1)
+        await second.durable
+        assert order == ["first", "second"]
+        assert log.high_watermark == 9
+        await held.begun(3)
+        assert held.fds[2] == held.fds[1]
+        held.end(2)
+        held.end(0)
+        await third.durable
+        assert log.high_watermark == 12
+        monkeypatch.undo()
+
+
+async def test_small_appends_gather_for_the_next_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path / "data") as log:
+        await append(log, "new segment").durable
+        held = HeldSyncs(monkeypatch)
+        append(log, "a" * OVERLAP_BYTES_MIN)
+        await held.begun(1)
+        second = append(log, "b")
+        await asyncio.sleep(0.02)
+        third = append(log, "c")
+        assert second.durable is third.durable
+        assert len(held.fds) == 1
+        held.end(0)
+        await held.begun(2)
+        held.end(1)
+        await third.durable
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+async def test_when_one_of_two_syncs_fails_nothing_more_is_safe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: int
+) -> None:
+    async with opened(tmp_path / "data") as log:
+        await append(log, "new segment").durable
+        held = HeldSyncs(monkeypatch)
+        first, second = await _two_large_syncs(log, held)
+        held.end(failed, OSError(5, "Input/output error"))
+        for appended in (first, second):
+            with pytest.raises(FlussError, match="read-only"):
+                await appended.durable
+        # The cut of the tail is synced, too.
+        monkeypatch.undo()
+        held.end(1 - failed)
+        await asyncio.sleep(0.02)
+        assert log.is_read_only
+        assert texts(log) == ["new segment"]
 
 
 async def test_a_cancelled_waiter_does_not_take_the_others_along(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import random
 import shutil
 import tempfile
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -30,34 +32,50 @@ def images() -> Iterator[Path]:
         yield Path(directory)
 
 
-async def _record(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
-    """Two runs on one directory, the second on what the first closed; rows are told as they are acknowledged."""
+async def _record(
+    root: Path, monkeypatch: pytest.MonkeyPatch, options: LogOptions = OPTIONS, *, overlap: bool = False
+) -> list[Event]:
+    """Two runs on one directory, the second on what the first closed; rows are told as they are acknowledged.
+
+    With `overlap`, rows come while others are synced, and two syncs at a time.
+    """
     root.mkdir()
     recorder = RecordingOs(root)
     rng = random.Random(7)
     number = 0
     with monkeypatch.context() as patch:
         patch.setattr(files, "os", recorder)
+        if overlap:
+            patch.setattr("fluss.storage.log.OVERLAP_BYTES_MIN", 1)
         for _ in range(2):
-            async with opened(root, OPTIONS) as log:
+            async with opened(root, options) as log:
                 for _ in range(25):
                     appended = []
                     for _ in range(rng.choice((1, 1, 2, 5, 12))):
                         text = f"row {number}".ljust(rng.randrange(10, 200))
                         appended.append((text, append(log, text, writer_id=1, sequence=number)))
                         number += 1
+                        if overlap:
+                            await asyncio.sleep(0.0002)
                     for text, item in appended:
                         await item.durable
                         recorder.record("ack", item.base_offset, text)
     return recorder.events
 
 
+@pytest.mark.parametrize(
+    ("options", "overlap"),
+    [(OPTIONS, False), (OPTIONS, True), (LogOptions(segment_size_bytes=20_000, checkpoint_interval_bytes=5_000), True)],
+)
 async def test_power_loss_takes_no_acknowledged_row(
-    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch, options: LogOptions, overlap: bool
 ) -> None:
-    events = await _record(tmp_path / "live", monkeypatch)
+    events = await _record(tmp_path / "live", monkeypatch, options, overlap=overlap)
     monkeypatch.setattr(files, "os", UnsyncedOs())
     assert sum(event[0] == "ack" for event in events) > 100
+    if overlap:
+        kinds = [event[0] for event in events if event[0].startswith("sync") and str(event[1]).endswith(".log")]
+        assert ("sync begins", "sync begins") in pairwise(kinds)
     for seed in range(SEEDS):
         rng = random.Random(seed)
         moment = rng.randrange(len(events))
