@@ -53,7 +53,7 @@ class Fetcher:
         self._filter = scan_filter
         self._pushes_projection = reader.pushed_fields is not None
         self._turn = 0
-        self._bucket_bytes = client.config.scanner_log_fetch_max_bytes_for_bucket
+        self._bucket_bytes: int = client.config.scanner_log_fetch_max_bytes_for_bucket
         self._bucket_bytes_given = Config.scanner_log_fetch_max_bytes_for_bucket.key in client.config.to_dict()
 
     async def send(self, node: ServerNode, cursors: list[Cursor], min_bytes: int) -> Fetch:
@@ -91,7 +91,7 @@ class Fetcher:
     def _bucket_bytes_max(self, bucket_count: int) -> int:
         if self._bucket_bytes_given:
             return self._bucket_bytes
-        share_bytes = self._client.config.scanner_log_fetch_max_bytes // bucket_count
+        share_bytes: int = self._client.config.scanner_log_fetch_max_bytes // bucket_count
         return max(self._bucket_bytes, min(share_bytes, BUCKET_BYTES_MAX))
 
     def receive(self, fetch: Fetch, node: ServerNode, cursors: list[Cursor]) -> tuple[list[Piece], bool]:

@@ -170,7 +170,10 @@ class Config:
         aliases=("scanner.log.fetch.wait-max-time",),
     )
     scanner_log_fetch_max_bytes_for_bucket = Option(
-        "scanner.log.fetch.max-bytes-for-bucket", 1 << 20, "Largest fetch answer per bucket.", low=1
+        "scanner.log.fetch.max-bytes-for-bucket",
+        1 << 20,
+        "Largest fetch answer per bucket; not set, it is up to 4 MiB where few buckets are read.",
+        low=1,
     )
     scanner_remote_log_prefetch_num = Option("scanner.remote-log.prefetch-num", 4, "Remote segments read ahead.", low=1)
     scanner_remote_log_read_concurrency = Option(

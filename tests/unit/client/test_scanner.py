@@ -13,6 +13,7 @@ from fluss.client.decode import to_record_batches, to_records, to_table
 from fluss.client.runtime import run
 from fluss.client.scanner import LogScannerCore
 from fluss.client.table import TableCore
+from fluss.model.config import Config
 from fluss.model.errors import FlussError, InvalidRequestError, NotFoundError
 from fluss.model.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec
 from fluss.model.paths import TableBucket, TablePath
@@ -142,8 +143,6 @@ def test_projection_reads_the_columns_asked_for_in_their_order(client: ClientCor
 
 
 def test_many_small_fetches_and_cut_batches_lose_nothing(client: ClientCore, server: object) -> None:
-    from fluss.model.config import Config
-
     settings = {
         "bootstrap.servers": client.config.bootstrap_servers,
         "scanner.log.fetch.max-bytes": 3_000,
@@ -157,6 +156,55 @@ def test_many_small_fetches_and_cut_batches_lose_nothing(client: ClientCore, ser
     assert sorted(poll_ids(scanner, 1_500)) == list(range(1_500))
     assert sorted(to_table(run(scanner.read_to_latest()), scanner.arrow_schema)["id"].to_pylist()) == list(range(1_500))
     run(small.close())
+
+
+def test_what_is_ready_is_taken_in_any_thread(client: ClientCore) -> None:
+    table = make_table(client, 2)
+    fill(table, *(rows(number * 100, 100) for number in range(20)))
+    scanner = scanner_of(table)
+    seen: list[tuple[TableBucket, int]] = []
+
+    def read() -> None:
+        deadline = time.monotonic() + 10
+        while len(seen) < 2_000 and time.monotonic() < deadline:
+            ready = scanner.ready_batches(0, 7) or run(scanner.poll_batches(50, 7))
+            seen.extend((fetched.bucket, id) for fetched in ready for id in fetched.batch.column("id").to_pylist())
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(id for _, id in seen) == list(range(2_000))
+    assert sum(scanner.positions().values()) == 2_000
+    with pytest.raises(InvalidRequestError, match="timeout_ms"):
+        scanner.ready_batches(-1)
+
+
+def test_a_full_buffer_is_filled_again_when_another_thread_has_emptied_it(client: ClientCore) -> None:
+    table = make_table(client)
+    fill(table, *(rows(number * 1_000, 1_000) for number in range(10)))
+    settings = {"bootstrap.servers": client.config.bootstrap_servers, "scanner.log.fetch.max-bytes": 20_000}
+    small = run(ClientCore.connect(Config(settings)))
+    scanner = scanner_of(run(small.table(table.info.table_path)))
+    ids: list[int] = []
+    began = time.monotonic()
+    while len(ids) < 10_000:
+        ready = scanner.ready_batches(5_000) or run(scanner.poll_batches(5_000))
+        ids += [id for fetched in ready for id in fetched.batch.column("id").to_pylist()]
+        assert time.monotonic() - began < 5
+    assert ids == list(range(10_000))
+    run(small.close())
+
+
+def test_few_buckets_are_fetched_in_larger_pieces_unless_a_limit_is_set(client: ClientCore) -> None:
+    fetcher = scanner_of(make_table(client))._fetcher
+    assert [fetcher._bucket_bytes_max(count) >> 20 for count in (1, 4, 8, 16, 100)] == [4, 4, 2, 1, 1]
+    settings = {"bootstrap.servers": client.config.bootstrap_servers}
+    limit = {"scanner.log.fetch.max-bytes-for-bucket": 1 << 20}
+    limited = run(ClientCore.connect(Config(settings | limit)))
+    assert make_table(limited).log_scanner(None)._fetcher._bucket_bytes_max(1) == 1 << 20
+    run(limited.close())
 
 
 def test_an_offset_that_does_not_exist_names_the_valid_range(client: ClientCore) -> None:

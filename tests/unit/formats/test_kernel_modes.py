@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from fluss.formats.kinds import LAYOUT_COMPACTED, LAYOUT_INDEXED, LAYOUT_KEY, ki
 from fluss.formats.nested import column_codec
 from fluss.formats.row_builder import RowBuilder
 from fluss.model.errors import FlussError
+from fluss.model.records import ChangeType, ScanRecord
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataTypes
 
@@ -114,6 +116,51 @@ def test_damaged_rows_decode_the_same(
     specs = [codec.spec for codec in codecs]
     one, two = in_both_modes(lambda k: k.decode_columns(buf, offsets, len(rows), specs, layout))
     assert one == two
+
+
+@needs_both
+@given(
+    values=st.lists(st.none() | st.integers(-(2**63), 2**63 - 1) | st.integers(-(10**11), 10**12), max_size=5),
+    units=st.sampled_from([1, 10**3, 10**6, 10**9]),
+    zone=st.sampled_from([None, UTC]),
+)
+def test_times_are_the_same(values: list[int | None], units: int, zone: tzinfo | None) -> None:
+    def made(k: Any) -> Any:
+        try:
+            return k.datetimes_of(values, units, zone)
+        except OverflowError as error:
+            return str(error)
+
+    one, two = in_both_modes(made)
+    assert one == two
+
+
+@needs_both
+@given(moment=st.datetimes())
+def test_every_time_comes_back(moment: datetime) -> None:
+    microseconds = (moment - datetime(1970, 1, 1)) // timedelta(microseconds=1)
+    one, two = in_both_modes(lambda k: k.datetimes_of([microseconds], 10**6, None))
+    assert one == two == ("returned", [moment])
+
+
+@needs_both
+def test_rows_and_records_are_the_same() -> None:
+    names, columns = ["a", "b"], [[1, None, 3], ["x", "y", None]]
+    one, two = in_both_modes(lambda k: k.rows_of_columns(names, columns, 3))
+    assert one == two == ("returned", [{"a": 1, "b": "x"}, {"a": None, "b": "y"}, {"a": 3, "b": None}])
+    one, two = in_both_modes(lambda k: k.rows_of_columns(names, columns, 2))
+    assert one == two == ("ValueError", "a column of 3 values among rows of 2")
+    rows = [{"a": 1}, {"a": 2}]
+    changes = [ChangeType.Insert, ChangeType.Delete]
+    one, two = in_both_modes(lambda k: k.records_of_rows(ScanRecord, [7, 9], 5, changes, rows))
+    expected = [ScanRecord(7, 5, ChangeType.Insert, {"a": 1}), ScanRecord(9, 5, ChangeType.Delete, {"a": 2})]
+    assert one == two == ("returned", expected)
+
+
+@needs_both
+def test_unset_bytes_have_their_size() -> None:
+    one, two = in_both_modes(lambda k: len(k.unset_bytes(1 << 20)))
+    assert one == two == ("returned", 1 << 20)
 
 
 def _joined(rows: list[bytes]) -> tuple[bytes, bytes]:
