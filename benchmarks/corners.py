@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.peers.environments import pyfluss_python
+from benchmarks.servers import SERVERS, Server, server
+from benchmarks.worker_process import WorkerProcess, interpreter
 
-from benchmarks.data import DATABASE
-from benchmarks.worker_process import WorkerProcess
-from fluss.testing import ApacheFluss, FlussServer
-
-CLIENTS = {"flussbett": "Flussbett", "pyfluss": "pyfluss"}
-SERVERS = {
-    "flussbett-fsync": "Flussbett, fsync",
-    "flussbett-os": "Flussbett, no fsync",
-    "apache": "Apache Fluss (no fsync)",
-}
+CLIENTS = {"flussbett": "Flussbett", "aiokafka": "aiokafka", "confluent-kafka": "confluent-kafka", "pyfluss": "pyfluss"}
+KAFKA_CLIENTS = ("aiokafka", "confluent-kafka")
 BASELINE = ("pyfluss", "apache")
-
-# Twice what it was seen to use under load: the other servers and the clients need memory as well.
-_TABLET_JVM = ("-Xms1g", "-Xmx2g", "-XX:+UseG1GC")
 
 _numbers = itertools.count(1)
 
@@ -50,81 +39,86 @@ class Corner:
     def is_baseline(self) -> bool:
         return (self.client, self.server) == BASELINE
 
+    @property
+    def is_kafka(self) -> bool:
+        return self.server == "kafka"
+
+
+def corners_of(clients: Sequence[str], servers: Sequence[str]) -> list[Corner]:
+    """All pairs that speak the same protocol; no names mean all."""
+    pairs = itertools.product(clients or CLIENTS, servers or SERVERS)
+    return [Corner(*pair) for pair in pairs if (pair[0] in KAFKA_CLIENTS) == (pair[1] == "kafka")]
+
 
 @dataclass
 class RunningCorner:
     """A corner with its server and two client processes: one that measures, one that tails."""
 
     corner: Corner
-    bootstrap_servers: str
+    server: Server
     writer: WorkerProcess
     reader: WorkerProcess
-    apache: ApacheFluss | None
-    server_pid: int  # of the process that keeps the tables
-    tables: dict[str, str] = field(default_factory=dict)
+    # By purpose, with the number of rows they were made with.
+    _tables: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    @property
+    def server_pid(self) -> int:
+        return self.server.pid
 
     def config(self, **extra: str) -> dict[str, str]:
-        return {"bootstrap.servers": self.bootstrap_servers, **extra}
+        return {"bootstrap.servers": self.server.bootstrap_servers, **extra}
 
-    def create_table(self, purpose: str, *, buckets: int = 1, codec: str = "ZSTD") -> str:
-        """A fresh table that takes writes; `purpose` finds it again for reading and dropping."""
+    def call(self, command: str, **arguments: Any) -> Any:
+        """A command of the measuring client whose time is the server's as well."""
+        return self.writer.call(command, config=self.config(), server_pid=self.server_pid, **arguments)
+
+    def create_table(self, command: str = "create_table", **arguments: Any) -> str:
+        """A fresh table that takes writes."""
         name = f"t{next(_numbers)}"
-        self.writer.call("create_table", config=self.config(), table=name, buckets=buckets, codec=codec)
-        if self.apache is not None:
-            self.apache.await_table(DATABASE, name)
-        self.tables[purpose] = name
+        self.writer.call(command, config=self.config(), table=name, **arguments)
+        self.server.await_table(name)
         return name
 
-    def create_kv_table(self, purpose: str, *, buckets: int = 1) -> str:
-        """A fresh primary-key table."""
-        name = f"t{next(_numbers)}"
-        self.writer.call("create_kv_table", config=self.config(), table=name, buckets=buckets)
-        if self.apache is not None:
-            self.apache.await_table(DATABASE, name)
-        self.tables[purpose] = name
+    def drop_table(self, name: str) -> None:
+        self.writer.call("drop_table", config=self.config(), table=name)
+
+    def kept_table(self, purpose: str, rows: int, make: Callable[[], str]) -> str:
+        """The table that was made for `purpose` with so many rows, or a new one."""
+        name, found = self._tables.get(purpose, ("", -1))
+        if found != rows:
+            self.drop_kept_table(purpose)
+            name = make()
+            self._tables[purpose] = (name, rows)
         return name
 
-    def server_memory_mb(self) -> float:
-        """What the server's process has in memory now."""
-        status = Path(f"/proc/{self.server_pid}/status").read_text()
-        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) / 1e3
+    def drop_kept_table(self, purpose: str) -> None:
+        if purpose in self._tables:
+            self.drop_table(self._tables.pop(purpose)[0])
 
-    def drop_table(self, purpose: str) -> None:
-        self.writer.call("drop_table", config=self.config(), table=self.tables.pop(purpose))
+    def revive(self) -> None:
+        """Start the clients anew that a failure has ended."""
+        for worker in (self.writer, self.reader):
+            worker.revive()
 
 
 @contextlib.contextmanager
 def running_corners(corners: Sequence[Corner], folder: Path) -> Iterator[list[RunningCorner]]:
     """Start the servers and clients of all corners, at the same time and for the whole run."""
-    interpreters = {"flussbett": (Path(sys.executable), "fluss.aio"), "pyfluss": (Path(), "fluss")}
-    if any(corner.client == "pyfluss" for corner in corners):
-        interpreters["pyfluss"] = (pyfluss_python(), "fluss")
     with contextlib.ExitStack() as stack:
-        servers: dict[str, Any] = {
-            server: stack.enter_context(_server(server, folder)) for server in {c.server: None for c in corners}
+        servers = {
+            name: stack.enter_context(server(name, folder / name).running())
+            for name in dict.fromkeys(corner.server for corner in corners)
         }
-        running = []
-        for corner in corners:
-            server = servers[corner.server]
-            workers = {}
-            for role in ("writer", "reader"):
-                log = folder / f"{corner.client}-{corner.server}-{role}.log"
-                workers[role] = WorkerProcess(*interpreters[corner.client], log_file=log)
-                stack.callback(workers[role].kill)
-            running.append(
-                RunningCorner(
-                    corner,
-                    server.bootstrap_servers,
-                    workers["writer"],
-                    workers["reader"],
-                    server if isinstance(server, ApacheFluss) else None,
-                    server.pids["tablet-0"] if isinstance(server, ApacheFluss) else server.pid,
-                )
-            )
-        yield running
+        yield [stack.enter_context(clients_of(corner, servers[corner.server], folder)) for corner in corners]
 
 
-def _server(name: str, folder: Path) -> FlussServer | ApacheFluss:
-    if name == "apache":
-        return ApacheFluss(folder / name, jvm_options={"tablet": _TABLET_JVM})
-    return FlussServer(folder / name, args=["--durability", name.removeprefix("flussbett-")])
+@contextlib.contextmanager
+def clients_of(corner: Corner, running: Server, folder: Path) -> Iterator[RunningCorner]:
+    """The two clients of a corner whose server runs."""
+    with contextlib.ExitStack() as stack:
+        workers = []
+        for role in ("writer", "reader"):
+            log_file = folder / f"{corner.client}-{corner.server}-{role}.log"
+            workers.append(WorkerProcess(interpreter(corner.client), log_file=log_file))
+            stack.callback(workers[-1].kill)
+        yield RunningCorner(corner, running, *workers)

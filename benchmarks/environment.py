@@ -10,28 +10,37 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+from benchmarks.corners import KAFKA_CLIENTS, Corner
+from benchmarks.kafka_broker import KAFKA_VERSION
 from fluss.formats.kernel import COMPILED
 from fluss.testing.maven import FLUSS_VERSION
 
-_REQUIREMENTS = Path(__file__).parents[1] / "requirements-pyfluss.lock"
+_ROOT = Path(__file__).parents[1]
 _SYNC_PROBES = 50
 
 
-def describe(folder: Path, *, with_apache: bool) -> dict[str, str]:
+def describe(folder: Path, corners: Sequence[Corner] = ()) -> dict[str, str]:
     """Versions, cores, kernels, and how long this disk takes for one sync in `folder`."""
     facts = {
         "Flussbett": f"{importlib.metadata.version('flussbett')}, kernels {'compiled' if COMPILED else 'not compiled'}",
-        "pyfluss": _locked("pyfluss"),
     }
-    if with_apache:
+    if any(corner.client == "pyfluss" for corner in corners):
+        versions = (_locked("pyfluss", package) for package in ("pyfluss", "pyarrow"))
+        facts["pyfluss, its pyarrow"] = ", ".join(versions)
+    if any(corner.server == "apache" for corner in corners):
         facts["Apache Fluss"] = f"{FLUSS_VERSION} on Java {_java_version()}"
+    if any(corner.is_kafka for corner in corners):
+        facts["Kafka"] = f"{KAFKA_VERSION} on Java {_java_version()}"
+        facts["aiokafka, confluent-kafka"] = ", ".join(_locked("kafka", package) for package in KAFKA_CLIENTS)
     return facts | {
         "Python, pyarrow": f"{platform.python_version()}, {importlib.metadata.version('pyarrow')}",
-        "pyarrow of pyfluss": _locked("pyarrow"),
-        "System": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "Processor": f"{_processor()}, {os.cpu_count()} cores",
+        "Memory": f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB",
+        "System": f"{platform.system()} {platform.machine()}",
         "One write and fdatasync on this disk": f"{sync_ms(folder):.2f} ms median",
         "Other load during the run": f"load average {os.getloadavg()[0]:.1f} at the start",
     }
@@ -49,8 +58,14 @@ def sync_ms(folder: Path) -> float:
     return median(times) * 1e3
 
 
-def _locked(package: str) -> str:
-    match = re.search(rf"^{package}==(\S+)$", _REQUIREMENTS.read_text(), re.MULTILINE)
+def _locked(environment: str, package: str) -> str:
+    requirements = (_ROOT / f"requirements-{environment}.lock").read_text()
+    match = re.search(rf"^{package}==(\S+)$", requirements, re.MULTILINE)
+    return match[1] if match else "unknown"
+
+
+def _processor() -> str:
+    match = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return match[1] if match else "unknown"
 
 

@@ -195,7 +195,7 @@ def main(rows: int, tiered: int, fresh: int, rounds: int, output: Path) -> None:
         FlussServer(Path(name) / "data") as server,
         session("fluss benchmark") as spark,
     ):
-        environment = {**describe(Path(name), with_apache=False), "Spark": spark.version}
+        environment = {**describe(Path(name)), "Spark": spark.version}
         bench = Bench(spark, server.bootstrap_servers)
         tiering = measure_tiering(bench, rows, rounds, say)
         union = measure_union(bench, tiered, fresh, rounds, say)

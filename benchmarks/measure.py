@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from benchmarks.corners import Corner, RunningCorner
 from benchmarks.workloads import Sample, Sizes, Workload
 
+Progress = Callable[[str], None]
+_REASON_MAX = 300
+
 
 @dataclass(frozen=True)
 class Measurement:
+    """A cell of one round: its figures, or why there are none."""
+
     workload: str
     corner: Corner
     round: int
     sample: Sample
+    failure: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"workload": self.workload, **asdict(self.corner), "round": self.round, **self.sample}
+        found = {"workload": self.workload, **asdict(self.corner), "round": self.round, **self.sample}
+        return found if self.failure is None else {**found, "failure": self.failure}
 
 
 def measure(
@@ -26,22 +34,33 @@ def measure(
     sizes: Sizes,
     warm_up: Sizes | None,
     rounds: int,
-    progress: Callable[[str], None],
+    progress: Progress,
     workloads: Sequence[Workload],
 ) -> list[Measurement]:
     """One round with the sizes of `warm_up` that does not count, if given, then `rounds` that do."""
     measurements = []
     for number in range(0 if warm_up else 1, rounds + 1):
         for workload in workloads:
-            if workload.rounds_max is not None and number > workload.rounds_max:
-                continue
             for running in rotated(corners, number):
-                sample = workload.measure(running, warm_up if warm_up and number == 0 else sizes)
+                if running.corner.is_kafka and not workload.has_kafka:
+                    continue
+                running.revive()
+                wanted = warm_up if warm_up and number == 0 else sizes
+                found = attempt(workload.key, running.corner, number, partial(workload.measure, running, wanted))
                 name = f"round {number} of {rounds}" if number else "warm-up"
-                progress(f"{name}: {workload.title}: {running.corner.title}: {shown(sample)}")
-                if number:
-                    measurements.append(Measurement(workload.key, running.corner, number, sample))
+                progress(f"{name}: {workload.title}: {running.corner.title}: {shown(found)}")
+                if number or found.failure:
+                    measurements.append(found)
     return measurements
+
+
+def attempt(workload: str, corner: Corner, number: int, take: Callable[[], Sample]) -> Measurement:
+    """A cell that fails must not take the others along; the end of the run tells."""
+    try:
+        return Measurement(workload, corner, number, take())
+    except Exception as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return Measurement(workload, corner, number, {}, reason[:_REASON_MAX])
 
 
 def rotated(corners: Sequence[RunningCorner], number: int) -> list[RunningCorner]:
@@ -50,5 +69,7 @@ def rotated(corners: Sequence[RunningCorner], number: int) -> list[RunningCorner
     return [*corners[start:], *corners[:start]]
 
 
-def shown(sample: Sample) -> str:
-    return ", ".join(f"{key} {value:.3g}" for key, value in sample.items())
+def shown(found: Measurement) -> str:
+    if found.failure is not None:
+        return f"FAILED: {found.failure}"
+    return ", ".join(f"{key} {value:.4g}" for key, value in found.sample.items())

@@ -5,28 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from benchmarks.corners import Corner
+from benchmarks.floors import floors, label
+from benchmarks.latency_workloads import TUNED_WAIT_MS
 from benchmarks.measure import Measurement
-from benchmarks.summary import Figure, figures
-from benchmarks.workloads import TUNED_WAIT_MS, Sizes, Workload
+from benchmarks.scale import KV_PATHS, LOG_PATHS
+from benchmarks.summary import Figure, costs, failures, figures
+from benchmarks.workloads import Sizes, Workload
 
 _HOW_TO_READ = f"""\
 Each figure is the median of the rounds, with the lowest and highest round beside it. The ratio says how many times
-better a corner is than pyfluss on Apache Fluss: above 1 is faster, for latencies too. Every corner runs the same worker
-with the same settings; corners take turns within a round, and every measurement checks that each row was read back
-exactly once.
+better a corner is than pyfluss on Apache Fluss: above 1 is faster or less, for latencies and memory too. All corners
+run the same worker on the same rows and take turns within a round. What is read is compared with what was written, by
+number of rows and checksum, or row by row; a measurement that fails its check is shown as failed.
 
-- MB/s count uncompressed Arrow bytes, from the first write to the end of `flush()`, or from subscribing to the end of
-  `to_arrow()`.
-- Client CPU is what the client's process used for one measurement; other load disturbs it less than the rates.
-- Flussbett is measured with fsync (its default: acknowledged means on disk) and without. Apache Fluss does not sync
-  before it acknowledges: compare it with "no fsync" for like with like.
-- Latency: one row is appended and flushed, another process tails the table. "Tuned" gives every corner TCP_NODELAY,
-  which pyfluss has no option for, and a fetch wait of {TUNED_WAIT_MS} ms, because Apache Fluss does not wake a waiting
-  reader; "as shipped" changes nothing.
+- A row of a log table has 52 bytes in Arrow: a bigint, a string of 20 characters, a double, a timestamp, an int. A row
+  of a primary-key table is a bigint and 100 characters. MB/s count uncompressed Arrow bytes.
+- Time is taken from the first write to the end of `flush()`, or from subscribing to the last row. CPU is what the
+  client's and the server's process used in that time, divided by the rows; other load disturbs it less than the rates.
+  Of Apache Fluss it is that of the tablet server.
+- Flussbett is measured with fsync (its default: acknowledged means on disk) and without. Apache Fluss and Kafka do not
+  sync before they acknowledge: compare them with "no fsync" for like with like.
+- Filtered scan: the last tenth of the ids, in a table with statistics on this column; the rate counts all rows of the
+  table. Flussbett's server leaves out batches that cannot match and its client filters the rest. Where statistics are
+  missing (the client does not write them, or the server does not use them) the client reads everything and filters;
+  pyfluss leaves filtering within a batch to its user, so the worker does it.
+- Tuned: TCP_NODELAY, which pyfluss has no option for, and a fetch wait of {TUNED_WAIT_MS} ms, because Apache Fluss
+  does not wake a waiting reader; Kafka's clients get a linger of 0 ms. What does not say tuned is as shipped. With
+  pauses, 5 to 15 ms pass between two rows, and another process tails the table.
 - Bulk upserts are Arrow batches; pyfluss has only row upserts, which is what is compared. Known keys are those of the
-  upsert before, in another order. The memory is the server's after the upsert; the server of Apache Fluss is a JVM.
-- Lookups 1,000 at a time share one lookuper here; pyfluss gets one lookuper for each, which is its best. Every row that
-  is looked up is compared with what was written last.
+  upsert before, in another order; 2,000 random keys are looked up after each upsert. The changelog has an insert and an
+  update of each key.
+- Lookups 1,000 at a time: pyfluss looks up one row at a time with one lookuper, so it gets one for each call, which is
+  its best; "one lookuper" is without that. Lookups last four seconds at most.
+- Kafka moves bytes and knows no columns: its rows are the same values packed into 52 bytes, sent and polled one by one,
+  in one partition with acks=1, and unpacked by the worker.
+- Start-up: from the start of the processes until a client has listed the databases. The server's memory is that of the
+  process that keeps the tables; the load is appended, scanned and upserted by the client whose memory is shown.
 """
 
 
@@ -37,20 +51,49 @@ def render(
     sizes: Sizes,
     rounds: int,
     title: str,
+    pictures: Sequence[str] = (),
 ) -> str:
     parts = [f"# Benchmark {title}\n", table(["", ""], [list(item) for item in environment.items()])]
-    parts.append(
-        f"{_count(rounds, 'round')}; per measurement {sizes.arrow_rows:,} rows for Arrow append and "
-        f"scan, {sizes.dict_rows:,} for row append, {sizes.latency_rows:,} (as shipped {sizes.shipped_rows:,}) for "
-        f"latency, {sizes.kv_rows:,} keys of 100-byte rows for bulk upsert ({sizes.kv_dict_rows:,} for row upsert), "
-        f"{sizes.lookups:,} lookups (or ten seconds of them) one after another and "
-        f"{sizes.concurrent_lookups:,} side by side; "
-        f"{_count(sizes.buckets, 'bucket')}. A workload that takes long has fewer rounds, 3 at most.\n"
-    )
-    parts += ["## Ratios to pyfluss on Apache Fluss\n", _ratios(measurements, workloads)]
+    parts += [_about(sizes, rounds)]
+    parts += [f"![{_PICTURES[number]}]({name})\n" for number, name in enumerate(pictures)]
+    if failed := failures(measurements):
+        parts += ["## Failed\n", _failures(failed)]
+    if reached := floors(measurements, workloads):
+        lines = [[f.path, f.where, f.needed, f.measured, _YES_NO[f.is_reached]] for f in reached]
+        parts += ["## Floor reached?\n", table(["", "where", "needed", "measured", "reached"], lines)]
+    fluss, kafka = ([item for item in measurements if item.corner.is_kafka is kafka] for kafka in (False, True))
+    parts += ["## Ratios to pyfluss on Apache Fluss\n", _ratios(fluss, workloads)]
+    if kafka:
+        baseline = [item for item in measurements if item.corner.is_baseline]
+        with_kafka = [workload for workload in workloads if workload.has_kafka]
+        parts += ["## Ratios of Kafka to pyfluss on Apache Fluss\n", _ratios([*kafka, *baseline], with_kafka)]
     for workload in workloads:
         parts += [f"## {workload.title}\n", _details(measurements, workload)]
+    if scaled := _scale(measurements):
+        parts += ["## Cost of a row against scale\n", scaled]
     return "\n".join([*parts, "## How to read this\n", _HOW_TO_READ])
+
+
+_PICTURES = ("Ratios of all paths to pyfluss on Apache Fluss", "CPU a row against rows, buckets and writers")
+_YES_NO = {True: "yes", False: "no", None: "-"}
+
+
+def _about(sizes: Sizes, rounds: int) -> str:
+    return (
+        f"{_count(rounds, 'round')}; per measurement {sizes.arrow_rows:,} rows for Arrow append and scan, "
+        f"{sizes.dict_rows:,} for row append, {sizes.poll_rows:,} for polling, {sizes.ack_rows:,} rows one by one "
+        f"back to back, {sizes.shipped_rows:,} (tuned {sizes.latency_rows:,}) with pauses, {sizes.kv_rows:,} keys for "
+        f"bulk upsert and lookups ({sizes.kv_dict_rows:,} for row upsert and changelog), {sizes.lookups:,} lookups one "
+        f"after another and {sizes.concurrent_lookups:,} side by side, {sizes.load_rows:,} rows as load for memory; "
+        f"{_count(sizes.buckets, 'bucket')}, {sizes.codec}.\n"
+    )
+
+
+def _failures(failed: Sequence[Measurement]) -> str:
+    lines = [
+        [item.workload, item.corner.title, str(item.round), str(item.failure).replace("|", "/")] for item in failed
+    ]
+    return table(["", "where", "round", "reason"], lines)
 
 
 def _ratios(measurements: Sequence[Measurement], workloads: Sequence[Workload]) -> str:
@@ -61,8 +104,7 @@ def _ratios(measurements: Sequence[Measurement], workloads: Sequence[Workload]) 
     for workload in workloads:
         for metric in filter(lambda metric: metric.is_compared, workload.metrics):
             found = figures(measurements, workload.key, metric)
-            label = workload.title if metric.higher_is_better else f"{workload.title}: {metric.title}"
-            rows.append([label, *(_ratio(found[corner]) for corner in corners)])
+            rows.append([label(workload, metric), *(_ratio(found.get(corner)) for corner in corners)])
     return table(["", *(corner.title for corner in corners)], rows)
 
 
@@ -74,15 +116,36 @@ def _details(measurements: Sequence[Measurement], workload: Workload) -> str:
         for corner, figure in figures(measurements, workload.key, metric).items():
             cells = [_value(figure), _ratio(figure)] if metric.is_compared else [_value(figure)]
             rows.setdefault(corner, [corner.title]).extend(cells)
+    for item in failures(measurements):
+        if item.workload == workload.key and item.corner not in rows:
+            rows[item.corner] = [item.corner.title, "failed", *[""] * (len(header) - 2)]
     return table(header, list(rows.values()))
+
+
+def _scale(measurements: Sequence[Measurement]) -> str:
+    """CPU of client and server together, µs a row; a line for each path, a column for each place of the axis."""
+    parts = []
+    for corner in sorted({item.corner for item in measurements}, key=lambda corner: corner.place):
+        for axis, paths in (
+            ("rows", [*LOG_PATHS, *KV_PATHS]),
+            ("buckets", [*LOG_PATHS, *KV_PATHS]),
+            ("writers", ["append"]),
+        ):
+            found = {path: costs(measurements, axis, path, corner) for path in paths}
+            places = sorted({place for by_place in found.values() for place in by_place})
+            if places:
+                header = [f"{corner.title}: CPU µs a row", *(f"{place:,} {axis}" for place in places)]
+                lines = [[p, *(number(by[x]) if x in by else "-" for x in places)] for p, by in found.items() if by]
+                parts.append(table(header, lines))
+    return "\n".join(parts)
 
 
 def _value(figure: Figure) -> str:
     return f"{number(figure.median)} ({number(figure.lowest)}-{number(figure.highest)})"
 
 
-def _ratio(figure: Figure) -> str:
-    return "-" if figure.ratio is None else f"{figure.ratio:.2f}x"
+def _ratio(figure: Figure | None) -> str:
+    return "-" if figure is None or figure.ratio is None else f"{figure.ratio:.2f}x"
 
 
 def _count(number: int, thing: str) -> str:
@@ -93,7 +156,7 @@ def number(value: float) -> str:
     """Three digits that matter, no exponent."""
     if value >= 100:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

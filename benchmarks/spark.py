@@ -35,7 +35,7 @@ _REPORTS = _ROOT / "docs" / "benchmarks"
 _BUCKETS = 4
 _READ, _WRITTEN = TablePath("fluss", "spark_read"), TablePath("fluss", "spark_write")
 _SMALL_ROWS = 100
-_DDL = "id bigint, sensor string, reading double, at timestamp_ntz"
+_DDL = "id bigint, sensor string, reading double, at timestamp_ntz, quality int"
 
 Times = dict[str, list[float]]
 
@@ -193,7 +193,7 @@ def main(rows: int, rounds: int, output: Path) -> None:
         FlussServer(Path(name) / "data") as server,
         session("fluss benchmark") as spark,
     ):
-        environment = {**describe(Path(name), with_apache=False), "Spark": spark.version}
+        environment = {**describe(Path(name)), "Spark": spark.version}
         bench = Bench(spark, server.bootstrap_servers, Path(name), rows)
         bench.prepare()
         times = measure(bench, rounds, lambda line: click.echo(line, err=True))

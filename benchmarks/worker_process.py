@@ -1,33 +1,73 @@
-"""A client process that runs `worker.py`."""
+"""Client processes: a worker's script under the interpreter that has its client."""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.peers.jsonlines import JsonLinesProcess
+from tests.peers.environments import kafka_python, pyfluss_python
+from tests.peers.jsonlines import JsonLinesProcess, PeerTimeoutError
 
-_WORKER = Path(__file__).with_name("worker.py")
-_CALL_TIMEOUT_S = 180.0
+import fluss
+from fluss.testing import ProcessFailedError
+
+_FOLDER = Path(__file__).parent
+_CALL_TIMEOUT_S = 300.0
+_EVENT_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    python: Path
+    script: str
+    client: str
+    # An inherited one could put this project's `fluss` in front of the peer's.
+    python_path: str = ""
+
+
+def interpreter(client: str) -> Interpreter:
+    if client == "flussbett":
+        # The package that is imported here, not one that is installed elsewhere.
+        return Interpreter(Path(sys.executable), "worker.py", "fluss.aio", str(Path(fluss.__file__).parents[1]))
+    if client == "pyfluss":
+        return Interpreter(pyfluss_python(), "worker.py", "fluss")
+    return Interpreter(kafka_python(), "kafka_worker.py", client)
 
 
 class WorkerProcess:
-    """`worker.py` under an interpreter, with the module it uses as its client."""
+    """A worker, which a failure may end."""
 
-    def __init__(self, python: Path, client_module: str, *, log_file: Path) -> None:
-        # An inherited PYTHONPATH could put this project's `fluss` in front of the peer's.
-        self._process = JsonLinesProcess(
-            f"worker of {client_module}",
-            [str(python), str(_WORKER), client_module],
-            log_file=log_file,
-            env={"PYTHONPATH": ""},
-        )
+    def __init__(self, of: Interpreter, *, log_file: Path) -> None:
+        self._of = of
+        self._log_file = log_file
+        self._process: JsonLinesProcess | None = None
+        self.revive()
+
+    def revive(self) -> None:
+        """Start it if it does not run. By the main thread: a process ends with the thread that started it."""
+        if self._process is None:
+            self._process = JsonLinesProcess(
+                f"worker of {self._of.client}",
+                [str(self._of.python), str(_FOLDER / self._of.script), self._of.client],
+                log_file=self._log_file,
+                env={"PYTHONPATH": self._of.python_path},
+            )
 
     def call(self, command: str, **arguments: Any) -> Any:
-        return self._process.call(command, _CALL_TIMEOUT_S, **arguments)
+        assert self._process is not None, "the worker has ended"
+        try:
+            return self._process.call(command, _CALL_TIMEOUT_S, **arguments)
+        except (PeerTimeoutError, ProcessFailedError):
+            self.kill()
+            raise
 
     def wait_for(self, event: str) -> None:
-        self._process.take_events(event, 1, _CALL_TIMEOUT_S)
+        assert self._process is not None, "the worker has ended"
+        self._process.take_events(event, 1, _EVENT_TIMEOUT_S)
 
     def kill(self) -> None:
-        self._process.kill()
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()

@@ -1,7 +1,7 @@
-"""What the peers need, made once: `python -m tests.peers.environments pyfluss spark43 java`.
+"""What the peers need, made once: `python -m tests.peers.environments pyfluss kafka spark43 java`.
 
-`pyfluss` and `spark43` are virtual environments, `java` the jars of Apache Fluss's server and client and the compiled
-driver. Tests make what they need on first use; doing it before keeps downloads out of the tests' time limits.
+`pyfluss`, `kafka` and `spark43` are virtual environments, `java` the jars of Apache Fluss's server and client and the
+compiled driver. Tests make what they need on first use; doing it before keeps downloads out of the tests' time limits.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ _INSTALL_TIMEOUT_S = 900
 def pyfluss_python() -> Path:
     """The interpreter of the environment that `requirements-pyfluss.lock` describes; made on first use."""
     return _environment("pyfluss", _ROOT / "requirements-pyfluss.lock")
+
+
+def kafka_python() -> Path:
+    """An interpreter with clients of Kafka, another peer of the benchmark."""
+    return _environment("kafka", _ROOT / "requirements-kafka.lock")
 
 
 def spark43_python() -> Path:
@@ -69,6 +74,7 @@ def _jars_and_driver() -> Path:
 
 _MAKERS: dict[str, Callable[[], Path]] = {
     "pyfluss": pyfluss_python,
+    "kafka": kafka_python,
     "spark43": spark43_python,
     "java": _jars_and_driver,
 }

@@ -1,0 +1,105 @@
+"""How long a server takes to start, and the memory of servers and clients, idle and after work."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from benchmarks.corners import Corner, RunningCorner, clients_of
+from benchmarks.kv_workloads import create_kv_table
+from benchmarks.log_workloads import create_log_table
+from benchmarks.measure import Measurement, Progress, attempt, shown
+from benchmarks.servers import Server, server
+from benchmarks.worker_process import WorkerProcess, interpreter
+from benchmarks.workloads import Metric, Sample, Sizes, Workload
+from fluss.testing.ports import free_ports
+
+_ROUNDS_MAX = 3
+_SETTLING_S = 2.0
+_KEYS_SHARE = 5  # a key for every so many rows of the load
+
+
+def _no_measure(_: RunningCorner, __: Sizes) -> Sample:
+    raise NotImplementedError("measured with servers of its own")
+
+
+RESOURCES = Workload(
+    "resources",
+    "Start-up and memory",
+    (
+        Metric("startup_s", "start-up, s", higher_is_better=False, is_compared=True),
+        Metric("server_idle_mb", "server idle, MB", higher_is_better=False, is_compared=True),
+        Metric("server_loaded_mb", "server after the load, MB", higher_is_better=False, is_compared=True),
+        Metric("all_idle_mb", "all processes of the server idle, MB", higher_is_better=False),
+        Metric("client_idle_mb", "client idle, MB", higher_is_better=False, is_compared=True),
+        Metric("client_loaded_mb", "client after the load, MB", higher_is_better=False, is_compared=True),
+    ),
+    _no_measure,
+)
+
+
+def measure_resources(
+    corners: Sequence[Corner], sizes: Sizes, rounds: int, folder: Path, progress: Progress
+) -> list[Measurement]:
+    """Of each client on the server it belongs to, with processes that nothing else uses."""
+    own = [corner for corner in corners if _belong_together(corner)]
+    found = []
+    for number in range(1, min(rounds, _ROUNDS_MAX) + 1):
+        for corner in own:
+            place = folder / f"resources-{corner.server}-{number}"
+            found.append(attempt(RESOURCES.key, corner, number, partial(_measure, corner, sizes, place)))
+            progress(f"round {number}: {RESOURCES.title}: {corner.title}: {shown(found[-1])}")
+    return found
+
+
+def _belong_together(corner: Corner) -> bool:
+    return corner.is_baseline or (corner.client == "flussbett" and corner.server.startswith("flussbett"))
+
+
+def _measure(corner: Corner, sizes: Sizes, folder: Path) -> Sample:
+    folder.mkdir()
+    with _started(server(corner.server, folder / "server", port=free_ports(1)[0], warm=False), folder) as (
+        running,
+        startup_s,
+    ):
+        time.sleep(_SETTLING_S)
+        idle, all_idle = running.memory_mb(), running.all_memory_mb()
+        with clients_of(corner, running, folder) as clients:
+            clients.reader.kill()  # The one that works is enough.
+            clients.writer.call("list_databases", config=clients.config())
+            client_idle = clients.writer.call("memory_mb")
+            _load(clients, sizes)
+            return {
+                "startup_s": startup_s,
+                "server_idle_mb": idle,
+                "all_idle_mb": all_idle,
+                "server_loaded_mb": running.memory_mb(),
+                "client_idle_mb": client_idle,
+                "client_loaded_mb": clients.writer.call("memory_mb"),
+            }
+
+
+@contextlib.contextmanager
+def _started(starting: Server, folder: Path) -> Iterator[tuple[Server, float]]:
+    """A server, and the seconds from the start of its processes until a client had its list of databases."""
+    prober = WorkerProcess(interpreter("flussbett"), log_file=folder / "prober.log")
+    try:
+        prober.call("memory_mb")  # It is there now, and its imports are no part of what follows.
+        with ThreadPoolExecutor(1) as executor:
+            config = {"bootstrap.servers": starting.bootstrap_servers}
+            listed = executor.submit(prober.call, "await_databases", config=config)
+            began = time.monotonic()
+            with starting.running() as running:
+                yield running, listed.result() - began
+    finally:
+        prober.kill()
+
+
+def _load(clients: RunningCorner, sizes: Sizes) -> None:
+    tables = {"log_table": create_log_table(clients, sizes), "kv_table": create_kv_table(clients, sizes.buckets)}
+    keys = sizes.load_rows // _KEYS_SHARE
+    clients.writer.call("load", config=clients.config(), rows=sizes.load_rows, keys=keys, **tables)
