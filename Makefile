@@ -52,8 +52,9 @@ test-full: setup java
 	$(BIN)/python -m tests.peers.environments pyfluss java
 	$(PYTEST) -m "full"
 
+# Half an hour on two cores; `$(BIN)/python -m benchmarks.run --help` has smaller ones.
 bench: setup java
-	$(BIN)/python -m tests.peers.environments pyfluss
+	$(BIN)/python -m tests.peers.environments pyfluss kafka
 	$(BIN)/python -m benchmarks.run
 
 bench-spark: setup java

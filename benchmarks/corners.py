@@ -16,6 +16,8 @@ CLIENTS = {"flussbett": "Flussbett", "aiokafka": "aiokafka", "confluent-kafka": 
 KAFKA_CLIENTS = ("aiokafka", "confluent-kafka")
 BASELINE = ("pyfluss", "apache")
 
+Failed = Callable[["Corner", Exception], None]
+
 _numbers = itertools.count(1)
 
 
@@ -102,23 +104,37 @@ class RunningCorner:
 
 
 @contextlib.contextmanager
-def running_corners(corners: Sequence[Corner], folder: Path) -> Iterator[list[RunningCorner]]:
-    """Start the servers and clients of all corners, at the same time and for the whole run."""
+def running_corners(corners: Sequence[Corner], folder: Path, failed: Failed) -> Iterator[list[RunningCorner]]:
+    """Start the servers and clients of all corners, at the same time and for the whole run.
+
+    Those that do not start are given to `failed`; the others go on without them.
+    """
     with contextlib.ExitStack() as stack:
-        servers = {
-            name: stack.enter_context(server(name, folder / name).running())
-            for name in dict.fromkeys(corner.server for corner in corners)
-        }
-        yield [stack.enter_context(clients_of(corner, servers[corner.server], folder)) for corner in corners]
+        servers: dict[str, Server | Exception] = {}
+        for name in dict.fromkeys(corner.server for corner in corners):
+            try:
+                servers[name] = stack.enter_context(server(name, folder / name).running())
+            except Exception as error:
+                servers[name] = error
+        running = []
+        for corner in corners:
+            found = servers[corner.server]
+            try:
+                if isinstance(found, Exception):
+                    raise found
+                running.append(stack.enter_context(clients_of(corner, found, folder)))
+            except Exception as error:
+                failed(corner, error)
+        yield running
 
 
 @contextlib.contextmanager
 def clients_of(corner: Corner, running: Server, folder: Path) -> Iterator[RunningCorner]:
     """The two clients of a corner whose server runs."""
     with contextlib.ExitStack() as stack:
-        workers = []
+        workers = {}
         for role in ("writer", "reader"):
             log_file = folder / f"{corner.client}-{corner.server}-{role}.log"
-            workers.append(WorkerProcess(interpreter(corner.client), log_file=log_file))
-            stack.callback(workers[-1].kill)
-        yield RunningCorner(corner, running, *workers)
+            workers[role] = WorkerProcess(interpreter(corner.client), log_file=log_file)
+            stack.callback(workers[role].kill)
+        yield RunningCorner(corner, running, workers["writer"], workers["reader"])

@@ -114,7 +114,7 @@ def _as_numbers(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.uint64]]
         return np.concatenate([_string_tails(chunk) for chunk in column.chunks])
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.int64())
-    values = column.to_numpy()
+    values: np.ndarray[Any, Any] = column.to_numpy()
     return values.view(np.uint64) if values.dtype == np.float64 else values.astype(np.uint64)
 
 

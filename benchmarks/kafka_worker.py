@@ -29,7 +29,7 @@ class AioKafka:
     """Writes and reads with aiokafka."""
 
     async def create(self, config: Config, table: str) -> None:
-        from aiokafka.admin import NewTopic
+        from aiokafka.admin import NewTopic  # type: ignore[import-not-found, unused-ignore]
 
         async with self._admin(config) as admin:
             await admin.create_topics([NewTopic(table, 1, 1)])
@@ -40,7 +40,7 @@ class AioKafka:
 
     @asynccontextmanager
     async def _admin(self, config: Config) -> AsyncIterator[Any]:
-        from aiokafka.admin import AIOKafkaAdminClient
+        from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-not-found, unused-ignore]
 
         admin = AIOKafkaAdminClient(bootstrap_servers=config["bootstrap.servers"])
         await admin.start()
@@ -51,7 +51,7 @@ class AioKafka:
 
     @asynccontextmanager
     async def producer(self, config: Config, table: str) -> AsyncIterator[Any]:
-        from aiokafka import AIOKafkaProducer
+        from aiokafka import AIOKafkaProducer  # type: ignore[import-not-found, unused-ignore]
 
         linger_ms = int(config.get("linger.ms", 0))
         async with AIOKafkaProducer(
@@ -67,7 +67,7 @@ class AioKafka:
 
     @asynccontextmanager
     async def consumer(self, config: Config, table: str) -> AsyncIterator[Any]:
-        from aiokafka import AIOKafkaConsumer, TopicPartition
+        from aiokafka import AIOKafkaConsumer, TopicPartition  # type: ignore[import-not-found, unused-ignore]
 
         async with AIOKafkaConsumer(bootstrap_servers=config["bootstrap.servers"]) as consumer:
             consumer.assign([TopicPartition(table, 0)])
@@ -83,20 +83,20 @@ class ConfluentKafka:
     """Writes and reads with confluent-kafka, whose calls block; nothing else runs in this process."""
 
     async def create(self, config: Config, table: str) -> None:
-        from confluent_kafka.admin import AdminClient, NewTopic
+        from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[import-not-found, unused-ignore]
 
         admin = AdminClient({"bootstrap.servers": config["bootstrap.servers"]})
         admin.create_topics([NewTopic(table, 1, 1)])[table].result()
 
     async def drop(self, config: Config, table: str) -> None:
-        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.admin import AdminClient  # type: ignore[import-not-found, unused-ignore]
 
         admin = AdminClient({"bootstrap.servers": config["bootstrap.servers"]})
         admin.delete_topics([table])[table].result()
 
     @asynccontextmanager
     async def producer(self, config: Config, table: str) -> AsyncIterator[Any]:
-        from confluent_kafka import Producer
+        from confluent_kafka import Producer  # type: ignore[import-not-found, unused-ignore]
 
         producer = Producer({**config, "acks": 1})
         producer.list_topics(table)
@@ -116,7 +116,7 @@ class ConfluentKafka:
 
     @asynccontextmanager
     async def consumer(self, config: Config, table: str) -> AsyncIterator[Any]:
-        from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+        from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition  # type: ignore[import-not-found, unused-ignore]
 
         consumer = Consumer({"bootstrap.servers": config["bootstrap.servers"], "group.id": table})
         # Opens the connections, which it would do later otherwise.

@@ -19,7 +19,7 @@ _Measure = Callable[[RunningCorner, Sizes], Sample]
 
 def upsert(running: RunningCorner, command: str, table: str, rows: int, version: int) -> Sample:
     """One version of all rows; some of them are looked up afterwards."""
-    arguments = {"table": table, "rows": rows, "version": version}
+    arguments: dict[str, Any] = {"table": table, "rows": rows, "version": version}
     answer = running.call(command, **arguments)
     look_up_concurrently(running, lookups=min(rows, _SPOT_CHECKS), **arguments)
     return rates(answer)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from benchmarks.corners import Corner, RunningCorner
+from benchmarks.corners import Corner, RunningCorner, running_corners
 from benchmarks.workloads import Sample, Sizes, Workload
 
 Progress = Callable[[str], None]
@@ -59,13 +61,28 @@ def attempt(workload: str, corner: Corner, number: int, take: Callable[[], Sampl
     try:
         return Measurement(workload, corner, number, take())
     except Exception as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return Measurement(workload, corner, number, {}, reason[:_REASON_MAX])
+        return failed(workload, corner, number, error)
+
+
+def failed(workload: str, corner: Corner, number: int, error: Exception) -> Measurement:
+    reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return Measurement(workload, corner, number, {}, reason[:_REASON_MAX])
+
+
+@contextlib.contextmanager
+def started(corners: Sequence[Corner], folder: Path, found: list[Measurement]) -> Iterator[list[RunningCorner]]:
+    """The corners that start; that of the others is a failure of its own."""
+
+    def note(corner: Corner, error: Exception) -> None:
+        found.append(failed("start", corner, 0, error))
+
+    with running_corners(corners, folder, note) as running:
+        yield running
 
 
 def rotated(corners: Sequence[RunningCorner], number: int) -> list[RunningCorner]:
     """Another corner goes first in each round."""
-    start = number % len(corners)
+    start = number % len(corners) if corners else 0
     return [*corners[start:], *corners[:start]]
 
 

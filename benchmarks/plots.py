@@ -49,12 +49,12 @@ _PATHS = (
 _COLOURS = {"append": "#0f766e", "scan": "#5eb8ae", "upsert": "#c9a227", "lookup": "#b4532a"}
 _TITLES = {"append": "Arrow append", "scan": "scan to Arrow", "upsert": "bulk upsert", "lookup": "lookup"}
 _TEXT = "#1f2933"
-_STYLE = {
+_STYLE: Any = {
     "svg.hashsalt": "flussbett",  # the same picture for the same figures
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans", "sans-serif"],
-    "font.size": 9,
+    "font.size": 11,
     "text.color": _TEXT,
     "axes.labelcolor": _TEXT,
     "axes.edgecolor": "#9aa5b1",
@@ -90,7 +90,7 @@ def _ratios(measurements: Sequence[Measurement], workloads: Sequence[Workload]) 
     if not rows:
         return None
     with mpl.rc_context(_STYLE):
-        picture = _picture(110 + 36 * len(rows))
+        picture = _picture(110 + 42 * len(rows))
         axes = picture.subplots()
         for offset, (title, corner, colour) in enumerate(_BARS):
             places = [row - 0.27 + 0.27 * offset for row, (_, found) in enumerate(rows) if corner in found]
@@ -100,7 +100,7 @@ def _ratios(measurements: Sequence[Measurement], workloads: Sequence[Workload]) 
             for place, value in zip(places, values, strict=True):
                 _bar_label(axes, place, value)
         _dress_ratios(axes, [name for name, _ in rows], [v for _, found in rows for v in found.values()])
-        picture.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8.5)
+        picture.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=10)
     return picture
 
 
@@ -122,7 +122,7 @@ def _ratio_rows(
 def _bar_label(axes: Any, place: float, value: float) -> None:
     text = f"{value:,.0f}x" if value >= 20 else f"{value:.1f}x" if value >= 9.95 else f"{value:.2f}x"
     side, shift = ("left", 3) if value >= 1 else ("right", -3)
-    offset = {"xytext": (shift, 0), "textcoords": "offset points", "ha": side, "va": "center_baseline", "fontsize": 7}
+    offset = {"xytext": (shift, 0), "textcoords": "offset points", "ha": side, "va": "center_baseline", "fontsize": 8.5}
     axes.annotate(text, (value, place), **offset)
 
 
@@ -156,23 +156,26 @@ def _scale(measurements: Sequence[Measurement], corner: Corner) -> Picture | Non
     if not shown:
         return None
     with mpl.rc_context(_STYLE):
-        picture = _picture(300)
-        for number, (axis, axes) in enumerate(
-            zip(shown, picture.subplots(1, len(shown), squeeze=False)[0], strict=True)
-        ):
+        picture = _picture(340)
+        lines: dict[str, Any] = {}
+        panes = picture.subplots(1, len(shown), squeeze=False, sharey=True)[0]
+        for number, (axis, axes) in enumerate(zip(shown, panes, strict=True)):
             for path, places in found[axis].items():
-                label = _TITLES[path] if number == 0 else None
-                axes.plot(list(places), list(places.values()), "o-", color=_COLOURS[path], label=label, markersize=4)
+                (lines[_TITLES[path]],) = axes.plot(
+                    list(places), list(places.values()), "o-", color=_COLOURS[path], markersize=4
+                )
             _dress_scale(axes, panels[axis][0], sorted({place for by in found[axis].values() for place in by}))
             if number == 0:
                 axes.set_ylabel("CPU of client and server, µs a row")
-        picture.legend(loc="outside upper center", ncols=4, frameon=False, fontsize=8.5)
+        picture.legend(lines.values(), lines.keys(), loc="outside upper center", ncols=4, frameon=False, fontsize=10)
     return picture
 
 
 def _dress_scale(axes: Any, title: str, places: list[int]) -> None:
     axes.set_xscale("log")
-    axes.set_ylim(bottom=0)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.margins(x=0.1)
     axes.set_xticks(places, [_short(place) for place in places])
     axes.set_xticks([], minor=True)
     axes.set_xlabel(title)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.corners import Corner
 from benchmarks.floors import floors, label
 from benchmarks.latency_workloads import TUNED_WAIT_MS
 from benchmarks.measure import Measurement
@@ -109,16 +108,15 @@ def _ratios(measurements: Sequence[Measurement], workloads: Sequence[Workload]) 
 
 
 def _details(measurements: Sequence[Measurement], workload: Workload) -> str:
+    corners = {item.corner for item in measurements if item.workload == workload.key}
     header = [""]
-    rows: dict[Corner, list[str]] = {}
+    rows = {corner: [corner.title] for corner in sorted(corners, key=lambda corner: corner.place)}
     for metric in workload.metrics:
         header += [metric.title, "ratio"] if metric.is_compared else [metric.title]
-        for corner, figure in figures(measurements, workload.key, metric).items():
-            cells = [_value(figure), _ratio(figure)] if metric.is_compared else [_value(figure)]
-            rows.setdefault(corner, [corner.title]).extend(cells)
-    for item in failures(measurements):
-        if item.workload == workload.key and item.corner not in rows:
-            rows[item.corner] = [item.corner.title, "failed", *[""] * (len(header) - 2)]
+        found = figures(measurements, workload.key, metric)
+        for corner, cells in rows.items():
+            figure = found.get(corner)
+            cells += [_value(figure), _ratio(figure)] if metric.is_compared else [_value(figure)]
     return table(header, list(rows.values()))
 
 
@@ -140,7 +138,10 @@ def _scale(measurements: Sequence[Measurement]) -> str:
     return "\n".join(parts)
 
 
-def _value(figure: Figure) -> str:
+def _value(figure: Figure | None) -> str:
+    """What has no figure has failed: it is in the table of failures."""
+    if figure is None:
+        return "failed"
     return f"{number(figure.median)} ({number(figure.lowest)}-{number(figure.highest)})"
 
 

@@ -34,7 +34,7 @@ RESOURCES = Workload(
         Metric("startup_s", "start-up, s", higher_is_better=False, is_compared=True),
         Metric("server_idle_mb", "server idle, MB", higher_is_better=False, is_compared=True),
         Metric("server_loaded_mb", "server after the load, MB", higher_is_better=False, is_compared=True),
-        Metric("all_idle_mb", "all processes of the server idle, MB", higher_is_better=False),
+        Metric("all_idle_mb", "all processes of the server idle, MB", higher_is_better=False, is_compared=True),
         Metric("client_idle_mb", "client idle, MB", higher_is_better=False, is_compared=True),
         Metric("client_loaded_mb", "client after the load, MB", higher_is_better=False, is_compared=True),
     ),

@@ -14,13 +14,13 @@ from typing import Any
 
 import click
 
-from benchmarks.corners import CLIENTS, Corner, corners_of, running_corners
+from benchmarks.corners import CLIENTS, Corner, corners_of
 from benchmarks.environment import describe
 from benchmarks.floors import OURS, floors
 from benchmarks.kv_workloads import KV_WORKLOADS
 from benchmarks.latency_workloads import LATENCY_WORKLOADS
 from benchmarks.log_workloads import LOG_WORKLOADS
-from benchmarks.measure import Measurement, Progress, measure
+from benchmarks.measure import Measurement, Progress, measure, started
 from benchmarks.plots import draw
 from benchmarks.report import render
 from benchmarks.resources import RESOURCES, measure_resources
@@ -122,7 +122,7 @@ def main(
     output: Path | None,
 ) -> None:
     """Compare our client and pyfluss, on our server and on Apache Fluss, and Kafka beside them, on this machine."""
-    common = {"buckets": buckets, "codec": codec}
+    common: dict[str, Any] = {"buckets": buckets, "codec": codec}
     sizes = replace(_QUICK if quick else _FULL, **common)
     corners = corners_of(clients, servers)
     if not corners:
@@ -160,7 +160,7 @@ def _run(plan: Plan, progress: Progress) -> tuple[dict[str, str], list[Measureme
         if plan.wants(RESOURCES.key):
             measurements += measure_resources(plan.corners, plan.sizes, plan.rounds, folder, progress)
         if plan.paths:
-            with running_corners(plan.corners, folder) as running:
+            with started(plan.corners, folder, measurements) as running:
                 arguments = (plan.sizes, plan.warm_up, plan.rounds, progress, plan.paths)
                 measurements += measure(running, *arguments)
         if plan.axes:

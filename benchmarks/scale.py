@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from benchmarks.corners import Corner, RunningCorner, running_corners
+from benchmarks.corners import Corner, RunningCorner
 from benchmarks.data import BATCH_ROWS
 from benchmarks.kv_workloads import create_kv_table, look_up_concurrently, upsert
 from benchmarks.log_workloads import append_arrow, create_log_table, scan_arrow
-from benchmarks.measure import Measurement, Progress, attempt, shown
+from benchmarks.measure import Measurement, Progress, attempt, shown, started
 from benchmarks.worker_loop import process_cpu_s
 from benchmarks.worker_process import WorkerProcess, interpreter
 from benchmarks.workloads import Sample, Sizes, rates
@@ -46,16 +47,24 @@ def measure_scale(
     corners: Sequence[Corner], sizes: Sizes, scale: ScaleSizes, folder: Path, progress: Progress, axes: Sequence[str]
 ) -> list[Measurement]:
     """Measurements whose workload is `axis:path` and whose sample has the place on the axis as `value`."""
+    points = [point for point in _points(sizes, scale, folder) if point.axis in axes]
     found: list[Measurement] = []
     for corner in corners:
-        with running_corners([corner], folder / f"scale-{corner.client}-{corner.server}") as (running,):
-            points = [point for point in _points(sizes, scale, folder) if point.axis in axes]
-            _measured(points[0], running, 0, progress)  # Warms up.
-            for number in range(1, 1 + max(point.rounds for point in points)):
-                for point in points:
-                    if number <= point.rounds:
-                        found += _measured(point, running, number, progress)
+        with started([corner], folder / f"scale-{corner.client}-{corner.server}", found) as alone:
+            for running in alone:
+                found += _measure_all(running, points, progress)
     return found
+
+
+def _measure_all(running: RunningCorner, points: Sequence[Point], progress: Progress) -> list[Measurement]:
+    _measured(points[0], running, 0, progress)  # Warms up.
+    return [
+        item
+        for number in range(1, 1 + max(point.rounds for point in points))
+        for point in points
+        if number <= point.rounds
+        for item in _measured(point, running, number, progress)
+    ]
 
 
 def _measured(point: Point, running: RunningCorner, number: int, progress: Progress) -> list[Measurement]:
@@ -111,7 +120,7 @@ def _kv(sizes: Sizes, rows: int) -> Callable[[RunningCorner], dict[str, Sample]]
     def measure(running: RunningCorner) -> dict[str, Sample]:
         table = create_kv_table(running, sizes.buckets)
         found = {"upsert": upsert(running, "upsert_bulk", table, rows, _FIRST_VERSION)}
-        arguments = {"table": table, "rows": rows, "version": _FIRST_VERSION}
+        arguments: dict[str, Any] = {"table": table, "rows": rows, "version": _FIRST_VERSION}
         found["lookup"] = look_up_concurrently(running, lookups=_LOOKUPS, **arguments)
         running.drop_table(table)
         return found
@@ -124,14 +133,18 @@ def _writers(sizes: Sizes, rows: int, count: int, folder: Path) -> Callable[[Run
         table, share = create_log_table(running, sizes), rows // count
         with _workers(running.corner.client, count, folder) as workers, ThreadPoolExecutor(count) as executor:
             arguments = {"config": running.config(), "table": table, "rows": share, "batch_rows": BATCH_ROWS}
+            warm_up = create_log_table(running, sizes)
             for number, worker in enumerate(workers):
+                warm = {**arguments, "table": warm_up, "rows": BATCH_ROWS, "server_pid": running.server_pid}
+                worker.call("append_arrow", **warm)
                 worker.call("prepare_append", first=number * share, **arguments)
             before = process_cpu_s(running.server_pid)
             calls = [executor.submit(w.call, "run_prepared_append", server_pid=running.server_pid) for w in workers]
             answers = [call.result() for call in calls]
             server_cpu = process_cpu_s(running.server_pid) - before
         scan_arrow(running, table, share * count)
-        running.drop_table(table)
+        for name in (table, warm_up):
+            running.drop_table(name)
         seconds = max(answer["ended"] for answer in answers) - min(answer["began"] for answer in answers)
         client_cpu = sum(answer["client_cpu_seconds"] for answer in answers)
         together = {"seconds": seconds, "client_cpu_seconds": client_cpu, "server_cpu_seconds": server_cpu}

@@ -66,7 +66,8 @@ class KvCommands(Commands):  # type: ignore[misc, unused-ignore]
         self, config: dict[str, str], table: str, records: int, server_pid: int
     ) -> dict[str, Any]:
         """Read so many changes; returns how many there were of each kind and the sum of their ids."""
-        total, kinds = 0, []
+        total = 0
+        kinds: list[Any] = []
         async with opened_table(config, table) as handle:
             scanner = await handle.new_scan().create_log_scanner()
             with Clock(server_pid) as clock:
