@@ -90,7 +90,7 @@ def _ratios(measurements: Sequence[Measurement], workloads: Sequence[Workload]) 
     if not rows:
         return None
     with mpl.rc_context(_STYLE):
-        picture = _picture(110 + 42 * len(rows))
+        picture = _picture(110 + 36 * len(rows))
         axes = picture.subplots()
         for offset, (title, corner, colour) in enumerate(_BARS):
             places = [row - 0.27 + 0.27 * offset for row, (_, found) in enumerate(rows) if corner in found]

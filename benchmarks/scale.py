@@ -69,6 +69,7 @@ def _measure_all(running: RunningCorner, points: Sequence[Point], progress: Prog
 
 def _measured(point: Point, running: RunningCorner, number: int, progress: Progress) -> list[Measurement]:
     running.revive()
+    running.server.settle()
     samples: dict[str, Sample] = {}
 
     def take() -> Sample:
@@ -92,13 +93,13 @@ def _points(sizes: Sizes, scale: ScaleSizes, folder: Path) -> list[Point]:
     points = []
     for rows in scale.row_counts:
         # Small ones are over soon and disturbed by little: more of them.
-        rounds = scale.rounds * (2 if rows < scale.rows else 1)
+        rounds = scale.rounds * (2 if rows < scale.rows / 10 else 1)
         points.append(Point("rows", rows, rounds, _log(sizes, rows)))
         points.append(Point("rows", rows, 1 if rows > scale.keys_once else rounds, _kv(sizes, rows)))
     for buckets in scale.counts:
         wider = replace(sizes, buckets=buckets)
         points.append(Point("buckets", buckets, scale.rounds, _log(wider, scale.rows)))
-        points.append(Point("buckets", buckets, scale.rounds, _kv(wider, scale.rows // 2)))
+        points.append(Point("buckets", buckets, scale.rounds, _kv(wider, scale.rows // 4)))
     points += [
         Point("writers", writers, scale.rounds, _writers(sizes, scale.rows, writers, folder))
         for writers in scale.counts
@@ -120,6 +121,7 @@ def _kv(sizes: Sizes, rows: int) -> Callable[[RunningCorner], dict[str, Sample]]
     def measure(running: RunningCorner) -> dict[str, Sample]:
         table = create_kv_table(running, sizes.buckets)
         found = {"upsert": upsert(running, "upsert_bulk", table, rows, _FIRST_VERSION)}
+        running.server.settle()
         arguments: dict[str, Any] = {"table": table, "rows": rows, "version": _FIRST_VERSION}
         found["lookup"] = look_up_concurrently(running, lookups=_LOOKUPS, **arguments)
         running.drop_table(table)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.data import DATABASE
 from benchmarks.kafka_broker import KafkaBroker
-from benchmarks.worker_loop import resident_mb
+from benchmarks.worker_loop import process_cpu_s, resident_mb
 from fluss.testing import ApacheFluss, FlussServer
 
 SERVERS = {
@@ -20,6 +21,9 @@ SERVERS = {
 
 # Twice what it was seen to use under load: the other servers and the clients need memory as well.
 _TABLET_JVM = ("-Xms1g", "-Xmx2g", "-XX:+UseG1GC")
+_SETTLING_S_MAX = 30.0
+_SETTLING_STEP_S = 0.3
+_IDLE_SHARE = 0.1  # of a core
 
 
 class Server:
@@ -53,6 +57,15 @@ class Server:
         """Apache Fluss takes writes a while after it has said that there is a table."""
         if isinstance(self._launcher, ApacheFluss):
             self._launcher.await_table(DATABASE, table)
+
+    def settle(self) -> None:
+        """Wait until it has nothing to do any more: what it tidies up later must not count for what comes next."""
+        deadline = time.monotonic() + _SETTLING_S_MAX
+        while time.monotonic() < deadline:
+            before = process_cpu_s(self.pid)
+            time.sleep(_SETTLING_STEP_S)
+            if process_cpu_s(self.pid) - before < _IDLE_SHARE * _SETTLING_STEP_S:
+                return
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Server]:
