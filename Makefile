@@ -52,7 +52,7 @@ test-full: setup java
 	$(BIN)/python -m tests.peers.environments pyfluss java
 	$(PYTEST) -m "full"
 
-# Half an hour on two cores; `$(BIN)/python -m benchmarks.run --help` has smaller ones.
+# Half an hour on two cores; `.venv/bin/python -m benchmarks.run --help` has smaller runs.
 bench: setup java
 	$(BIN)/python -m tests.peers.environments pyfluss kafka
 	$(BIN)/python -m benchmarks.run

@@ -24,10 +24,10 @@ number of rows and checksum, or row by row; a measurement that fails its check i
   Of Apache Fluss it is that of the tablet server.
 - Flussbett is measured with fsync (its default: acknowledged means on disk) and without. Apache Fluss and Kafka do not
   sync before they acknowledge: compare them with "no fsync" for like with like.
-- Filtered scan: the last tenth of the ids, in a table with statistics on this column; the rate counts all rows of the
-  table. Flussbett's server leaves out batches that cannot match and its client filters the rest. Where statistics are
-  missing (the client does not write them, or the server does not use them) the client reads everything and filters;
-  pyfluss leaves filtering within a batch to its user, so the worker does it.
+- Filtered scan: the last tenth of the ids; the rate counts all rows of the table. On Flussbett's server the table has
+  statistics on this column, so that batches that cannot match are left out there, and the client filters the rest.
+  Apache Fluss 0.9.1 knows no such statistics: the client reads everything and filters. pyfluss leaves filtering within
+  a batch to its user, so the worker does it.
 - Tuned: TCP_NODELAY, which pyfluss has no option for, and a fetch wait of {TUNED_WAIT_MS} ms, because Apache Fluss
   does not wake a waiting reader; Kafka's clients get a linger of 0 ms. What does not say tuned is as shipped. With
   pauses, 5 to 15 ms pass between two rows, and another process tails the table.

@@ -62,7 +62,7 @@ _QUICK = Sizes(
 _FULL_SCALE = ScaleSizes(
     row_counts=(100_000, 1_000_000, 10_000_000), counts=(1, 4, 16), rows=1_600_000, rounds=3, keys_once=1_000_000
 )
-_QUICK_SCALE = ScaleSizes(row_counts=(10_000, 100_000), counts=(1, 4), rows=40_000, rounds=1, keys_once=100_000)
+_QUICK_SCALE = ScaleSizes(row_counts=(10_000, 100_000), counts=(1, 2), rows=40_000, rounds=1, keys_once=100_000)
 _FULL_ROUNDS, _QUICK_ROUNDS = 3, 1
 
 PATHS = (*LOG_WORKLOADS, *KV_WORKLOADS, *LATENCY_WORKLOADS)

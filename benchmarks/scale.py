@@ -137,7 +137,7 @@ def _writers(sizes: Sizes, rows: int, count: int, folder: Path) -> Callable[[Run
             arguments = {"config": running.config(), "table": table, "rows": share, "batch_rows": BATCH_ROWS}
             warm_up = create_log_table(running, sizes)
             for number, worker in enumerate(workers):
-                warm = {**arguments, "table": warm_up, "rows": BATCH_ROWS, "server_pid": running.server_pid}
+                warm = {**arguments, "table": warm_up, "server_pid": running.server_pid}
                 worker.call("append_arrow", **warm)
                 worker.call("prepare_append", first=number * share, **arguments)
             before = process_cpu_s(running.server_pid)
