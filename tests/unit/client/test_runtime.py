@@ -176,8 +176,7 @@ def test_a_client_refuses_pickling() -> None:
 
 EXIT_SCRIPT = """
     import sys
-    from fluss.client.append import AppendWriterCore
-from fluss.client.core import ClientCore
+    from fluss.client.core import ClientCore
     from fluss.client.runtime import run
     from fluss.client import runtime
     from fluss.model.config import Config
