@@ -58,10 +58,7 @@ class _LookuperBase:
         return future
 
     def _look(self, row: KeyRow, read: Read) -> Any:
-        if runtime.on_io_thread():
-            raise RuntimeError(
-                "A blocking call was made on the client's I/O thread; it would wait for itself for ever."
-            )
+        runtime.check_may_block()
         self._client.check_usable()
         partition, bucket, key = self._keys.place(row)
         thread = WaitingThread()

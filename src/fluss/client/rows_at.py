@@ -24,6 +24,7 @@ from fluss.formats.keys import PrimaryKeyEncoder
 from fluss.model.arrow_types import arrow_schema
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError
 from fluss.model.infos import TableInfo
+from fluss.model.merge_rules import has_old_images
 from fluss.model.paths import TableBucket
 from fluss.model.records import ChangeType
 from fluss.model.table_options import CHANGELOG_IMAGE
@@ -110,7 +111,7 @@ class RowsAt:
         if opened_at == offset:
             return None
         backwards = opened_at > offset
-        if backwards and not self._info.has_old_images:
+        if backwards and not has_old_images(self._info.properties):
             raise self._not_kept(f"{CHANGELOG_IMAGE} is WAL, and rows have changed since. Read them again as of now")
         fold = ChangelogFold(self._rows.keys, self._schema, backwards=backwards)
         scanner = LogScannerCore(self._client, self._info)

@@ -17,6 +17,7 @@ from fluss.lake.options import LakeOptions
 from fluss.lake.parquet import read_file_as
 from fluss.lake.union_plan import ATTEMPTS_MAX, OvertakenError, UnionBucket, UnionPlan, check_mode, plan_union
 from fluss.model.errors import ErrorCode, FlussError, NotFoundError
+from fluss.model.merge_rules import has_old_images
 from fluss.model.paths import TableBucket
 from fluss.model.predicates import Predicate
 
@@ -97,7 +98,7 @@ class UnionReader:
 
     def _repeatable(self, offset: int | None) -> int | None:
         """The offset; None, which is as of now, where the changelog does not tell rows as they were before."""
-        return offset if self._info.has_old_images else None
+        return offset if has_old_images(self._info.properties) else None
 
     def _bucket(self, bucket: UnionBucket) -> TableBucket:
         return TableBucket(self._info.table_id, bucket.bucket, bucket.partition_id)

@@ -7,11 +7,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from fluss.model.descriptor import DatabaseDescriptor, TableDescriptor
-from fluss.model.merge_rules import ChangelogImage
 from fluss.model.partitions import PartitionSpec
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.schema import Schema
-from fluss.model.table_options import CHANGELOG_IMAGE
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -46,11 +44,6 @@ class TableInfo:
     @property
     def partition_keys(self) -> list[str]:
         return self.descriptor.partition_keys
-
-    @property
-    def has_old_images(self) -> bool:
-        """Whether the changelog has rows as they were before an update or a delete."""
-        return self.properties.get(CHANGELOG_IMAGE, "").upper() != ChangelogImage.WAL
 
     @property
     def properties(self) -> dict[str, str]:

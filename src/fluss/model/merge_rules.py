@@ -44,6 +44,11 @@ class ChangelogImage(StrEnum):
     WAL = "WAL"
 
 
+def has_old_images(properties: Mapping[str, str]) -> bool:
+    """Whether the changelog of a table with these properties has rows as they were before an update or a delete."""
+    return properties.get(options.CHANGELOG_IMAGE, "").upper() != ChangelogImage.WAL
+
+
 @dataclass(frozen=True, slots=True)
 class MergeRules:
     """The rules of one table."""

@@ -11,6 +11,7 @@ from fluss.lake import log_parts
 from fluss.lake.log_parts import split_stretches
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.infos import TableInfo
+from fluss.model.merge_rules import has_old_images
 from fluss.model.offsets import OffsetSpec
 from fluss.model.partitions import PartitionSpec
 from fluss.model.paths import TableBucket
@@ -58,7 +59,11 @@ def rows_at(
 ) -> BucketRowsAt:
     """The rows of a bucket at an offset; where only those of now are kept and no other is asked for, those of now."""
     return BucketRowsAt(
-        info.table_id, partition_id, bucket, offset if info.has_old_images or is_asked_for else None, partition_name
+        info.table_id,
+        partition_id,
+        bucket,
+        offset if has_old_images(info.properties) or is_asked_for else None,
+        partition_name,
     )
 
 
