@@ -14,6 +14,7 @@ from benchmarks.workloads import Sample, Sizes, Workload
 
 Progress = Callable[[str], None]
 _REASON_MAX = 300
+_ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ def attempt(workload: str, corner: Corner, number: int, take: Callable[[], Sampl
 
 
 def failed(workload: str, corner: Corner, number: int, error: Exception) -> Measurement:
-    reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    text = " ".join(str(error).split()).replace(f"{_ROOT}/", "")
+    reason = f"{type(error).__name__}: {text}"
     return Measurement(workload, corner, number, {}, reason[:_REASON_MAX])
 
 

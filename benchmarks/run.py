@@ -23,7 +23,7 @@ from benchmarks.log_workloads import LOG_WORKLOADS
 from benchmarks.measure import Measurement, Progress, measure, started
 from benchmarks.plots import draw
 from benchmarks.report import render
-from benchmarks.resources import RESOURCES, measure_resources
+from benchmarks.resources import LOADED, RESOURCES, measure_resources
 from benchmarks.scale import AXES, ScaleSizes, measure_scale
 from benchmarks.servers import SERVERS
 from benchmarks.summary import failures
@@ -88,7 +88,7 @@ class Plan:
 
     @property
     def workloads(self) -> list[Workload]:
-        return [*self.paths, RESOURCES] if self.wants(RESOURCES.key) else self.paths
+        return [*self.paths, RESOURCES, LOADED] if self.wants(RESOURCES.key) else self.paths
 
     @property
     def axes(self) -> list[str]:

@@ -56,9 +56,12 @@ class WorkerProcess:
             )
 
     def call(self, command: str, **arguments: Any) -> Any:
+        return self.call_within(_CALL_TIMEOUT_S, command, **arguments)
+
+    def call_within(self, timeout_s: float, command: str, **arguments: Any) -> Any:
         assert self._process is not None, "the worker has ended"
         try:
-            return self._process.call(command, _CALL_TIMEOUT_S, **arguments)
+            return self._process.call(command, timeout_s, **arguments)
         except (PeerTimeoutError, ProcessFailedError):
             self.kill()
             raise

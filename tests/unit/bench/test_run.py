@@ -38,7 +38,7 @@ def test_quick_run_of_start_up_memory_and_writers(tmp_path: Path) -> None:
     done = _run("--server", "flussbett-os", "--client", "flussbett", *chosen, "--output", str(tmp_path))
     assert done.returncode == 0, done.stderr[-4_000:]
     raw = json.loads((tmp_path / "latest.json").read_text())
-    assert {item["workload"] for item in raw["measurements"]} == {"resources", "writers:append"}
+    assert {item["workload"] for item in raw["measurements"]} == {"resources", "loaded", "writers:append"}
     assert "![" in (tmp_path / "latest.md").read_text()
     assert (tmp_path / "latest-scale.svg").exists()
 
