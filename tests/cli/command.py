@@ -26,6 +26,18 @@ def commands_of(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[
             yield from commands_of(child, (*path, name))
 
 
+def leaves() -> set[str]:
+    """All commands that are no groups of others, as people type them."""
+    from fluss.cli.main import main
+
+    paths = list(commands_of(main))
+    return {
+        " ".join(path)
+        for path in paths
+        if not any(len(other) > len(path) and other[: len(path)] == path for other in paths)
+    }
+
+
 def environment(**variables: str) -> dict[str, str]:
     """Ours, without what the caller's shell may say of a server."""
     return {key: value for key, value in os.environ.items() if key not in VARIABLES} | variables
@@ -56,12 +68,12 @@ def here(*arguments: str | Path, bootstrap: str, input: str = "") -> subprocess.
     return subprocess.CompletedProcess(list(arguments), done.exit_code, done.stdout, done.stderr)
 
 
-def started(*arguments: str, bootstrap: str) -> subprocess.Popen[str]:
+def started(*arguments: str, bootstrap: str = "") -> subprocess.Popen[str]:
     """Start `fluss` and leave it running."""
     return subprocess.Popen(
         [sys.executable, "-m", "fluss", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment(FLUSS_BOOTSTRAP=bootstrap),
+        env=environment(**({"FLUSS_BOOTSTRAP": bootstrap} if bootstrap else {})),
     )

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-import click
 import pytest
 
-from fluss.cli.main import main
-from tests.cli.command import commands_of, fluss
+from tests.cli.command import fluss, leaves
 
 NOBODY: Final = "127.0.0.1:1"
 
@@ -74,15 +72,7 @@ def mistake(command: str, arguments: list[str], server: str, cwd: Path) -> str:
 
 
 def test_every_command_is_here() -> None:
-    def is_group(path: tuple[str, ...]) -> bool:
-        command: click.Command | None = main
-        for name in path:
-            assert isinstance(command, click.Group)
-            command = command.get_command(click.Context(command), name)
-        return isinstance(command, click.Group)
-
-    leaves = {" ".join(path) for path in commands_of(main) if not is_group(path)}
-    assert leaves == {*OF_SERVERS, *OF_FILES}
+    assert leaves() == {*OF_SERVERS, *OF_FILES}
 
 
 @pytest.mark.parametrize("command", sorted({*OF_SERVERS} - {"doctor"}))

@@ -147,6 +147,7 @@ class _Bars:
             TimeElapsedColumn(),
             console=Console(stderr=True),
             transient=True,
+            disable=not sys.stderr.isatty(),
         )
         self._progress.start()
         return self
