@@ -74,14 +74,15 @@ class RawTable:
     ) -> None:
         cluster = server if isinstance(server, ApacheFluss) else None
         self._address = server.bootstrap_servers
-        self._admin = Wire(self._address)
-        self._wire = Wire(self._address if cluster is None else f"{LOOPBACK}:{cluster.ports[-1]}")
+        self._connect(cluster)
         self._descriptor, self._path = descriptor, path
         self._schemas = {1: descriptor.schema}
         self.last_error = ""
         self.table_id = self._admin.create_table(path, descriptor)
         if cluster is not None:
             cluster.await_table(path.database_name, path.table_name)
+            self._close()
+            self._connect(cluster)  # anew: the cluster may have been restarted
             self._await_leader()
 
     def __enter__(self) -> Self:
@@ -91,8 +92,15 @@ class RawTable:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._admin.drop_table(self._path)
+        self._close()
+
+    def _close(self) -> None:
         self._admin.close()
         self._wire.close()
+
+    def _connect(self, cluster: ApacheFluss | None) -> None:
+        self._admin = Wire(self._address)
+        self._wire = Wire(self._address if cluster is None else f"{LOOPBACK}:{cluster.ports[-1]}")
 
     def _await_leader(self) -> None:
         """A leader has been named, but may not know it yet."""
