@@ -61,9 +61,15 @@ class RoundRobin:
         first = self._next
         self._next = (first + rows.num_rows) % self._count
         return [
-            ((first + row) % self._count, rows.take(pa.array(np.arange(row, rows.num_rows, self._count))))
+            ((first + row) % self._count, rows.take(row_numbers(rows.num_rows, row, self._count)))
             for row in range(min(self._count, rows.num_rows))
         ]
+
+
+def row_numbers(row_count: int, first: int = 0, step: int = 1) -> pa.Array:
+    """Made of a buffer: `pa.array` would import pandas, if it is there, and that takes a second."""
+    numbers = np.arange(first, row_count, step, dtype=np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def split_by_index(rows: pa.RecordBatch, indexes: pa.Array) -> list[tuple[int, pa.RecordBatch]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import replace
+from itertools import accumulate
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +18,16 @@ _FIELDS = (
     pa.field(COMMIT_TIMESTAMP, pa.timestamp("ms", tz="UTC")),
 )
 _TIMESTAMP = _FIELDS[2].type
-_SHORT = pa.array([change.short_string() for change in ChangeType], pa.string())
+
+
+def _texts(texts: list[str]) -> pa.Array:
+    """Made of buffers: pyarrow would import pandas, if it is there, for a list, and that takes a second."""
+    encoded = [text.encode() for text in texts]
+    ends = array("i", accumulate(map(len, encoded), initial=0))
+    return pa.Array.from_buffers(pa.string(), len(texts), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))])
+
+
+_SHORT = _texts([change.short_string() for change in ChangeType])
 
 
 def changelog_schema(schema: pa.Schema) -> pa.Schema:

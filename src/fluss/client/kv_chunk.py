@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from fluss.client.buckets import row_numbers
 from fluss.client.chunk import Chunk
 from fluss.client.encoder import BatchLimits, Encoder
 from fluss.client.partition_routing import Route, Router
@@ -96,7 +97,7 @@ class KvEncoder(Encoder):
     def _routes(self, chunk: Chunk) -> Iterable[Route]:
         assert isinstance(chunk, KvChunk)
         key_columns, records = self._records(chunk.take_operations())
-        columns = [*key_columns.columns, pa.array(np.arange(records.num_rows))]
+        columns = [*key_columns.columns, row_numbers(records.num_rows)]
         numbered = pa.RecordBatch.from_arrays(columns, [*key_columns.schema.names, _ROW_INDEX])
         routes, chunk.partitions = self._route(numbered)
         if len(routes) == 1:

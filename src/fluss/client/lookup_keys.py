@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from fluss.client.buckets import split_by_index
+from fluss.client.buckets import row_numbers, split_by_index
 from fluss.formats import kernel
 from fluss.formats.bucketing import BucketHash, assigner_for
 from fluss.formats.cast import ArrowCaster
@@ -185,5 +185,4 @@ class _Columns:
 
 
 def _with_positions(batch: pa.RecordBatch) -> pa.RecordBatch:
-    positions = pa.array(np.arange(batch.num_rows, dtype=np.int64))
-    return pa.RecordBatch.from_arrays([*batch.columns, positions], names=[*batch.schema.names, ""])
+    return pa.RecordBatch.from_arrays([*batch.columns, row_numbers(batch.num_rows)], names=[*batch.schema.names, ""])

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import sys
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Final
 
@@ -66,8 +67,7 @@ def server(
 
 def run(config: ServerConfig) -> None:
     """Serve until a signal asks to stop."""
-    raise_file_limit()
-    share_arenas()
+    prepare_process()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(config))
 
@@ -97,7 +97,22 @@ def loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def raise_file_limit() -> None:
+def prepare_process() -> None:
+    """What a process needs that only serves."""
+    _raise_file_limit()
+    share_arenas()
+    sys.meta_path.insert(0, _WithoutPandas())
+
+
+class _WithoutPandas(MetaPathFinder):
+    """For the first Python value it is given pyarrow imports pandas, if it is there: a second and 45 MB for nothing."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("A server does without pandas.", name=fullname)
+
+
+def _raise_file_limit() -> None:
     """Connections and segments are file descriptors: take as many as the system lets this process have."""
     try:
         import resource

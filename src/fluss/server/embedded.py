@@ -74,12 +74,10 @@ def _write_to_log(path: Path) -> None:
 
 def _run(directory: Path, memory: bool, told: int) -> None:
     # Imported here: a process that does not get the lock is gone before these are loaded.
-    from fluss.server.command import LOG_FORMAT, loop_factory, raise_file_limit
-    from fluss.storage.memory import share_arenas
+    from fluss.server.command import LOG_FORMAT, loop_factory, prepare_process
 
     logging.basicConfig(format=LOG_FORMAT, level=logging.INFO, stream=sys.stderr)
-    raise_file_limit()
-    share_arenas()
+    prepare_process()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(directory, memory, told))
 
