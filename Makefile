@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: setup java demo test check test-compat test-spark43 compat-table test-full bench bench-spark bench-lake proto lock docs dist clean
+.PHONY: setup java demo test check test-compat test-spark43 compat-table test-full bench bench-paths bench-spark bench-lake proto lock docs dist clean
 
 setup: .venv/.ready
 
@@ -53,7 +53,9 @@ test-full: setup java
 	$(PYTEST) -m "full"
 
 # Half an hour on two cores; `.venv/bin/python -m benchmarks.run --help` has smaller runs.
-bench: setup java
+bench: bench-spark bench-lake bench-paths
+
+bench-paths: setup java
 	$(BIN)/python -m tests.peers.environments pyfluss kafka
 	$(BIN)/python -m benchmarks.run
 

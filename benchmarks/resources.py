@@ -20,9 +20,6 @@ from fluss.testing.ports import free_ports
 
 _ROUNDS_MAX = 3
 _SETTLING_S = 2.0
-# One request at a time: what a cold Apache Fluss gets at once it may take in another order, and pyfluss waits for ever
-# then.
-_LOAD_CONFIG = {"writer.max-inflight-requests-per-bucket": "1"}
 _LOAD_S_MAX = 60.0
 _KEYS_SHARE = 5  # a key for every so many rows of the load
 
@@ -105,7 +102,7 @@ class _Cell:
         clients = self._clients
         tables = {"log_table": create_log_table(clients, sizes), "kv_table": create_kv_table(clients, sizes.buckets)}
         keys = sizes.load_rows // _KEYS_SHARE
-        config = clients.config() | _LOAD_CONFIG
+        config = clients.config()
         clients.writer.call_within(_LOAD_S_MAX, "load", config=config, rows=sizes.load_rows, keys=keys, **tables)
         return {
             "server_loaded_mb": self._server.memory_mb(),

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.run`, called by `make bench`: measure all corners, print the tables, keep them."""
+"""`python -m benchmarks.run`, called by `make bench-paths`: measure all corners, print the tables, keep them."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def render(times: Times, rows: int, environment: dict[str, str], stamp: str) -> 
         [
             f"# Spark benchmark {stamp}\n",
             table(["", ""], [list(item) for item in environment.items()]),
-            f"{rows:,} rows of 4 columns in {_BUCKETS} buckets; medians, lowest and highest of the rounds, all in one "
+            f"{rows:,} rows of 5 columns in {_BUCKETS} buckets; medians, lowest and highest of the rounds, all in one "
             "session on two cores, taking turns. The ratio of a read is to a Python data source that reads Arrow "
             "files, of a write to an Arrow writer that throws the rows away, of a micro-batch (its whole time, "
             f"{_SMALL_ROWS} rows) to Spark's own `rate-micro-batch` source.\n",

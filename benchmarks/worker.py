@@ -28,6 +28,8 @@ from worker_loop import serve  # type: ignore[import-not-found, unused-ignore]
 
 START_S_MAX = 120.0
 START_TICK_S = 0.005
+# Once its buffer of 64 MB is full, which a cold server does not empty soon enough, pyfluss waits for ever.
+FLUSH_ROWS = 20 * BATCH_ROWS
 
 
 class Worker(LogCommands, KvCommands):  # type: ignore[misc, unused-ignore]
@@ -52,6 +54,8 @@ class Worker(LogCommands, KvCommands):  # type: ignore[misc, unused-ignore]
             writer = handle.new_append().create_writer()
             for first in range(0, rows, BATCH_ROWS):
                 writer.write_arrow_batch(batches(min(BATCH_ROWS, rows - first), first=first)[0])
+                if first % FLUSH_ROWS == 0:
+                    await writer.flush()
             await writer.flush()
             scanner = await handle.new_scan().create_record_batch_log_scanner()
             subscribe_all(scanner, handle)
