@@ -10,7 +10,8 @@ from fluss.api.scanner import ITERATION_POLL_MS
 from fluss.api.scanner_base import LogScannerBase
 from fluss.client.decode import to_record_batches, to_records, to_table
 from fluss.client.runtime import bridge
-from fluss.model.records import RecordBatch, ScanRecord, ScanRecords
+from fluss.formats.records import ScanRecord, ScanRecords
+from fluss.model.records import RecordBatch
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,5 +1,6 @@
 """Value classes, the same objects in all three facades. None of them needs pyarrow to be imported."""
 
+from fluss.formats.records import ScanRecord, ScanRecords
 from fluss.model.aggregation import AggFunction
 from fluss.model.config import Config
 from fluss.model.descriptor import (
@@ -39,7 +40,7 @@ from fluss.model.partitions import PartitionSpec
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.positions import ChangesPosition, Positions
 from fluss.model.predicates import ColumnRef, Predicate, col
-from fluss.model.records import ChangeType, RecordBatch, ScanRecord, ScanRecords
+from fluss.model.records import ChangeType, RecordBatch
 from fluss.model.rows import GenericRow, InternalRow
 from fluss.model.schema import Column, PrimaryKey, Schema, SchemaBuilder
 from fluss.model.staging import StagedTask

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import count, repeat
+from collections.abc import Sequence
 
 import pyarrow as pa
 
 from fluss.client.fetched import FetchedBatch
 from fluss.formats import kernel
+from fluss.formats.records import ScanRecord, ScanRecords
 from fluss.formats.row_reader import to_rows
 from fluss.model.paths import TableBucket
-from fluss.model.records import ChangeType, RecordBatch, ScanRecord, ScanRecords
+from fluss.model.records import ChangeType, RecordBatch
 
 _CHANGE_TYPES = tuple(ChangeType)
 
@@ -20,12 +20,14 @@ def to_records(batches: Sequence[FetchedBatch]) -> ScanRecords:
     """Rows as records, by bucket."""
     by_bucket: dict[TableBucket, list[ScanRecord]] = {}
     for fetched in batches:
-        changes: Iterable[ChangeType] = repeat(ChangeType.AppendOnly)
-        if fetched.change_types is not None:
-            changes = map(_CHANGE_TYPES.__getitem__, fetched.change_types)
-        offsets: Iterable[int] = count(fetched.base_offset) if fetched.offsets is None else fetched.offsets.to_pylist()
-        rows = to_rows(fetched.batch)
-        records = kernel.records_of_rows(ScanRecord, offsets, fetched.timestamp_ms, changes, rows)
+        records = kernel.records_of_rows(
+            to_rows(fetched.batch),
+            fetched.base_offset,
+            None if fetched.offsets is None else fetched.offsets.to_pylist(),
+            fetched.timestamp_ms,
+            _CHANGE_TYPES,
+            fetched.change_types,
+        )
         by_bucket.setdefault(fetched.bucket, []).extend(records)
     return ScanRecords(by_bucket)
 

@@ -16,6 +16,8 @@ def cfunc(target: _T) -> _T:
 
 inline = cfunc
 cclass = cfunc
+final = cfunc
+no_gc = cfunc
 
 
 def exceptval(*_: object, **__: object) -> Callable[[_T], _T]:
@@ -23,6 +25,7 @@ def exceptval(*_: object, **__: object) -> Callable[[_T], _T]:
 
 
 cdivision = exceptval
+freelist = exceptval
 
 
 def declare(_: object, value: Any = None, **__: object) -> Any:

@@ -17,6 +17,7 @@ COMPILED: bool = implementation.COMPILED
 NAME: str = implementation.__name__
 RowAppender = implementation.RowAppender
 RowGate = implementation.RowGate
+ScanRecord = implementation.ScanRecord
 are_records_sound = implementation.are_records_sound
 are_strings_sound = implementation.are_strings_sound
 bucket_of = implementation.bucket_of

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import struct
 import subprocess
 import sys
@@ -22,7 +24,7 @@ from fluss.formats.kinds import LAYOUT_COMPACTED, LAYOUT_INDEXED, LAYOUT_KEY, ki
 from fluss.formats.nested import column_codec
 from fluss.formats.row_builder import RowBuilder
 from fluss.model.errors import FlussError
-from fluss.model.records import ChangeType, ScanRecord
+from fluss.model.records import ChangeType
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataTypes
 
@@ -151,10 +153,33 @@ def test_rows_and_records_are_the_same() -> None:
     one, two = in_both_modes(lambda k: k.rows_of_columns(names, columns, 2))
     assert one == two == ("ValueError", "a column of 3 values among rows of 2")
     rows = [{"a": 1}, {"a": 2}]
-    changes = [ChangeType.Insert, ChangeType.Delete]
-    one, two = in_both_modes(lambda k: k.records_of_rows(ScanRecord, [7, 9], 5, changes, rows))
-    expected = [ScanRecord(7, 5, ChangeType.Insert, {"a": 1}), ScanRecord(9, 5, ChangeType.Delete, {"a": 2})]
-    assert one == two == ("returned", expected)
+    kinds = tuple(ChangeType)
+    (_, one), (_, two) = in_both_modes(lambda k: k.records_of_rows(rows, 0, [7, 9], 5, kinds, b"\1\4"))
+    assert repr(one) == repr(two)
+    assert [record.change_type for record in one] == [ChangeType.Insert, ChangeType.Delete]
+    assert [(record.offset, record.timestamp, record.row) for record in two] == [(7, 5, {"a": 1}), (9, 5, {"a": 2})]
+    (_, one), (_, two) = in_both_modes(lambda k: k.records_of_rows(rows, 3, None, 5, kinds, None))
+    assert repr(one) == repr(two)
+    assert [(record.offset, record.change_type) for record in one] == [(3, 0), (4, 0)]
+
+
+@pytest.mark.parametrize("kernel_in_use", [plain, kernel])
+def test_a_record_is_a_value(kernel_in_use: Any) -> None:
+    record = kernel_in_use.ScanRecord(7, 5, ChangeType.Insert, {"a": 1})
+    assert record == kernel_in_use.ScanRecord(offset=7, timestamp=5, change_type=ChangeType.Insert, row={"a": 1})
+    assert record != kernel_in_use.ScanRecord(8, 5, ChangeType.Insert, {"a": 1})
+    assert record != (7, 5, ChangeType.Insert, {"a": 1})
+    assert repr(record) == "ScanRecord(offset=7, timestamp=5, change_type=<ChangeType.Insert: 1>, row={'a': 1})"
+    assert copy.copy(record) == pickle.loads(pickle.dumps(record)) == record
+    with pytest.raises(AttributeError):
+        record.offset = 8
+    with pytest.raises(TypeError):
+        hash(record)
+    match record:
+        case kernel_in_use.ScanRecord(offset, _, _, {"a": value}):
+            assert (offset, value) == (7, 1)
+        case _:
+            pytest.fail("no match")
 
 
 @needs_both

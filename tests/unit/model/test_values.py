@@ -8,11 +8,12 @@ import pickle
 
 import pytest
 
+from fluss.formats.records import ScanRecord, ScanRecords
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError, error_from_code
 from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TableBucket, TablePath, check_database_name, check_table_name
-from fluss.model.records import ChangeType, ScanRecord, ScanRecords
+from fluss.model.records import ChangeType
 
 
 def test_config_defaults_are_the_specifications() -> None:
