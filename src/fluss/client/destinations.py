@@ -34,6 +34,11 @@ class Destinations:
         self._give_up = give_up
         self._partitions = PartitionFinder(metadata, config)
 
+    def expect(self, info: TableInfo) -> None:
+        """Rows are gathered: a writer id can be asked for meanwhile."""
+        if self._idempotent and self.ids.current is None:
+            self._tasks.start("writer id", self._renew_id, info.table_path)
+
     def connection(self, queue: BucketQueue) -> Connection | None:
         """The connection to send the queue's next batch on; None when that has to be found out first."""
         path = queue.info.table_path

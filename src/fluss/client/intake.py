@@ -31,6 +31,7 @@ class Intake:
         tasks: KeyedTasks,
         enqueue: Callable[[TableInfo, WireBatch], None],
         pump: Callable[[], None],
+        expect: Callable[[TableInfo], None],
     ) -> None:
         self.memory = memory
         self.writers: weakref.WeakSet[WriterCore] = weakref.WeakSet()
@@ -38,6 +39,8 @@ class Intake:
         self._tasks = tasks
         self._enqueue = enqueue
         self._pump = pump
+        self.expect = expect
+        """Batches of a table will come: what can be found out before is."""
         self._submitted: deque[WriterCore] = deque()
         self._woken = False
 

@@ -48,7 +48,8 @@ class Sender:
         self._busy: set[BucketQueue] = set()  # queues with waiting batches
         self._tasks = KeyedTasks(on_end=self._pump)
         self._destinations = Destinations(config, metadata, self._tasks, self._give_up_table)
-        self.intake = Intake(BufferMemory(config.writer_buffer_memory_size), self._tasks, self._enqueue, self._pump)
+        memory = BufferMemory(config.writer_buffer_memory_size)
+        self.intake = Intake(memory, self._tasks, self._enqueue, self._pump, self._destinations.expect)
         self._timer: asyncio.TimerHandle | None = None
 
     def _enqueue(self, info: TableInfo, batch: WireBatch) -> None:

@@ -213,7 +213,7 @@ class WriterCore:
         self._lingers_until = chunk.opened_at + self._linger_s
         if not self._lingers:
             self._lingers = True
-            runtime.call_soon(self._linger)
+            runtime.call_soon(self._opened)
         return chunk
 
     def _taken(self, chunk: Chunk) -> Any:
@@ -229,11 +229,15 @@ class WriterCore:
         self._memory.add(wanted - chunk.reserved_bytes)
         chunk.reserved_bytes = wanted
         if full:
-            self._close_open()
+            self._close_full(chunk)
         elif self._memory.full or self._failures:
             self.gate.close()
         elif chunk.appender is not None and not self._partitioned:
             self.gate.open(chunk.appender, wanted, chunk.handle, chunk.filled)
+
+    def _close_full(self, chunk: Chunk) -> None:
+        """The open chunk is full."""
+        self._close_open()
 
     def _close_open(self) -> None:
         self.gate.close()
@@ -271,6 +275,11 @@ class WriterCore:
             self._builders.append(builder)
 
     # ---- I/O loop ----
+
+    def _opened(self) -> None:
+        """Rows are gathered, for the first time or after a pause."""
+        self._intake.expect(self._info)
+        self._linger()
 
     def _linger(self) -> None:
         """Close the open chunk when its time is up. One timer for all chunks: most are closed earlier, by a flush."""

@@ -94,7 +94,7 @@ def test_random_operations_on_many_buckets(kv_format: str, seed: int) -> None:
     chance = random.Random(seed)
     table = descriptor(5, bucket_keys=["id"], kv_format=kv_format)
     with ScriptedServer(table) as server:
-        writer = writer_of(server, writer__batch_size=2_000, writer__batch_timeout_ms=1)
+        writer = writer_of(server, writer__batch_size=1_000, writer__batch_timeout_ms=1)
         expected: dict[int, list[dict[str, Any]]] = {bucket: [] for bucket in range(5)}
         numbers = [chance.randrange(300) for _ in range(4_000)]
         buckets = buckets_for(pa.record_batch({"id": numbers}), table.schema.columns[:1], 5).to_pylist()
@@ -195,7 +195,7 @@ def test_lost_answers_and_refusals_do_every_operation_once_in_order(server: Scri
         return answer
 
     server.handlers[1016] = put
-    writer = writer_of(server, writer__batch_size=2_000, writer__batch_timeout_ms=1)
+    writer = writer_of(server, writer__batch_size=1_000, writer__batch_timeout_ms=1)
     expected = []
     for number in range(3_000):
         if number % 3:
