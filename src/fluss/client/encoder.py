@@ -44,7 +44,7 @@ class Encoder:
 
     def prepare(self, chunk: Chunk) -> None:
         """Fill the chunk's wire batches, or its error. Never raises: the chunk would wait for ever."""
-        # Encoded keys and rows take a little more than the Arrow that a chunk is measured by: that is no reason to halve.
+        # Encoded keys and rows take a little more than the Arrow that a chunk is measured by: no reason to halve it.
         size_bytes = self._limits.batch_size_bytes * 5 // 4
         try:
             for partition, bucket, rows in self._routes(chunk):
