@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from fluss.client.chunk import Chunk
 from fluss.client.core import ClientCore
 from fluss.client.kv_chunk import KvEncoder
 from fluss.client.runtime import run
@@ -73,6 +77,43 @@ def test_operations_arrive_in_the_order_of_the_calls(server: ScriptedServer) -> 
     assert handle.done()
     assert server.logs[0] == [deleted(0), row(1), row(1, "b", 2), deleted(1), deleted(2), row(1, None, 3)]
     assert len(puts(server)) == 1
+
+
+def test_the_writer_id_is_asked_for_while_rows_gather(server: ScriptedServer) -> None:
+    writer = writer_of(server, writer__batch_timeout_ms=NEVER_MS)
+    writer.upsert(row(1))
+    deadline = time.monotonic() + 10
+    while not server.count(1026) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert server.count(1026) == 1
+    assert puts(server) == []
+    run(writer.flush())
+    assert server.count(1026) == 1
+
+
+def test_the_first_full_chunk_is_encoded_by_its_caller(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the others by workers, while it is under way."""
+    encode = KvEncoder.prepare
+    threads = []
+
+    def prepare(encoder: KvEncoder, chunk: Chunk) -> None:
+        threads.append(threading.current_thread())
+        encode(encoder, chunk)
+
+    monkeypatch.setattr(KvEncoder, "prepare", prepare)
+    writer = writer_of(server, writer__batch_size=100_000, writer__batch_timeout_ms=NEVER_MS)
+
+    async def late(request: pb.PutKvRequest) -> pb.PutKvResponse:
+        await asyncio.sleep(0.2)
+        return server.put_kv(request)
+
+    server.handlers[1016] = late
+    for number in range(40):
+        writer.upsert(row(number, "x" * 10_000))
+    run(writer.flush())
+    assert server.ids() == list(range(40))
+    assert threads[0] is threading.current_thread()
+    assert threading.current_thread() not in threads[1:]
 
 
 def test_arrow_and_rows_keep_their_order(server: ScriptedServer) -> None:
