@@ -12,22 +12,27 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
 from fluss.client.chunk import WireBatch
 from fluss.client.retry import pause_s
 from fluss.model.infos import TableInfo
+
+if TYPE_CHECKING:
+    from fluss.client.connection import Connection
 
 _SEQUENCE_MAX = 2**31 - 1
 NOT_NUMBERED = -1
 
 
 class BucketQueue:
-    """All methods run on the I/O loop."""
+    """All methods are called with the sender's lock held."""
 
     __slots__ = (
         "_halted",
         "_next_sequence",
         "bucket",
+        "connection",
         "failures",
         "in_flight",
         "info",
@@ -46,6 +51,8 @@ class BucketQueue:
         self.bucket = bucket
         self.waiting: deque[WireBatch] = deque()
         self.in_flight: list[WireBatch] = []
+        self.connection: Connection | None = None
+        """Where the batches under way were sent: two connections would not keep their order."""
         self.retry_at = 0.0
         self.failures = 0
         self.writer_id: int | None = None
@@ -104,6 +111,14 @@ class BucketQueue:
             self._next_sequence = 0 if self._next_sequence == _SEQUENCE_MAX else self._next_sequence + 1
         self.in_flight.append(batch)
         return batch
+
+    def may_use(self, connection: Connection) -> bool:
+        """Whether the next batch may be sent on this connection now."""
+        return not self.in_flight or self.connection is connection
+
+    def awaits(self, batch: WireBatch, connection: Connection) -> bool:
+        """Whether what this connection says of a batch counts: it may have been sent again on another one since."""
+        return self.connection is connection and batch in self.in_flight
 
     def stored(self, batch: WireBatch) -> None:
         """The server has the batch."""

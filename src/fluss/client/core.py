@@ -11,8 +11,9 @@ from fluss.client import runtime
 from fluss.client.address import parse_bootstrap
 from fluss.client.admin import AdminCore
 from fluss.client.embedded import EMBEDDED_HOST, embedded_server
-from fluss.client.lookup import Lookups, LoopLookups
+from fluss.client.lookup import Lookups
 from fluss.client.metadata import Metadata
+from fluss.client.per_loop import PerLoop
 from fluss.client.pool import ConnectionPool
 from fluss.client.retry import Backoff
 from fluss.client.sasl import Credentials
@@ -39,11 +40,17 @@ class ClientCore:
         embedded = embedded_server(config.bootstrap_servers)
         bootstrap = [] if embedded is not None else parse_bootstrap(config.bootstrap_servers)
         self.metadata = Metadata(self.pool, bootstrap, self.request_timeout_s, embedded)
-        self.sender = Sender(self.config, self.metadata)
+        self._loop_pools = PerLoop(self._loop_pool)
+        self.sender = Sender(self.config, self.metadata, self._loop_pools)
         self.lookups = Lookups(self.metadata, self.pool, self.request_timeout_s, runtime.call_soon)
-        connect_timeout_s = config.connect_timeout_ms / 1000
-        self.loop_lookups = LoopLookups(self.metadata, self.pool, connect_timeout_s, self.request_timeout_s)
+        self.loop_lookups = PerLoop(self._lookups_of)
         self.admin = AdminCore(self)
+
+    def _loop_pool(self, _: asyncio.AbstractEventLoop) -> ConnectionPool:
+        return ConnectionPool(self.config.connect_timeout_ms / 1000, parent=self.pool)
+
+    def _lookups_of(self, loop: asyncio.AbstractEventLoop) -> Lookups:
+        return Lookups(self.metadata, self._loop_pools.here(), self.request_timeout_s, loop.call_soon)
 
     @classmethod
     async def connect(cls, config: Config) -> ClientCore:
@@ -118,14 +125,18 @@ class ClientCore:
         finally:
             self.sender.close()
             self.lookups.close()
-            self.loop_lookups.close()
+            self._close_loops()
             self.pool.close()
+
+    def _close_loops(self) -> None:
+        self.loop_lookups.close()
+        self._loop_pools.close()
 
     def close_soon(self) -> None:
         """Close in the background; callable from any thread, any number of times."""
         if not self.closed and self._pid == runtime.process_id:
             self.closed = True
-            self.loop_lookups.close()
+            self._close_loops()
             runtime.spawn(self.close())
 
     def __reduce__(self) -> NoReturn:

@@ -23,7 +23,7 @@ class GiveUp(Protocol):
 
 
 class Destinations:
-    """Connections to the leaders of buckets, and writer ids. All methods run on the I/O loop."""
+    """Connections to the leaders of buckets, and writer ids. Runs on the I/O loop."""
 
     def __init__(self, config: Config, metadata: Metadata, tasks: KeyedTasks, give_up: GiveUp) -> None:
         self._timeout_s: float = config.request_timeout_ms / 1000
@@ -42,7 +42,7 @@ class Destinations:
     def connection(self, queue: BucketQueue) -> Connection | None:
         """The connection to send the queue's next batch on; None when that has to be found out first."""
         path = queue.info.table_path
-        if self._idempotent and queue.writer_id is None and self.ids.current is None:
+        if self._lacks_id(queue):
             self._tasks.start("writer id", self._renew_id, path)
             return None
         partition_id = None if queue.partition is None else self._metadata.partition_id(path, queue.partition)
@@ -57,6 +57,18 @@ class Destinations:
         if connection is None:
             self._tasks.start(leader, self._connect, leader, path)
         return connection
+
+    def known_leader(self, queue: BucketQueue) -> ServerNode | None:
+        """The server to send the queue's next batch to, if nothing is to be found out first; from any thread."""
+        path = queue.info.table_path
+        view = self._metadata.table(path)
+        if self._lacks_id(queue) or view is None or view.info.table_id != queue.info.table_id:
+            return None
+        partition_id = None if queue.partition is None else self._metadata.partition_id(path, queue.partition)
+        return self._metadata.leader(path, partition_id, queue.bucket) if partition_id == queue.partition_id else None
+
+    def _lacks_id(self, queue: BucketQueue) -> bool:
+        return self._idempotent and queue.writer_id is None and self.ids.current is None
 
     def look_again(self, queue: BucketQueue) -> None:
         """The leader may be another one now."""

@@ -21,7 +21,7 @@ class Source(Protocol):
 
 
 class Outcome:
-    """How rows that travel together fared. Set on the I/O loop, read and waited for from anywhere."""
+    """How rows that travel together fared. Set on an event loop, read and waited for from anywhere."""
 
     __slots__ = ("_callbacks", "_source", "awaited", "done", "error")
 
@@ -47,7 +47,7 @@ class Outcome:
         runtime.check_running()
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
-        self._callbacks.append(lambda: runtime.call_on(loop, _release, waiter))
+        self._callbacks.append(lambda: _release_on(loop, waiter))
         # Looked at again behind the callback's place in the list: it may have been set in between.
         if not self.done:
             await waiter
@@ -103,6 +103,13 @@ class RowsOutcome:
         error = self._source.error_of(self._start, self._stop)
         if error is not None:
             _raise(self._source, error)
+
+
+def _release_on(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
+    if asyncio.get_running_loop() is loop:
+        _release(waiter)
+    else:
+        runtime.call_on(loop, _release, waiter)
 
 
 def _release(waiter: asyncio.Future[None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -23,7 +24,7 @@ INLINE_CHUNK_BYTES_MAX = 32 << 10
 
 
 class Intake:
-    """The chunks of all writers of a client. Everything but `submit`, `relieve` and `register` is for the I/O loop."""
+    """The chunks of all writers of a client. Runs on the I/O loop where nothing else is said."""
 
     def __init__(
         self,
@@ -32,6 +33,7 @@ class Intake:
         enqueue: Callable[[TableInfo, WireBatch], None],
         pump: Callable[[], None],
         expect: Callable[[TableInfo], None],
+        lock: threading.RLock,
     ) -> None:
         self.memory = memory
         self.writers: weakref.WeakSet[WriterCore] = weakref.WeakSet()
@@ -41,6 +43,7 @@ class Intake:
         self._pump = pump
         self.expect = expect
         """Batches of a table will come: what can be found out before is."""
+        self._lock = lock
         self._submitted: deque[WriterCore] = deque()
         self._woken = False
 
@@ -71,9 +74,20 @@ class Intake:
 
     def _wake(self) -> None:
         self._woken = False
-        while self._submitted:
-            self._prepare(self._submitted.popleft())
-        self._pump()
+        with self._lock:
+            while self._submitted:
+                self._prepare(self._submitted.popleft())
+            self._pump()
+
+    def prepare_here(self, writer: WriterCore) -> Chunk | None:
+        """Encode and hand on a chunk in the calling thread, with the lock held, if it is small and the only one."""
+        if len(writer.preparing) != 1 or self.closed:
+            return None
+        chunk = writer.preparing[0]
+        if chunk.prepared or chunk.size_bytes > INLINE_CHUNK_BYTES_MAX:
+            return None
+        self._prepare(writer)
+        return chunk
 
     def _prepare(self, writer: WriterCore) -> None:
         """Encode what is new; large chunks beside the loop."""
@@ -91,8 +105,9 @@ class Intake:
 
     async def _prepare_aside(self, writer: WriterCore, chunk: Chunk) -> None:
         await runtime.in_worker(writer.encoder.prepare, chunk)
-        chunk.prepared = True
-        self._distribute(writer)
+        with self._lock:
+            chunk.prepared = True
+            self._distribute(writer)
 
     def _distribute(self, writer: WriterCore) -> None:
         """Move encoded chunks into the queues of their buckets, in the order in which they were closed."""

@@ -9,7 +9,6 @@ window.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 import weakref
@@ -232,49 +231,3 @@ class Lookups:
         for lane in list(self._lanes.values()):
             lane.close()
         self._send_queued()
-
-
-class LoopLookups:
-    """The lookups of one client on its callers' event loops, each with connections of its own."""
-
-    def __init__(self, metadata: Metadata, pool: ConnectionPool, connect_timeout_s: float, timeout_s: float) -> None:
-        self._metadata = metadata
-        self._pool = pool
-        self._connect_timeout_s = connect_timeout_s
-        self._timeout_s = timeout_s
-        self._by_loop: dict[asyncio.AbstractEventLoop, tuple[Lookups, ConnectionPool]] = {}
-
-    def here(self) -> Lookups:
-        """Those of the running loop."""
-        loop = asyncio.get_running_loop()
-        found = self._by_loop.get(loop)
-        if found is None:
-            # What belongs to a closed loop can't be used any more, nor closed.
-            for closed in [known for known in list(self._by_loop) if known.is_closed()]:
-                self._by_loop.pop(closed, None)
-            pool = ConnectionPool(self._connect_timeout_s, parent=self._pool)
-            found = self._by_loop[loop] = (Lookups(self._metadata, pool, self._timeout_s, loop.call_soon), pool)
-        return found[0]
-
-    def close(self) -> None:
-        """End all lookups with an error and close their connections; from any thread."""
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        for loop in list(self._by_loop):
-            found = self._by_loop.pop(loop, None)
-            if found is None:
-                continue
-            if loop is here:
-                _close(*found)
-                continue
-            try:
-                loop.call_soon_threadsafe(_close, *found)
-            except RuntimeError:
-                pass  # the loop was closed, and with it whoever waited
-
-
-def _close(lookups: Lookups, pool: ConnectionPool) -> None:
-    lookups.close()
-    pool.close()

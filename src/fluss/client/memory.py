@@ -32,13 +32,17 @@ class BufferMemory:
             self.full = self.used_bytes >= self.limit_bytes
 
     def release(self, size_bytes: int) -> None:
-        """Give bytes back; only on the I/O loop."""
+        """Give bytes back; from any thread."""
         with self._room:
             self.used_bytes -= size_bytes
             self.full = self.used_bytes >= self.limit_bytes
             if self.full:
                 return
             self._room.notify_all()
+        if self._waiters:
+            runtime.call_soon(self._release_waiters)
+
+    def _release_waiters(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -67,4 +71,6 @@ class BufferMemory:
         while self.full:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
-            await waiter
+            # Looked at again behind the waiter's place in the list: another thread may have made room in between.
+            if self.full:
+                await waiter

@@ -25,12 +25,22 @@ class ConnectionPool:
         self._parent = parent
         self._open: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
+        self._wanted: dict[Address, int] = {}
         self._closed = False
 
     def ready(self, address: Address) -> Connection | None:
         """The connection to an address if there is one right now."""
         connection = self._open.get(address)
         return connection if connection is not None and not connection.closed else None
+
+    def want(self, address: Address, role: ServerType) -> None:
+        """Somebody who can do without a connection had use for one.
+
+        It is opened for those who come again; after failures each next try waits for twice as many of them.
+        """
+        wanted = self._wanted[address] = self._wanted.get(address, 0) + 1
+        if wanted > 1 and wanted & (wanted - 1) == 0 and not self._closed:
+            self._opening_of(address, role, self._connect_timeout_s)
 
     async def get(self, address: Address, role: ServerType | None = None, timeout_s: float | None = None) -> Connection:
         """The connection to an address; callers that come while it is being opened share the attempt."""
@@ -39,12 +49,8 @@ class ConnectionPool:
             return connection
         if self._closed:
             raise FlussError("The client is closed.")
-        opening = self._opening.get(address)
-        if opening is None:
-            limit_s = self._connect_timeout_s if timeout_s is None else min(timeout_s, self._connect_timeout_s)
-            opening = asyncio.ensure_future(self._connect(address, role, limit_s))
-            self._opening[address] = opening
-            opening.add_done_callback(lambda task: self._opened(address, task))
+        limit_s = self._connect_timeout_s if timeout_s is None else min(timeout_s, self._connect_timeout_s)
+        opening = self._opening_of(address, role, limit_s)
         # A caller that gives up leaves the attempt to the others.
         try:
             return await asyncio.shield(opening)
@@ -52,6 +58,13 @@ class ConnectionPool:
             if self._closed and opening.cancelled():
                 raise FlussError("The client was closed.") from None
             raise
+
+    def _opening_of(self, address: Address, role: ServerType | None, timeout_s: float) -> asyncio.Task[Connection]:
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = self._opening[address] = asyncio.ensure_future(self._connect(address, role, timeout_s))
+            opening.add_done_callback(lambda task: self._opened(address, task))
+        return opening
 
     async def _connect(self, address: Address, role: ServerType | None, timeout_s: float) -> Connection:
         credentials = (self._parent or self).credentials

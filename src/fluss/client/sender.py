@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from functools import partial
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from fluss.client import runtime
 from fluss.client.answers import STALE_METADATA_CODES, parse, server_error
 from fluss.client.bucket_queue import BucketQueue
-from fluss.client.chunk import WireBatch
+from fluss.client.chunk import Chunk, WireBatch
 from fluss.client.connection import Connection
 from fluss.client.destinations import Destinations
 from fluss.client.encoder import BatchLimits
 from fluss.client.intake import Intake, closed
 from fluss.client.memory import BufferMemory
 from fluss.client.metadata import Metadata
+from fluss.client.per_loop import PerLoop
+from fluss.client.pool import ConnectionPool
 from fluss.client.tasks import KeyedTasks
+from fluss.client.views import address_of
 from fluss.client.write_request import (
     ACKS,
     BUCKET_OVERHEAD_BYTES,
@@ -27,29 +32,42 @@ from fluss.client.write_request import (
 )
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError
-from fluss.model.infos import TableInfo
+from fluss.model.infos import ServerType, TableInfo
 from fluss.model.paths import TablePath
 
+if TYPE_CHECKING:
+    from fluss.client.writer import WriterCore
+
 Sent: TypeAlias = list[tuple[BucketQueue, WireBatch]]
+Failure: TypeAlias = tuple[BucketQueue, WireBatch, FlussError]
+
+# How long an event loop may leave an answer unread before what it sent is sent again by the I/O loop.
+LENT_S_MAX = 1.0
 
 
 class Sender:
-    """One per client. Runs on the I/O loop."""
+    """One per client. Runs on the I/O loop, and where it says so on loops of callers; all state is under its lock."""
 
-    def __init__(self, config: Config, metadata: Metadata) -> None:
+    def __init__(self, config: Config, metadata: Metadata, loop_pools: PerLoop[ConnectionPool]) -> None:
         self._metadata = metadata
         self._timeout_ms: int = config.request_timeout_ms
         self._retries: int = config.writer_retries
         self._acks = ACKS[config.writer_acks]
         idempotent: bool = config.writer_enable_idempotence
         self._in_flight_max: int = config.writer_max_inflight_requests_per_bucket if idempotent else 1
+        self._idempotent = idempotent
         self._request_size_bytes_max = BatchLimits.of(config).request_size_bytes_max
+        self._loop_pools = loop_pools
+        self._lock = threading.RLock()
         self._queues: dict[tuple[int, str | None, int], BucketQueue] = {}
         self._busy: set[BucketQueue] = set()  # queues with waiting batches
         self._tasks = KeyedTasks(on_end=self._pump)
         self._destinations = Destinations(config, metadata, self._tasks, self._give_up_table)
         memory = BufferMemory(config.writer_buffer_memory_size)
-        self.intake = Intake(memory, self._tasks, self._enqueue, self._pump, self._destinations.expect)
+        self.intake = Intake(memory, self._tasks, self._enqueue, self._pump, self._destinations.expect, self._lock)
+        self._lent: dict[BucketQueue, tuple[Connection, float]] = {}
+        """Queues that callers' loops have sent from: on which connection, and when."""
+        self._watches = False
         self._timer: asyncio.TimerHandle | None = None
 
     def _enqueue(self, info: TableInfo, batch: WireBatch) -> None:
@@ -61,26 +79,90 @@ class Sender:
         queue.waiting.append(batch)
         self._busy.add(queue)
 
+    # ---- a caller's event loop ----
+
+    def send_here(self, writer: WriterCore) -> None:
+        """A writer has closed a chunk: send it on the running loop, whose owner will wait for the answer there.
+
+        That takes no change of threads, of which there would be two. What is not small and alone goes the usual way.
+        """
+        if not self._idempotent or runtime.on_io_thread():
+            self.intake.submit(writer)
+            return
+        with self._lock:
+            chunk = self.intake.prepare_here(writer)
+            if chunk is None:
+                self.intake.submit(writer)
+            elif not self._try_here(writer.info, chunk):
+                runtime.call_soon(self._pump)
+
+    def _try_here(self, info: TableInfo, chunk: Chunk) -> bool:
+        if len(chunk.batches) != 1:
+            return False
+        batch = chunk.batches[0]
+        queue = self._queues[info.table_id, batch.partition, batch.bucket]
+        leader = self._destinations.known_leader(queue)
+        if leader is None:
+            return False
+        pool = self._loop_pools.here()
+        connection = pool.ready(address_of(leader))
+        if connection is None:
+            pool.want(address_of(leader), ServerType.TABLET_SERVER)
+            return False
+        now = time.monotonic()
+        if not queue.may_use(connection) or queue.next_to_send(now, self._in_flight_max) is not batch:
+            return False
+        self._send_group(connection, batch.request, [queue])
+        self._busy.discard(queue)
+        self._lent[queue] = (connection, now)
+        if not self._watches:
+            self._watches = True
+            runtime.call_soon(self._watch)
+        return True
+
+    def _watch(self) -> None:
+        """Take back what loops don't come to hear the answer of: they may have ended. On the I/O loop."""
+        with self._lock:
+            self._take_back(time.monotonic() - LENT_S_MAX)
+            self._watches = bool(self._lent) and not self.intake.closed
+        if self._watches:
+            asyncio.get_running_loop().call_later(LENT_S_MAX, self._watch)
+
+    def _take_back(self, sent_before: float) -> None:
+        """Send again what loops sent and have heard no answer of; their number makes it be stored once."""
+        for queue, (connection, sent_at) in list(self._lent.items()):
+            batches = [batch for batch in queue.in_flight if queue.connection is connection]
+            if batches and sent_at > sent_before:
+                continue
+            del self._lent[queue]
+            for batch in batches:
+                queue.again(batch, time.monotonic(), in_doubt=True)
+                self._busy.add(queue)
+        self._pump()
+
     # ---- sending ----
 
     def _pump(self) -> None:
         """Send everything that can be sent now, and come back when more can."""
         now = time.monotonic()
-        for queue in list(self._busy):
-            self._tidy(queue, now)
-        while True:
-            groups: dict[tuple[Connection, int, WriteRequest], list[BucketQueue]] = {}
-            for queue in self._busy:
-                batch = queue.next_to_send(now, self._in_flight_max)
-                connection = None if batch is None else self._destinations.connection(queue)
-                if batch is not None and connection is not None:
-                    groups.setdefault((connection, queue.info.table_id, batch.request), []).append(queue)
-            if not groups:
-                break
-            for (connection, _, request), queues in groups.items():
-                self._send_group(connection, request, queues)
-            self._busy = {queue for queue in self._busy if queue.waiting}
-        self._set_timer(now)
+        with self._lock:
+            for queue in list(self._busy):
+                self._tidy(queue, now)
+            while groups := self._ready_groups(now):
+                for (connection, _, request), queues in groups.items():
+                    self._send_group(connection, request, queues)
+                self._busy = {queue for queue in self._busy if queue.waiting}
+            self._set_timer(now)
+
+    def _ready_groups(self, now: float) -> dict[tuple[Connection, int, WriteRequest], list[BucketQueue]]:
+        """The queues with a batch that can be sent now, by what may share a request."""
+        groups: dict[tuple[Connection, int, WriteRequest], list[BucketQueue]] = {}
+        for queue in self._busy:
+            batch = queue.next_to_send(now, self._in_flight_max)
+            connection = None if batch is None else self._destinations.connection(queue)
+            if batch is not None and connection is not None and queue.may_use(connection):
+                groups.setdefault((connection, queue.info.table_id, batch.request), []).append(queue)
+        return groups
 
     def _tidy(self, queue: BucketQueue, now: float) -> None:
         """Give up what is too late, and renew spent numbers once nothing is under way."""
@@ -109,6 +191,7 @@ class Sender:
         size_bytes = 0
         for queue in queues:
             batch = queue.sent(self._destinations.ids.current)
+            queue.connection = connection
             added_bytes = batch.size_bytes + BUCKET_OVERHEAD_BYTES
             if batches and size_bytes + added_bytes > self._request_size_bytes_max:
                 self._send(connection, request, batches)
@@ -129,54 +212,64 @@ class Sender:
         try:
             connection.submit(request.api, parts, timeout_s, partial(self._replied, connection, request, batches))
         except FlussError as error:
-            self._all_failed(batches, error, sent=False)
+            failures = [(queue, batch, error) for queue, batch in batches]
+            runtime.call_soon(partial(self._deal_with, connection, failures, sent=False))
 
     def _replied(
         self, connection: Connection, request: WriteRequest, batches: Sent, reply: memoryview | FlussError
     ) -> None:
-        """An answer is dealt with at once; a failure, which may be one of many of a connection, after the others."""
+        """On the loop of the connection. What is stored is done with at once; all else is for the I/O loop."""
         if isinstance(reply, FlussError):
-            asyncio.get_running_loop().call_soon(self._answered, connection, request, batches, reply)
-        else:
-            self._answered(connection, request, batches, reply)
-
-    def _answered(
-        self, connection: Connection, request: WriteRequest, batches: Sent, reply: memoryview | FlussError
-    ) -> None:
-        if self.intake.closed:
-            return
-        try:
-            if isinstance(reply, FlussError):
-                raise reply
-            answer = parse(request.api.response, reply, connection.address)
-        except FlussError as error:
-            if isinstance(error, TimeoutError):
+            # It may be one of many of a connection, and is dealt with after the others.
+            failures = [(queue, batch, reply) for queue, batch in batches]
+            runtime.call_soon(self._deal_with, connection, failures)
+            if isinstance(reply, TimeoutError):
                 # Its bytes may still be on the way; a new connection keeps them behind what is sent again.
                 connection.close()
-            self._all_failed(batches, error, sent=True)
-        else:
-            results = {
-                (item.partition_id if item.HasField("partition_id") else None, item.bucket_id): item
-                for item in answer.buckets_resp
-            }
-            now = time.monotonic()
-            for queue, batch in batches:
-                item = results.get((queue.partition_id, batch.bucket))
-                if item is None:
-                    self._failed(queue, batch, FlussError("the server's answer leaves the bucket out"), now)
-                elif item.error_code and item.error_code != DUPLICATE:
-                    self._failed(queue, batch, server_error(item.error_code, item.error_message), now)
-                else:
-                    queue.stored(batch)
-                    self.intake.finish(batch, None)
-        self._pump()
+            return
+        with self._lock:
+            if self.intake.closed:
+                return
+            failures = self._settle(connection, request, batches, reply)
+            if runtime.on_io_thread():
+                self._deal_with(connection, failures)
+            elif failures or self._busy:
+                runtime.call_soon(self._deal_with, connection, failures)
+
+    def _settle(self, connection: Connection, request: WriteRequest, batches: Sent, reply: memoryview) -> list[Failure]:
+        """End the batches that an answer says are stored; returns the others."""
+        try:
+            answer = parse(request.api.response, reply, connection.address)
+        except FlussError as error:
+            return [(queue, batch, error) for queue, batch in batches]
+        results = {
+            (item.partition_id if item.HasField("partition_id") else None, item.bucket_id): item
+            for item in answer.buckets_resp
+        }
+        failures: list[Failure] = []
+        for queue, batch in batches:
+            item = results.get((queue.partition_id, batch.bucket))
+            if item is None:
+                failures.append((queue, batch, FlussError("the server's answer leaves the bucket out")))
+            elif item.error_code and item.error_code != DUPLICATE:
+                failures.append((queue, batch, server_error(item.error_code, item.error_message)))
+            elif queue.awaits(batch, connection):
+                queue.stored(batch)
+                self.intake.finish(batch, None)
+        return failures
 
     # ---- failures ----
 
-    def _all_failed(self, batches: Sent, error: FlussError, *, sent: bool) -> None:
-        now = time.monotonic()
-        for queue, batch in batches:
-            self._failed(queue, batch, error, now, sent=sent)
+    def _deal_with(self, connection: Connection, failures: list[Failure], *, sent: bool = True) -> None:
+        """Batches that a connection did not bring to be stored. On the I/O loop."""
+        with self._lock:
+            if self.intake.closed:
+                return
+            now = time.monotonic()
+            for queue, batch, error in failures:
+                if queue.awaits(batch, connection):
+                    self._failed(queue, batch, error, now, sent=sent)
+            self._pump()
 
     def _failed(
         self, queue: BucketQueue, batch: WireBatch, error: FlussError, now: float, *, sent: bool = True
@@ -202,11 +295,12 @@ class Sender:
 
     def _give_up_table(self, path: TablePath, error: FlussError, partition: str | None = None) -> None:
         """Fail what waits for a table, or for one partition of it."""
-        for queue in list(self._busy):
-            if queue.info.table_path == path and partition in (None, queue.partition):
-                self._give_up(queue, error)
-                if isinstance(error, NotFoundError) and not queue.in_flight:
-                    self._queues.pop((queue.info.table_id, queue.partition, queue.bucket), None)
+        with self._lock:
+            for queue in list(self._busy):
+                if queue.info.table_path == path and partition in (None, queue.partition):
+                    self._give_up(queue, error)
+                    if isinstance(error, NotFoundError) and not queue.in_flight:
+                        self._queues.pop((queue.info.table_id, queue.partition, queue.bucket), None)
 
     def _set_timer(self, now: float) -> None:
         """Wake up for the next retry or the next batch that will be too late."""
@@ -230,20 +324,23 @@ class Sender:
 
     async def drain_at_exit(self) -> None:
         """Send what there is and wait for it; failures are not raised here, unsent rows are counted by `unsent`."""
+        with self._lock:
+            self._take_back(time.monotonic())
         for writer in list(self.intake.writers):
             await writer.settle()
 
     def close(self) -> None:
         """Stop; rows not acknowledged fail."""
-        self.intake.closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._tasks.stop()
-        for writer in list(self.intake.writers):
-            writer.close_open()
-        for queue in self._queues.values():
-            for batch in (*queue.in_flight, *queue.waiting):
-                self.intake.finish(batch, closed())
-            queue.in_flight.clear()
-            queue.waiting.clear()
-        self.intake.close()
+        with self._lock:
+            self.intake.closed = True
+            if self._timer is not None:
+                self._timer.cancel()
+            self._tasks.stop()
+            for writer in list(self.intake.writers):
+                writer.close_open()
+            for queue in self._queues.values():
+                for batch in (*queue.in_flight, *queue.waiting):
+                    self.intake.finish(batch, closed())
+                queue.in_flight.clear()
+                queue.waiting.clear()
+            self.intake.close()

@@ -240,27 +240,32 @@ class WriterCore:
         self._close_open()
 
     def _close_open(self) -> None:
+        if self._take_open():
+            self._intake.submit(self)
+
+    def _take_open(self) -> bool:
+        """Close the open chunk; whether there is something to send now."""
         self.gate.close()
         chunk, self._open = self._open, None
         self._close_below = 0
         if chunk is None:
-            return
+            return False
         if chunk.row_count == 0:
             chunk.outcome.done = True  # opened by a row that was refused
-            return
+            return False
         self._outstanding.add(chunk)
         self.preparing.append(chunk)
-        self._intake.submit(self)
+        return True
 
-    def _close_when(self, fewer_than: int) -> None:
-        """Close now, or when fewer chunks than this are outstanding.
+    def _close_when(self, fewer_than: int) -> bool:
+        """Close now, or when fewer chunks than this are outstanding; whether there is something to send now.
 
         Rows that come while others travel gather, so that many small writes with a wait become few batches.
         """
         if len(self._outstanding) < fewer_than:
-            self._close_open()
-        else:
-            self._close_below = max(self._close_below, fewer_than)
+            return self._take_open()
+        self._close_below = max(self._close_below, fewer_than)
+        return False
 
     # ---- any thread ----
 
@@ -294,8 +299,8 @@ class WriterCore:
     def expedite(self, chunk: Chunk) -> None:
         """Somebody waits for a chunk: close it as soon as nothing else is under way."""
         with self._lock:
-            if self._open is chunk:
-                self._close_when(1)
+            if self._open is chunk and self._close_when(1):
+                self._intake.submit(self)
 
     def seen(self, error: FlussError) -> None:
         """A failure was raised by a handle; the writer need not report it."""
@@ -337,23 +342,25 @@ class WriterCore:
 
     async def settle(self) -> None:
         """Wait until all rows taken before are stored or have failed."""
-        for chunk in self._begin_flush():
+        for chunk in self._begin_flush(self._client.sender.send_here):
             await chunk.outcome.settled()
 
     def flush_blocking(self) -> None:
         """As `flush`, in the calling thread."""
         runtime.check_process(self._pid, "writer")
-        for chunk in self._begin_flush():
+        for chunk in self._begin_flush(self._intake.submit):
             chunk.outcome.join()
         self._raise_failure()
 
-    def _begin_flush(self) -> list[Chunk]:
+    def _begin_flush(self, send: Callable[[WriterCore], None]) -> list[Chunk]:
         """Let everything be sent; returns what is to be waited for."""
         with self._lock:
-            self._close_when(FLUSH_OUTSTANDING_MAX)
+            is_closed = self._close_when(FLUSH_OUTSTANDING_MAX)
             chunks = list(self._outstanding)
             if self._open is not None and self._open.row_count:
                 chunks.append(self._open)
+        if is_closed:
+            send(self)
         return chunks
 
 
