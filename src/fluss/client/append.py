@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fluss.client.chunk import Chunk
+from fluss.client.buckets import OneBucket
+from fluss.client.chunk import Chunk, WireBatch
 from fluss.client.encoder import BatchLimits, Encoder
-from fluss.client.partition_routing import Route, Router, router, writable_schema
+from fluss.client.partition_routing import BucketRouter, Route, Router, router, writable_schema
 from fluss.client.write_request import PRODUCE_LOG
 from fluss.client.writer import WriterCore
 from fluss.formats import arrow_payload, row_log, statistics
@@ -21,6 +22,9 @@ from fluss.model.table_options import LOG_FORMAT
 
 if TYPE_CHECKING:
     from fluss.client.core import ClientCore
+
+# What a column can take at most of a batch that is encoded without Arrow.
+SMALL_COLUMN_BYTES_MAX = 1024
 
 
 class AppendWriterCore(WriterCore):
@@ -36,7 +40,7 @@ class AppendWriterCore(WriterCore):
 class LogEncoder(Encoder):
     """Batches of log tables."""
 
-    __slots__ = ("_codec", "_log_format", "_statistics_columns", "_types")
+    __slots__ = ("_bucket_of_small", "_codec", "_log_format", "_statistics_columns", "_types")
 
     def __init__(self, info: TableInfo, limits: BatchLimits, route: Router) -> None:
         super().__init__(info, limits, route, PRODUCE_LOG)
@@ -45,6 +49,20 @@ class LogEncoder(Encoder):
         columns = [(column.name, column.data_type) for column in info.schema.columns]
         self._types = [data_type for _, data_type in columns]
         self._statistics_columns = statistics.columns_of(info.properties, columns)
+        self._bucket_of_small: OneBucket | None = None
+        is_plain = self._log_format == LogFormat.ARROW and not self._statistics_columns
+        if is_plain and limits.batch_size_bytes >= SMALL_COLUMN_BYTES_MAX * (1 + len(columns)):
+            self._bucket_of_small = route.one_bucket if isinstance(route, BucketRouter) else None
+
+    def _fill(self, chunk: Chunk) -> None:
+        """Most batches of somebody who waits for each row are small, and then all that can be spared counts."""
+        payload = None if self._bucket_of_small is None else chunk.take_payload(self._codec)
+        if self._bucket_of_small is None or payload is None:
+            super()._fill(chunk)
+            return
+        header = encode_header(payload, schema_id=self._info.schema_id, record_count=chunk.row_count)
+        bucket = self._bucket_of_small.choose()
+        chunk.batches.append(WireBatch(chunk, bucket, header, memoryview(payload), chunk.row_count))
 
     def _routes(self, chunk: Chunk) -> Iterable[Route]:
         routes, chunk.partitions = self._route(chunk.take_rows())

@@ -21,7 +21,7 @@ BucketSplit: TypeAlias = Callable[[pa.RecordBatch], list[tuple[int, pa.RecordBat
 def bucket_splitter(info: TableInfo, config: Config) -> BucketSplit:
     """How a writer of a table chooses buckets."""
     if info.num_buckets == 1:
-        return lambda rows: [(0, rows)]
+        return OneBucket()
     keys = info.get_bucket_keys() or info.physical_primary_keys
     if keys:
         columns = {column.name: column for column in info.schema.columns}
@@ -38,16 +38,27 @@ def bucket_splitter(info: TableInfo, config: Config) -> BucketSplit:
     return Sticky(info.num_buckets)
 
 
-class Sticky:
+class OneBucket:
+    """All rows of a chunk to one bucket, whatever they are; here to the only one."""
+
+    def __call__(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
+        return [(self.choose(), rows)]
+
+    def choose(self) -> int:
+        """The bucket of the next chunk."""
+        return 0
+
+
+class Sticky(OneBucket):
     """All rows of a chunk to one bucket, the next chunk to another."""
 
     def __init__(self, bucket_count: int) -> None:
         self._count = bucket_count
         self._current = random.randrange(bucket_count)
 
-    def __call__(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
+    def choose(self) -> int:
         self._current = (self._current + random.randrange(1, self._count)) % self._count
-        return [(self._current, rows)]
+        return self._current
 
 
 class RoundRobin:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from fluss.client.handles import Outcome, RowsOutcome
 from fluss.client.write_request import PRODUCE_LOG, WriteRequest
+from fluss.formats.arrow_payload import Codec
 from fluss.formats.kernel import RowAppender
 from fluss.formats.row_builder import RowBuilder
 from fluss.model.errors import FlussError
@@ -169,13 +170,29 @@ class Chunk:
         """Somebody was told this failure of these rows."""
         self.writer.seen(error)
 
+    def take_payload(self, codec: Codec) -> bytearray | None:
+        """All rows as the payload of a batch, if they are few: see `RowBuilder.build_payload`."""
+        builder = self._builder
+        if type(builder) is not RowBuilder:
+            return None
+        row_count, size_bytes = self.row_count, self.size_bytes
+        payload = builder.build_payload(codec)
+        if payload is not None:
+            self._row_count, self._size_bytes = row_count, size_bytes
+            self._give_back(builder)
+        return payload
+
+    def _give_back(self, builder: RowBuilder) -> None:
+        self._builder, self.add_row = None, None
+        self.writer.give_back(builder)
+
     def take_rows(self) -> pa.RecordBatch:
         """All rows as one record batch; the builder is free again."""
         self._row_count, self._size_bytes = self.row_count, self.size_bytes
         if self._builder is not None:
-            builder, self._builder, self.add_row = self._builder, None, None
+            builder = self._builder
             batch = builder.build()
-            self.writer.give_back(builder)
+            self._give_back(builder)
             return batch
         records, self.records = self.records, []
         return records[0] if len(records) == 1 else pa.concat_batches(records)

@@ -44,12 +44,8 @@ class Encoder:
 
     def prepare(self, chunk: Chunk) -> None:
         """Fill the chunk's wire batches, or its error. Never raises: the chunk would wait for ever."""
-        # Encoded keys and rows take a little more than the Arrow that a chunk is measured by: no reason to halve it.
-        size_bytes = self._limits.batch_size_bytes * 5 // 4
         try:
-            for partition, bucket, rows in self._routes(chunk):
-                for piece in pieces(rows, size_bytes):
-                    self._encode(chunk, partition, bucket, piece)
+            self._fill(chunk)
         except FlussError as error:
             chunk.error = error
         except Exception as error:
@@ -57,6 +53,13 @@ class Encoder:
             chunk.error.__cause__ = error
         if chunk.error is not None:
             chunk.batches.clear()
+
+    def _fill(self, chunk: Chunk) -> None:
+        # Encoded keys and rows take a little more than the Arrow that a chunk is measured by: no reason to halve it.
+        size_bytes = self._limits.batch_size_bytes * 5 // 4
+        for partition, bucket, rows in self._routes(chunk):
+            for piece in pieces(rows, size_bytes):
+                self._encode(chunk, partition, bucket, piece)
 
     def _routes(self, chunk: Chunk) -> Iterable[Route]:
         """Where the chunk's rows go; rows of one bucket in their order."""
@@ -86,6 +89,9 @@ class Encoder:
 
 def pieces(rows: pa.RecordBatch, size_bytes: int) -> list[pa.RecordBatch]:
     """Slices of about `size_bytes` each."""
+    # Quick to get, but it counts all of a slice's parent.
+    if rows.num_rows and rows.get_total_buffer_size() <= size_bytes:
+        return [rows]
     count = min(max(1, -(-rows.nbytes // size_bytes)), rows.num_rows)
     if count <= 1:
         return [rows] if rows.num_rows else []

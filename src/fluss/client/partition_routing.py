@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from fluss.client.buckets import BucketSplit, bucket_splitter, split_by_index
+from fluss.client.buckets import BucketSplit, OneBucket, bucket_splitter, split_by_index
 from fluss.client.metadata import Metadata
 from fluss.client.views import set_path, set_spec
 from fluss.formats.partition_values import partition_names
@@ -38,9 +38,19 @@ Router: TypeAlias = Callable[[pa.RecordBatch], tuple[list[Route], RowPartitions 
 def router(info: TableInfo, config: Config) -> Router:
     """Where rows of a table go. Rows of one bucket keep their order."""
     split = bucket_splitter(info, config)
-    if info.is_partitioned():
-        return _PartitionRouter(info, split)
-    return lambda rows: ([(None, bucket, part) for bucket, part in split(rows)], None)
+    return _PartitionRouter(info, split) if info.is_partitioned() else BucketRouter(split)
+
+
+class BucketRouter:
+    """Rows of a table without partitions."""
+
+    def __init__(self, split: BucketSplit) -> None:
+        self.one_bucket = split if isinstance(split, OneBucket) else None
+        """Says where all rows of a chunk go, if that does not depend on them."""
+        self._split = split
+
+    def __call__(self, rows: pa.RecordBatch) -> tuple[list[Route], RowPartitions | None]:
+        return [(None, bucket, part) for bucket, part in self._split(rows)], None
 
 
 class _PartitionRouter:

@@ -9,6 +9,7 @@ Messages of a codec may hold buffers that are stored raw; pyarrow can't write su
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from operator import add
 from typing import Final, NamedTuple
 
@@ -17,6 +18,7 @@ from fluss.model.errors import CorruptDataError
 # A batch is a few MiB; this leaves room for very compressible ones and stops a made-up size.
 DECODED_SIZE_MAX_BYTES: Final = 1 << 30
 BUFFER_COUNT_MAX: Final = 1 << 16
+NODE_SIZE_BYTES: Final = 16
 
 _CONTINUATION: Final = 0xFFFFFFFF
 _HEADER_TYPE_RECORD_BATCH: Final = 3
@@ -156,20 +158,30 @@ class RawTemplate:
         self._numbers = struct.Struct(f"<{2 * self._layout.buffer_count}q")
 
     def fill(self, plain: memoryview, layout: MessageLayout) -> bytearray:
+        """The message with the rows of a plain one."""
+        (row_count,) = _I64.unpack_from(plain, layout.row_count_at)
+        nodes = plain[layout.nodes_at : layout.nodes_at + layout.nodes_size_bytes]
+        numbers = self._numbers.unpack_from(plain, layout.buffers_at)
+        body = plain[layout.body_start :]
+        buffers = [body[start : start + size] for start, size in zip(numbers[::2], numbers[1::2], strict=True)]
+        return self.message(row_count, nodes, buffers)
+
+    def message(
+        self, row_count: int, nodes: bytes | memoryview, buffers: Iterable[bytes | bytearray | memoryview]
+    ) -> bytearray:
+        """The message with these field nodes and buffers; one that is not there is empty."""
         own = self._layout
         message = bytearray(self._head)
-        message[own.row_count_at : own.row_count_at + 8] = plain[layout.row_count_at : layout.row_count_at + 8]
-        nodes_end = layout.nodes_at + layout.nodes_size_bytes
-        message[own.nodes_at : own.nodes_at + own.nodes_size_bytes] = plain[layout.nodes_at : nodes_end]
-        numbers = list(self._numbers.unpack_from(plain, layout.buffers_at))
-        for at in range(0, len(numbers), 2):
-            size = numbers[at + 1]
-            start = layout.body_start + numbers[at]
-            numbers[at] = len(message) - own.body_start
+        _I64.pack_into(message, own.row_count_at, row_count)
+        message[own.nodes_at : own.nodes_at + own.nodes_size_bytes] = nodes
+        numbers: list[int] = []
+        for buffer in buffers:
+            size = len(buffer)
+            numbers.append(len(message) - own.body_start)
+            numbers.append(size and size + _I64.size)
             if size:
-                numbers[at + 1] = size + _I64.size
                 message += _RAW_PREFIX
-                message += plain[start : start + size]
+                message += buffer
                 message += _PADDING[-size % 8]
         self._numbers.pack_into(message, own.buffers_at, *numbers)
         _I64.pack_into(message, own.body_size_at, len(message) - own.body_start)

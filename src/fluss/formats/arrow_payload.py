@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 
 from fluss.formats import kernel
-from fluss.formats.arrow_message import MessageLayout, RawTemplate, parse_record_batch_message
+from fluss.formats.arrow_message import NODE_SIZE_BYTES, MessageLayout, RawTemplate, parse_record_batch_message
 from fluss.formats.empty_children import with_offsets
 from fluss.formats.log_batch import CHANGE_TYPE_MAX, BatchHeader, BufferLike, payload_of
 from fluss.model.errors import CorruptDataError
@@ -29,7 +29,7 @@ THREADED_SIZE_MIN_BYTES: Final = 512 << 10
 
 # Buffers up to this size on average are stored raw: compressing them takes five times as long and saves nothing.
 RAW_BUFFER_SIZE_MAX_BYTES: Final = 48
-_RAW_ROWS_MAX: Final = 8 * RAW_BUFFER_SIZE_MAX_BYTES  # a value takes a bit at least
+RAW_ROWS_MAX: Final = 8 * RAW_BUFFER_SIZE_MAX_BYTES  # a value takes a bit at least
 _RAW_COLUMN_SIZE_MAX_BYTES: Final = 512  # with metadata; a batch that takes more on average is not even tried
 
 # From this row count on, looking at strings in our own way is quicker than Arrow's validation of a batch.
@@ -83,12 +83,17 @@ def encode(batch: pa.RecordBatch, codec: Codec) -> pa.Buffer:
     if codec.compression is Compression.NONE:
         return batch.serialize()
     size_max = _RAW_COLUMN_SIZE_MAX_BYTES * batch.num_columns
-    if batch.num_rows <= _RAW_ROWS_MAX and ipc.get_record_batch_size(batch) <= size_max:
+    if batch.num_rows <= RAW_ROWS_MAX and ipc.get_record_batch_size(batch) <= size_max:
         plain = memoryview(batch.serialize()).cast("B")
         layout = MessageLayout.of(plain)
         if 0 < len(plain) - layout.body_start <= RAW_BUFFER_SIZE_MAX_BYTES * layout.buffer_count:
             return pa.py_buffer(_raw_template(batch, codec, layout).fill(plain, layout))
     return _encode_compressed(batch, codec)
+
+
+def raw_template(codec: Codec, column_count: int, buffer_count: int) -> RawTemplate | None:
+    """What makes payloads of small batches of flat columns, once a first one was encoded."""
+    return _raw_templates.get((codec.compression, column_count * NODE_SIZE_BYTES, buffer_count))
 
 
 def _raw_template(batch: pa.RecordBatch, codec: Codec, layout: MessageLayout) -> RawTemplate:

@@ -17,7 +17,8 @@ import pandas
 import pyarrow as pa
 import pytest
 
-from fluss.formats import kernel
+from fluss.formats import arrow_payload, kernel
+from fluss.formats.arrow_payload import Codec, Compression
 from fluss.formats.row_builder import RowBuilder
 from fluss.formats.row_reader import to_rows, to_tuples
 from fluss.model.errors import SchemaMismatchError
@@ -415,6 +416,39 @@ def test_refused_rows_leave_nothing_behind(row_count: int) -> None:
     batch.validate(full=True)
     assert to_tuples(batch) == [(*row, True) for row in rows]
     assert builder.build().num_rows == 0
+
+
+@pytest.mark.parametrize("compression", [Compression.ZSTD, Compression.LZ4_FRAME])
+def test_a_payload_of_few_rows_is_that_of_their_record_batch(compression: Compression) -> None:
+    codec = Codec(compression)
+    columns = [Column(f"c{index}", data_type) for index, (data_type, _) in enumerate(EVERY_SCALAR)]
+    builder = RowBuilder(Schema.of([*columns, Column("last", DataTypes.boolean().not_null())]))
+    for row_count in range(1, 8):
+        rows = [
+            (*(None if (number + index) % 4 == 0 else value for index, (_, value) in enumerate(EVERY_SCALAR)), True)
+            for number in range(row_count)
+        ]
+        for row in rows:
+            builder.append(row)
+        expected = arrow_payload.encode(builder.build(), codec)
+        for row in rows:
+            with pytest.raises(SchemaMismatchError):
+                builder.append((*row[1:], None, None))
+            builder.append(row)
+        assert builder.build_payload(codec) == expected.to_pybytes()
+        assert builder.row_count == 0
+
+
+def test_other_rows_have_no_payload_of_their_own() -> None:
+    many, nested = RowBuilder(SCHEMA), RowBuilder(Schema.of([Column("l", DataTypes.array(DataTypes.int()))]))
+    for _ in range(500):
+        many.append((1, "a"))
+    nested.append(([1],))
+    for builder, row_count in ((many, 500), (nested, 1), (RowBuilder(SCHEMA), 0)):
+        for _ in range(2):
+            assert builder.build_payload(Codec()) is None
+            assert builder.row_count == row_count
+        arrow_payload.encode(builder.build(), Codec())
 
 
 def test_a_column_is_refused_more_than_offsets_can_reach() -> None:
