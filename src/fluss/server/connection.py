@@ -87,10 +87,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._metrics.received_bytes += nbytes
-        if _QUICKACK is not None and self._socket is not None:
-            # The kernel forgets it after each read. Clients that send a frame in two writes without TCP_NODELAY would
-            # wait 40 ms for our acknowledgement of the first.
-            _set_option(self._socket, socket.IPPROTO_TCP, _QUICKACK)
         if self._discarding:
             return
         if self._awaits_login:
@@ -102,6 +98,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse_frame(error)
             return
         self._receive(received)
+        self._acknowledge()
         self._watch_large_frame()
         self._update_reading()
 
@@ -164,6 +161,16 @@ class Connection(asyncio.BufferedProtocol):
         self._awaits_login = self._server.logins is not None and self._context.user is None
         before_login = self._limits.frame_bytes_before_login_max
         self._reader.frame_size_bytes_max = before_login if self._awaits_login else self._limits.frame_bytes_max
+
+    def _acknowledge(self) -> None:
+        """Let the kernel acknowledge what was read at once, unless an answer did so already.
+
+        It forgets the wish after each read. Clients that send a frame in two writes without TCP_NODELAY, or the next
+        request before the answer, would wait 40 ms for it.
+        """
+        if self._reader.buffered_bytes or not self.idle:
+            if _QUICKACK is not None and self._socket is not None:
+                _set_option(self._socket, socket.IPPROTO_TCP, _QUICKACK)
 
     def _receive(self, received: list[frames.Frame]) -> None:
         if received:
