@@ -162,9 +162,9 @@ class Chunk:
                 return error
         return None
 
-    def expedite(self) -> None:
-        """Somebody waits for these rows."""
-        self.writer.expedite(self)
+    def expedite(self, *, on_loop: bool) -> None:
+        """Somebody waits for these rows, on the running loop or in the calling thread."""
+        self.writer.expedite(self, on_loop=on_loop)
 
     def seen(self, error: FlussError) -> None:
         """Somebody was told this failure of these rows."""

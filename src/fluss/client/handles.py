@@ -15,7 +15,7 @@ from fluss.model.errors import FlussError, TimeoutError
 class Source(Protocol):
     """Where rows come from."""
 
-    def expedite(self) -> None: ...
+    def expedite(self, *, on_loop: bool) -> None: ...
     def seen(self, error: FlussError) -> None: ...
     def error_of(self, start: int, stop: int) -> FlussError | None: ...
 
@@ -61,9 +61,9 @@ class Outcome:
         self._callbacks.append(released.set)
         return self.done or released.wait(timeout_s)
 
-    def expedite(self) -> None:
-        """Let unsent rows be sent soon: somebody waits for them."""
-        self._source.expedite()
+    def expedite(self, *, on_loop: bool) -> None:
+        """Let unsent rows be sent soon: somebody waits for them, on the running loop or in the calling thread."""
+        self._source.expedite(on_loop=on_loop)
 
     def check(self) -> None:
         """Raise when the rows have failed."""
@@ -94,9 +94,9 @@ class RowsOutcome:
         """Wait in the calling thread until it is known; False when that took too long."""
         return self._outcome.join(timeout_s)
 
-    def expedite(self) -> None:
-        """Let unsent rows be sent soon: somebody waits for them."""
-        self._source.expedite()
+    def expedite(self, *, on_loop: bool) -> None:
+        """Let unsent rows be sent soon: somebody waits for them, on the running loop or in the calling thread."""
+        self._source.expedite(on_loop=on_loop)
 
     def check(self) -> None:
         """Raise when the rows have failed."""
@@ -141,7 +141,7 @@ class WriteHandle:
         """Wait on any event loop until the rows are stored; raises if they are not."""
         for outcome in self._begin():
             if not outcome.done:
-                outcome.expedite()
+                outcome.expedite(on_loop=True)
                 await outcome.settled()
             outcome.check()
 
@@ -150,7 +150,7 @@ class WriteHandle:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for outcome in self._begin():
             if not outcome.done:
-                outcome.expedite()
+                outcome.expedite(on_loop=False)
                 if not outcome.join(None if deadline is None else max(0.0, deadline - time.monotonic())):
                     raise TimeoutError(
                         f"The rows were not acknowledged within {timeout_s:g} s; they are still on the way."

@@ -296,12 +296,6 @@ class WriterCore:
                 return
         asyncio.get_running_loop().call_later(remaining_s, self._linger)
 
-    def expedite(self, chunk: Chunk) -> None:
-        """Somebody waits for a chunk: close it as soon as nothing else is under way."""
-        with self._lock:
-            if self._open is chunk and self._close_when(1):
-                self._intake.submit(self)
-
     def seen(self, error: FlussError) -> None:
         """A failure was raised by a handle; the writer need not report it."""
         with self._lock:
@@ -333,6 +327,15 @@ class WriterCore:
             await self._memory.room()
 
     # ---- any thread, any event loop ----
+
+    def expedite(self, chunk: Chunk, *, on_loop: bool) -> None:
+        """Somebody waits for a chunk: close it as soon as nothing else is under way."""
+        with self._lock:
+            is_closed = self._open is chunk and self._close_when(1)
+        if is_closed and on_loop:
+            self._client.sender.send_here(self)
+        elif is_closed:
+            self._intake.submit(self)
 
     async def flush(self) -> None:
         """Wait until all rows taken before are stored; raises the first failure that nobody awaited."""

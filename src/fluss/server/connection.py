@@ -168,9 +168,9 @@ class Connection(asyncio.BufferedProtocol):
         It forgets the wish after each read. Clients that send a frame in two writes without TCP_NODELAY, or the next
         request before the answer, would wait 40 ms for it.
         """
-        if self._reader.buffered_bytes or not self.idle:
-            if _QUICKACK is not None and self._socket is not None:
-                _set_option(self._socket, socket.IPPROTO_TCP, _QUICKACK)
+        is_unanswered = self._reader.buffered_bytes or not self.idle
+        if is_unanswered and _QUICKACK is not None and self._socket is not None:
+            _set_option(self._socket, socket.IPPROTO_TCP, _QUICKACK)
 
     def _receive(self, received: list[frames.Frame]) -> None:
         if received:

@@ -61,14 +61,17 @@ def refuse(error: Exception) -> Callable[[pb.ProduceLogRequest], Any]:
     return act
 
 
-def test_a_flush_waits_for_no_other_thread(server: ScriptedServer, writer: AppendWriterCore) -> None:
+@pytest.mark.parametrize("waits_for_handle", [False, True])
+def test_who_waits_on_a_loop_waits_for_no_other_thread(
+    server: ScriptedServer, writer: AppendWriterCore, waits_for_handle: bool
+) -> None:
     answered_in: list[int] = []
 
     async def flush() -> None:
         await warm_up(writer, server)
         handle = writer.append([WARM_UP_ROWS, "a"])
         handle._outcomes[0]._callbacks.append(lambda: answered_in.append(threading.get_ident()))
-        await writer.flush()
+        await (handle.wait() if waits_for_handle else writer.flush())
 
     asyncio.run(flush())
     assert answered_in == [threading.get_ident()]
