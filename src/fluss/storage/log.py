@@ -1,10 +1,10 @@
 """The log of one bucket: segments, the writers' state, what is durable, and who waits for it.
 
-All calls are made on the loop; only `LogSync.run` runs in a thread. An append puts bytes into the page cache and hands
-out a future; the high watermark follows the syncs, so a reader never sees a batch that a crash can take back (with
-`fsync=False` it follows the appends, and a power loss can take the last seconds). The checksum of a batch is checked
-here and nowhere before. A failed sync makes the log read-only for good: what reached the disk is unknown, so the
-unacknowledged tail is cut off and no later sync is asked to vouch for it.
+All calls are made on the loop, except that `LogSync.run` may run in a thread. An append puts bytes into the page cache
+and hands out a future; the high watermark follows the syncs, so a reader never sees a batch that a crash can take back
+(with `fsync=False` it follows the appends, and a power loss can take the last seconds). The checksum of a batch is
+checked here and nowhere before. A failed sync makes the log read-only for good: what reached the disk is unknown, so
+the unacknowledged tail is cut off and no later sync is asked to vouch for it.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ SEGMENT_SIZE_BYTES_MAX: Final = 1024 * 1024 * 1024
 CHECKPOINT_INTERVAL_BYTES: Final = 16 * 1024 * 1024
 # So much is written out while the sync before it waits for the disk; less is better gathered for the next one.
 OVERLAP_BYTES_MIN: Final = 256 * 1024
+# Up to here a sync takes hardly longer than one of a single row.
+SMALL_SYNC_BYTES_MAX: Final = 64 * 1024
 # A full segment waits this much longer for a moment when all is durable, so that sealing it blocks nobody.
 _ROLL_SLACK: Final = 1.25
 
@@ -85,6 +87,7 @@ class LogSync(NamedTuple):
     end_position: int
     durable: Durable | None
     writes: tuple[tuple[Path, bytes, Site], ...]
+    is_small: bool
 
     def run(self) -> None:
         for _, fd, directories in self.segments:
@@ -388,11 +391,17 @@ class BucketLog:
             active.size_bytes,
             self._pending,
             tuple((path, data, site) for path, (data, site) in self._deferred.items()),
+            self._is_small(active),
         )
         self._in_flight.append(job)
         self._pending = None
         self._deferred = {}
         return job
+
+    def _is_small(self, active: Segment) -> bool:
+        if self._unsynced or self._deferred or active.unsynced_directories:
+            return False
+        return active.size_bytes - self._durable_position <= SMALL_SYNC_BYTES_MAX
 
     def finish_sync(self, job: LogSync, error: Exception | None) -> None:
         if self._failure is None and self._closed is None:

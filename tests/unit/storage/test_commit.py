@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.storage import failpoints, files
+from fluss.storage.commit import GroupCommit
 from fluss.storage.failpoints import Site
-from fluss.storage.log import OVERLAP_BYTES_MIN, Appended, BucketLog
+from fluss.storage.log import OVERLAP_BYTES_MIN, SMALL_SYNC_BYTES_MAX, Appended, BucketLog
 
 from .support import append, crash_image, log_files, opened, texts
 
@@ -125,6 +127,108 @@ async def test_when_one_of_two_syncs_fails_nothing_more_is_safe(
         await asyncio.sleep(0.02)
         assert log.is_read_only
         assert texts(log) == ["new segment"]
+
+
+class TimedSyncs:
+    """Syncs of segments that take a given time, and the threads they ran in."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seconds = 0.0
+        self.on_loop: list[bool] = []
+        loop_thread = threading.current_thread()
+
+        def sync(fd: int, site: Site) -> None:
+            self.on_loop.append(threading.current_thread() is loop_thread)
+            time.sleep(self.seconds)
+
+        monkeypatch.setattr(files, "sync", sync)
+
+    async def run(self, log: BucketLog, count: int, text: str = "row") -> list[bool]:
+        """Where each of so many appends in a row was synced."""
+        self.on_loop.clear()
+        for _ in range(count):
+            await append(log, text).durable
+        return self.on_loop
+
+
+async def test_small_syncs_of_a_quick_disk_run_on_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path / "data") as log:
+        syncs = TimedSyncs(monkeypatch)
+        assert (await syncs.run(log, 1)) == [False]  # a new segment: directories are synced, too
+        assert not any(await syncs.run(log, 2))
+        assert all((await syncs.run(log, 60))[-10:])
+        assert not any(await syncs.run(log, 3, "x" * SMALL_SYNC_BYTES_MAX))
+        assert all(await syncs.run(log, 3))
+        assert log.high_watermark == 3 * 69
+
+
+async def test_syncs_of_a_slow_disk_stay_in_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path / "data") as log:
+        syncs = TimedSyncs(monkeypatch)
+        syncs.seconds = 0.002
+        assert not any(await syncs.run(log, 30))
+
+
+async def test_a_disk_that_becomes_slow_is_left_to_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path / "data") as log:
+        syncs = TimedSyncs(monkeypatch)
+        await syncs.run(log, 60)
+        syncs.seconds = 0.005
+        assert await syncs.run(log, 4) == [True, False, False, False]
+
+
+class SmallLog:
+    """Always has a small sync to do, which takes no time; `ended` has the threads."""
+
+    is_small = True
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread | None = None
+        self.ended: list[threading.Thread | None] = []
+
+    def may_overlap(self) -> bool:
+        return False
+
+    def begin_sync(self) -> SmallLog:
+        return self
+
+    def run(self) -> None:
+        self.thread = threading.current_thread()
+
+    def finish_sync(self, job: SmallLog, error: Exception | None) -> None:
+        self.ended.append(self.thread)
+
+
+async def test_small_syncs_of_two_logs_at_once_run_in_threads() -> None:
+    commit = GroupCommit(asyncio.get_running_loop())
+    one, other = SmallLog(), SmallLog()
+
+    async def sync(*logs: SmallLog) -> None:
+        for log in logs:
+            commit.request(log)
+        async with asyncio.timeout(10):
+            while any(map(commit.is_busy, logs)):
+                await asyncio.sleep(0)
+
+    for _ in range(60):
+        await sync(one)
+    assert one.ended[-1] is threading.current_thread()
+    await sync(one, other)
+    assert threading.current_thread() not in (one.ended[-1], other.ended[-1])
+    commit.close()
+
+
+async def test_a_sync_on_the_loop_that_fails_is_a_failed_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path / "data") as log:
+        with monkeypatch.context() as patch:
+            syncs = TimedSyncs(patch)
+            assert (await syncs.run(log, 60))[-1]
+        failpoints.arm("segment.commit.before_sync:1:eio")
+        lost = append(log, "lost")
+        with pytest.raises(FlussError, match="read-only"):
+            await lost.durable
+        assert log.is_read_only
+        assert texts(log) == ["row"] * 60
 
 
 async def test_a_cancelled_waiter_does_not_take_the_others_along(tmp_path: Path) -> None:

@@ -15,12 +15,14 @@ import pytest
 
 from fluss.model.errors import FlussError
 from fluss.storage import files
+from fluss.storage.commit import LOOP_SYNC_S_MAX
 from fluss.storage.log import LogOptions
 
 from .power import Disk, Event, RecordingOs, UnsyncedOs
 from .support import NOW_MS, append, opened, read_all
 
 OPTIONS = LogOptions(segment_size_bytes=700, checkpoint_interval_bytes=250)
+LONG_SEGMENTS = LogOptions(segment_size_bytes=20_000, checkpoint_interval_bytes=5_000)
 SEEDS = 250
 
 
@@ -33,11 +35,17 @@ def images() -> Iterator[Path]:
 
 
 async def _record(
-    root: Path, monkeypatch: pytest.MonkeyPatch, options: LogOptions = OPTIONS, *, overlap: bool = False
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: LogOptions = OPTIONS,
+    *,
+    overlap: bool = False,
+    loop_sync_s: float = LOOP_SYNC_S_MAX,
 ) -> list[Event]:
     """Two runs on one directory, the second on what the first closed; rows are told as they are acknowledged.
 
-    With `overlap`, rows come while others are synced, and two syncs at a time.
+    With `overlap`, rows come while others are synced, and two syncs at a time. Small syncs that take no longer than
+    `loop_sync_s` run on the loop.
     """
     root.mkdir()
     recorder = RecordingOs(root)
@@ -45,6 +53,7 @@ async def _record(
     number = 0
     with monkeypatch.context() as patch:
         patch.setattr(files, "os", recorder)
+        patch.setattr("fluss.storage.commit.LOOP_SYNC_S_MAX", loop_sync_s)
         if overlap:
             patch.setattr("fluss.storage.log.OVERLAP_BYTES_MIN", 1)
         for _ in range(2):
@@ -64,13 +73,23 @@ async def _record(
 
 
 @pytest.mark.parametrize(
-    ("options", "overlap"),
-    [(OPTIONS, False), (OPTIONS, True), (LogOptions(segment_size_bytes=20_000, checkpoint_interval_bytes=5_000), True)],
+    ("options", "overlap", "loop_sync_s"),
+    [
+        (OPTIONS, False, LOOP_SYNC_S_MAX),
+        (OPTIONS, True, LOOP_SYNC_S_MAX),
+        (LONG_SEGMENTS, True, LOOP_SYNC_S_MAX),
+        (LONG_SEGMENTS, False, 1.0),
+    ],
 )
 async def test_power_loss_takes_no_acknowledged_row(
-    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch, options: LogOptions, overlap: bool
+    tmp_path: Path,
+    images: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: LogOptions,
+    overlap: bool,
+    loop_sync_s: float,
 ) -> None:
-    events = await _record(tmp_path / "live", monkeypatch, options, overlap=overlap)
+    events = await _record(tmp_path / "live", monkeypatch, options, overlap=overlap, loop_sync_s=loop_sync_s)
     monkeypatch.setattr(files, "os", UnsyncedOs())
     assert sum(event[0] == "ack" for event in events) > 100
     if overlap:
