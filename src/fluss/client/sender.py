@@ -90,11 +90,13 @@ class Sender:
             self.intake.submit(writer)
             return
         with self._lock:
-            chunk = self.intake.prepare_here(writer)
-            if chunk is None:
-                self.intake.submit(writer)
-            elif not self._try_here(writer.info, chunk):
-                runtime.call_soon(self._pump)
+            is_sent = False
+            try:
+                chunk = self.intake.prepare_here(writer)
+                is_sent = chunk is not None and self._try_here(writer.info, chunk)
+            finally:  # an interrupt may come at any point
+                if not is_sent:
+                    self.intake.submit(writer)
 
     def _try_here(self, info: TableInfo, chunk: Chunk) -> bool:
         if len(chunk.batches) != 1:
@@ -112,12 +114,12 @@ class Sender:
         now = time.monotonic()
         if not queue.may_use(connection) or queue.next_to_send(now, self._in_flight_max) is not batch:
             return False
-        self._send_group(connection, batch.request, [queue])
-        self._busy.discard(queue)
         self._lent[queue] = (connection, now)
         if not self._watches:
             self._watches = True
             runtime.call_soon(self._watch)
+        self._send_group(connection, batch.request, [queue])
+        self._busy.discard(queue)
         return True
 
     def _watch(self) -> None:
@@ -190,8 +192,8 @@ class Sender:
         batches: Sent = []
         size_bytes = 0
         for queue in queues:
-            batch = queue.sent(self._destinations.ids.current)
             queue.connection = connection
+            batch = queue.sent(self._destinations.ids.current)
             added_bytes = batch.size_bytes + BUCKET_OVERHEAD_BYTES
             if batches and size_bytes + added_bytes > self._request_size_bytes_max:
                 self._send(connection, request, batches)

@@ -204,3 +204,22 @@ def test_writes_without_numbers_are_left_to_the_io_loop(server: ScriptedServer) 
     asyncio.run(flush())
     assert server.connections == 1
     assert server.ids() == list(range(WARM_UP_ROWS))
+
+
+def test_an_interrupt_leaves_the_rows_to_the_io_loop(
+    server: ScriptedServer, writer: AppendWriterCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> bool:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    async def flush() -> None:
+        await warm_up(writer, server)
+        monkeypatch.setattr(sender.Sender, "_try_here", interrupt)
+        writer.append([WARM_UP_ROWS, "a"])
+        with pytest.raises(KeyboardInterrupt):
+            await writer.flush()
+        await writer.flush()
+
+    asyncio.run(flush())
+    assert server.ids() == list(range(WARM_UP_ROWS + 1))
