@@ -59,8 +59,8 @@ _QUICK = Sizes(
     concurrent_lookups=5_000,
     load_rows=50_000,
 )
-# A JVM runs puts at its full speed only after some hundred thousand rows; the first corner would pay for the others.
-_WARM_UP = replace(_QUICK, kv_rows=200_000, kv_dict_rows=200_000)
+# A JVM runs puts at its full speed only after a million rows and more; the first corner would pay for the others.
+_WARM_UP = replace(_QUICK, kv_rows=500_000, kv_dict_rows=500_000)
 _FULL_SCALE = ScaleSizes(
     row_counts=(100_000, 1_000_000, 10_000_000), counts=(1, 4, 16), rows=1_600_000, rounds=3, keys_once=1_000_000
 )
