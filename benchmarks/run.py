@@ -60,7 +60,7 @@ _QUICK = Sizes(
     load_rows=50_000,
 )
 # A JVM runs puts at its full speed only after a million rows and more; the first corner would pay for the others.
-_WARM_UP = replace(_QUICK, kv_rows=500_000, kv_dict_rows=500_000)
+_WARM_UP = replace(_QUICK, kv_rows=300_000, kv_dict_rows=300_000)
 _FULL_SCALE = ScaleSizes(
     row_counts=(100_000, 1_000_000, 10_000_000), counts=(1, 4, 16), rows=1_600_000, rounds=3, keys_once=1_000_000
 )
