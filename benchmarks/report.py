@@ -60,6 +60,7 @@ def render(
     if reached := floors(measurements, workloads):
         lines = [[f.path, f.where, f.needed, f.measured, _YES_NO[f.is_reached]] for f in reached]
         parts += ["## Floor reached?\n", table(["", "where", "needed", "measured", "reached"], lines)]
+        parts += ["What keeps a path from its floor is in [limits](limits.md).\n"]
     fluss, kafka = ([item for item in measurements if item.corner.is_kafka is kafka] for kafka in (False, True))
     parts += ["## Ratios to pyfluss on Apache Fluss\n", _ratios(fluss, workloads)]
     if kafka:

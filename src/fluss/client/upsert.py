@@ -52,12 +52,12 @@ class UpsertWriterCore(WriterCore):
         return self.columns.row_builder()
 
     def _close_full(self, chunk: Chunk) -> None:
-        """When nothing is under way, the server, which needs longer for rows than anybody here, waits for this chunk.
+        """When the client has nothing else, the server, which needs longer for rows than anybody here, waits for it.
 
         A caller that takes rows without a pause gives the interpreter to other threads every 5 ms only, and encoding in
         a worker and sending take a dozen such turns: encode here, and let the I/O thread send at once.
         """
-        if chunk.add_row is None or self._outstanding:
+        if chunk.add_row is None or self._memory.used_bytes > chunk.reserved_bytes:
             super()._close_full(chunk)
             return
         self.encoder.prepare(chunk)
