@@ -77,9 +77,12 @@ class RoundRobin:
         ]
 
 
-def row_numbers(row_count: int, first: int = 0, step: int = 1) -> pa.Array:
-    """Made of a buffer: `pa.array` would import pandas, if it is there, and that takes a second."""
-    numbers = np.arange(first, row_count, step, dtype=np.int64)
+def row_numbers(end: int, first: int = 0, step: int = 1) -> pa.Array:
+    """The numbers from `first` up to `end`.
+
+    Made of a buffer: `pa.array` would import pandas, if it is there, and that takes a second.
+    """
+    numbers = np.arange(first, end, step, dtype=np.int64)
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
 
 

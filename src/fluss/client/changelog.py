@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import accumulate
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from fluss.client.buckets import row_numbers
 from fluss.client.fetched import FetchedBatch
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET, ChangeType
 
@@ -43,7 +43,7 @@ def with_changes(fetched: FetchedBatch) -> FetchedBatch:
         kinds = _SHORT.take(change_types_array(fetched.change_types))
     offsets = fetched.offsets
     if offsets is None:
-        offsets = numbers(fetched.base_offset, count)
+        offsets = row_numbers(fetched.base_offset + count, fetched.base_offset)
     times = pa.repeat(pa.scalar(fetched.timestamp_ms, _TIMESTAMP), count)
     return replace(fetched, batch=_joined(kinds, offsets, times, fetched.batch))
 
@@ -53,11 +53,6 @@ def as_inserts(rows: pa.RecordBatch, log_offset: int) -> pa.RecordBatch:
     kinds = pa.repeat(_SHORT[ChangeType.Insert], rows.num_rows)
     offsets = pa.repeat(pa.scalar(log_offset, pa.int64()), rows.num_rows)
     return _joined(kinds, offsets, pa.nulls(rows.num_rows, _TIMESTAMP), rows)
-
-
-def numbers(start: int, count: int) -> pa.Array:
-    """`start` and the numbers that follow it."""
-    return pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count), start=start - 1)
 
 
 def change_types_array(change_types: bytes) -> pa.Array:

@@ -10,7 +10,8 @@ import bisect
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss.client.changelog import change_types_array, numbers
+from fluss.client.buckets import row_numbers
+from fluss.client.changelog import change_types_array
 from fluss.client.fetched import FetchedBatch
 from fluss.formats.keys import PrimaryKeyEncoder
 from fluss.model.records import ChangeType
@@ -79,7 +80,7 @@ class ChangelogFold:
     def _fold(self) -> None:
         every = pa.concat_tables([self._state, pa.Table.from_batches(self._pending, self._state.schema)])
         self._pending, self._pending_rows = [], 0
-        places = numbers(0, every.num_rows)
+        places = row_numbers(every.num_rows)
         by_key = pa.table([every.column(0), places], names=[_KEY, _PLACE]).group_by(_KEY)
         chosen = by_key.aggregate([(_PLACE, self._chosen)])
         self._state = every.take(chosen.column(f"{_PLACE}_{self._chosen}"))

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from fluss.client import changelog_fold
-from fluss.client.changelog import as_inserts, changelog_schema, numbers, with_changes
+from fluss.client.buckets import row_numbers
+from fluss.client.changelog import as_inserts, changelog_schema, with_changes
 from fluss.client.changelog_fold import ChangelogFold
 from fluss.client.fetched import FetchedBatch
 from fluss.formats.keys import primary_key_encoder
@@ -63,10 +64,10 @@ def test_current_rows_as_inserts() -> None:
     inserts.validate(full=True)
 
 
-def test_numbers() -> None:
-    assert numbers(5, 3).to_pylist() == [5, 6, 7]
-    assert numbers(0, 0).to_pylist() == []
-    assert numbers(0, 1).type == pa.int64()
+def test_row_numbers() -> None:
+    assert row_numbers(8, 5).to_pylist() == [5, 6, 7]
+    assert row_numbers(0).to_pylist() == []
+    assert row_numbers(1).type == pa.int64()
 
 
 @pytest.mark.parametrize("pending_rows_max", [1, 10, 10_000])
