@@ -13,9 +13,10 @@ from benchmarks.workloads import Sizes, Workload
 
 _HOW_TO_READ = f"""\
 Each figure is the median of the rounds, with the lowest and highest round beside it. The ratio says how many times
-better a corner is than pyfluss on Apache Fluss: above 1 is faster or less, for latencies and memory too. All corners
-run the same worker on the same rows and take turns within a round. What is read is compared with what was written, by
-number of rows and checksum, or row by row; a measurement that fails its check is shown as failed.
+better a corner is than pyfluss on Apache Fluss: above 1 is faster or less, for latencies and memory too. It is taken
+within each round, and the median of the rounds is shown. All corners run the same worker on the same rows and take
+turns within a round. What is read is compared with what was written, by number of rows and checksum, or row by row; a
+measurement that fails its check is shown as failed.
 
 - A row of a log table has 52 bytes in Arrow: a bigint, a string of 20 characters, a double, a timestamp, an int. A row
   of a primary-key table is a bigint and 100 characters. MB/s count uncompressed Arrow bytes.

@@ -65,7 +65,7 @@ _FULL_SCALE = ScaleSizes(
     row_counts=(100_000, 1_000_000, 10_000_000), counts=(1, 4, 16), rows=1_600_000, rounds=3, keys_once=1_000_000
 )
 _QUICK_SCALE = ScaleSizes(row_counts=(10_000, 100_000), counts=(1, 2), rows=40_000, rounds=1, keys_once=100_000)
-_FULL_ROUNDS, _QUICK_ROUNDS = 3, 1
+_FULL_ROUNDS, _QUICK_ROUNDS = 5, 1
 
 PATHS = (*LOG_WORKLOADS, *KV_WORKLOADS, *LATENCY_WORKLOADS)
 _SCALES = {f"scale_{axis}": axis for axis in AXES}
@@ -101,7 +101,7 @@ class Plan:
 
 
 @click.command()
-@click.option("--rounds", type=click.IntRange(1), help="Rounds that count.  [default: 3, quick: 1]")
+@click.option("--rounds", type=click.IntRange(1), help="Rounds that count.  [default: 5, quick: 1]")
 @click.option("--rows", type=click.IntRange(1), help="Rows of Arrow append and scan.  [default: 2,000,000]")
 @click.option("--buckets", type=click.IntRange(1), default=1, show_default=True, help="Buckets of the tables.")
 @click.option("--codec", type=click.Choice(["ZSTD", "LZ4_FRAME", "NONE"]), default="ZSTD", show_default=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -18,28 +18,39 @@ class Figure:
     median: float
     lowest: float
     highest: float
-    # How many times better than the baseline; None without one.
+    # How many times better than the baseline, the median of the rounds; None without a baseline.
     ratio: float | None
 
 
 def figures(measurements: Sequence[Measurement], workload: str, metric: Metric) -> dict[Corner, Figure]:
     """The figures of a workload by corner; the baseline comes last."""
-    values: dict[Corner, list[float]] = {}
+    values = by_round(measurements, workload, metric.key)
+    baseline = next((found for corner, found in values.items() if corner.is_baseline), {})
+    return {corner: _figure(list(found.values()), ratio(found, baseline, metric)) for corner, found in values.items()}
+
+
+def by_round(measurements: Sequence[Measurement], workload: str, key: str) -> dict[Corner, dict[int, float]]:
+    """What each corner measured in each round; the baseline comes last."""
+    values: dict[Corner, dict[int, float]] = {}
     for item in sorted(measurements, key=lambda item: item.corner.place):
-        if item.workload == workload and metric.key in item.sample:
-            values.setdefault(item.corner, []).append(item.sample[metric.key])
-    baseline = next((median(found) for corner, found in values.items() if corner.is_baseline), None)
-    return {
-        corner: Figure(median(found), min(found), max(found), ratio(median(found), baseline, metric))
-        for corner, found in values.items()
-    }
+        if item.workload == workload and key in item.sample:
+            values.setdefault(item.corner, {})[item.round] = item.sample[key]
+    return values
 
 
-def ratio(value: float, baseline: float | None, metric: Metric) -> float | None:
-    """How many times better `value` is."""
-    if baseline is None:
-        return None
+def ratio(found: Mapping[int, float], baseline: Mapping[int, float], metric: Metric) -> float | None:
+    """How many times better, by round: a machine that is slower for some minutes meets both sides of a round."""
+    shared = found.keys() & baseline.keys()
+    ratios = [_times_better(found[number], baseline[number], metric) for number in shared]
+    return median(ratios) if ratios else None
+
+
+def _times_better(value: float, baseline: float, metric: Metric) -> float:
     return value / baseline if metric.higher_is_better else baseline / value
+
+
+def _figure(values: list[float], ratio: float | None) -> Figure:
+    return Figure(median(values), min(values), max(values), ratio)
 
 
 def failures(measurements: Sequence[Measurement]) -> list[Measurement]:

@@ -28,7 +28,16 @@ with fluss.connect(sys.argv[1]) as connection:
         scanner.subscribe(0, 0)
         assert [record.row for record in scanner.poll(10_000)] == [row]
         assert table.new_scan().to_arrow().to_pylist() == [row]
-    assert table.new_lookup().create_lookuper().lookup([1]) == row
+        assert table.new_scan().filter((fluss.col("id") < 2) & fluss.col("name").is_in(["a"])).to_arrow().num_rows == 1
+    lookuper = table.new_lookup().create_lookuper()
+    assert lookuper.lookup([1]) == row
+    assert lookuper.lookup_many([[2], [1]]).to_pylist() == [{"id": None, "name": None}, row]
+    with table.changes() as changes:
+        assert changes.poll(10_000).num_rows == 1
+        with table.new_upsert().create_writer() as writer:
+            writer.upsert({"id": 2, "name": "b"})
+            writer.delete({"id": 2})
+        assert changes.poll(10_000).num_rows
 print("pandas" in sys.modules)
 """
 

@@ -251,7 +251,7 @@ def test_a_server_that_dies_while_it_starts_is_an_error(directory: Path, monkeyp
 
 
 def test_a_cwd_full_of_traps_does_not_matter(directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "filelock.py").write_text("raise SystemExit('trapped')")
+    (tmp_path / "crc32c.py").write_text("raise SystemExit('trapped')")
     monkeypatch.chdir(tmp_path)
     fluss.connect(directory.as_uri()).close()
 

@@ -133,7 +133,9 @@ class TableScanBase:
         self._check_no_limit("A log scanner reads without end")
         if not records:
             self._core.check_batches("a batch scanner")
-        return self._core.log_scanner(options.projection, options.predicate, fixed_schema=options.fixed_schema)
+        return self._core.log_scanner(
+            options.projection, options.predicate, fixed_schema=options.fixed_schema, records=records
+        )
 
     def _changelog_scanner(self) -> LogScannerCore:
         options = self._options

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fluss.api.arguments import bucket_offsets as by_bucket
 from fluss.api.arguments import partition_bucket_offsets as by_partition
 from fluss.client.fetched import FetchedBatch
-from fluss.client.runtime import bridge, run
+from fluss.client.runtime import run
 from fluss.client.scanner import LogScannerCore
 from fluss.model.errors import InvalidRequestError
 from fluss.model.paths import TableBucket
@@ -50,7 +50,7 @@ class LogScannerBase:
     async def _awaited_poll(self, timeout_ms: int, limit: int | None = None) -> list[FetchedBatch]:
         await asyncio.sleep(0)  # where there are always rows, other tasks get their turn all the same
         ready = self._core.ready_batches(timeout_ms, limit)
-        return ready or await bridge(self._core.poll_batches(timeout_ms, limit))
+        return ready or await self._core.poll_batches_here(timeout_ms, limit)
 
     def subscribe(self, bucket_id: int, start_offset: int) -> None:
         """Read a bucket from an offset, `EARLIEST_OFFSET` or `LATEST_OFFSET` on."""

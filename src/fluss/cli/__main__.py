@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from fluss.cli.main import run
+from fluss.cli.entry import run
 
 if __name__ == "__main__":
     run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -87,12 +87,3 @@ def main() -> None:
       fluss append orders orders.csv
       fluss sql "SELECT count(*) FROM orders"
     """
-
-
-def run() -> NoReturn:
-    """The command as a program."""
-    from fluss.cli import connecting
-
-    connecting.without_pandas = True
-    main(prog_name="fluss")
-    raise AssertionError("click exits")

@@ -13,7 +13,8 @@ from fluss.client.cursor import Cursor
 from fluss.client.fetched import FetchedBatch
 from fluss.client.filtering import ScanFilter
 from fluss.formats.arrow_payload import decode_changes
-from fluss.formats.log_batch import BatchHeader, verify_crc
+from fluss.formats.log_batch import BatchHeader, payload_of, verify_crc
+from fluss.formats.raw_rows import RawRows
 from fluss.formats.row_log import decode_rows
 from fluss.model.arrow_types import arrow_schema
 from fluss.model.descriptor import LogFormat
@@ -63,6 +64,8 @@ class _Plan(NamedTuple):
     """For each column of the output its place on the wire, None where the writer did not know it."""
     filtered: dict[int, int | None]
     """The same for the columns of the filter, by their index in the table."""
+    raw_rows: RawRows | None
+    """Reads small batches for a scanner of records."""
 
 
 def log_format(info: TableInfo) -> str:
@@ -82,8 +85,13 @@ class BatchReader:
         *,
         fixed_schema: bool = True,
         changelog: bool = False,
+        records: bool = False,
     ) -> None:
-        """With `changelog`, batches have what happened to each row in front of its columns."""
+        """With `changelog`, batches have what happened to each row in front of its columns.
+
+        With `records`, rows of small batches are rows already.
+        """
+        self._records = records and scan_filter is None and not changelog
         self._admin = admin
         self._info = info
         self._filter = scan_filter
@@ -101,10 +109,13 @@ class BatchReader:
         self._schemas: dict[int, Schema] = {info.schema_id: info.schema}
         self._plans: dict[int | None, _Plan] = {}
 
+    def unknown(self, parts: Sequence[Part]) -> set[int]:
+        """The schemas that batches name and that are not known yet."""
+        return {part.header.schema_id for part in parts if not part.projected} - self._schemas.keys()
+
     async def learn(self, parts: Sequence[Part]) -> None:
-        """Ask for the schemas that batches name and that are not known yet."""
-        named = {part.header.schema_id for part in parts if not part.projected}
-        for schema_id in named - self._schemas.keys():
+        """Ask for the schemas that are not known yet."""
+        for schema_id in self.unknown(parts):
             if len(self._schemas) >= SCHEMAS_MAX:
                 raise FlussError(f"Table {self._info.table_path} has more than {SCHEMAS_MAX} schemas.")
             _, self._schemas[schema_id] = await self._admin.get_table_schema(self._info.table_path, schema_id)
@@ -128,10 +139,11 @@ class BatchReader:
         places = {written.field_ids[index]: place for place, index in enumerate(indexes)}
         ids = self._info.schema.field_ids
         filtered = {index: places.get(ids[index]) for index in (self._filter.columns if self._filter else ())}
-        if not self.fixed_schema:
-            return _Plan(written, on_wire, on_wire, tuple(range(len(on_wire))), filtered)
-        sources = tuple(places.get(ids[index]) for index in self._wanted)
-        return _Plan(written, on_wire, self._rows_schema, sources, filtered)
+        output = self._rows_schema if self.fixed_schema else on_wire
+        sources = tuple(places.get(ids[index]) for index in self._wanted) if self.fixed_schema else ()
+        is_plain = self._records and self.is_arrow and pushed_fields is None and on_wire == output
+        raw_rows = RawRows.of(on_wire) if is_plain else None
+        return _Plan(written, on_wire, output, sources, filtered, raw_rows)
 
     def decode(self, parts: Sequence[Part]) -> list[Decoded]:
         """Each part's rows from its cursor's offset on."""
@@ -159,6 +171,11 @@ class BatchReader:
         if header.record_count == 0 or count <= 0:
             return None
         plan = self._plan(header.schema_id, projected)
+        if plan.raw_rows is not None and header.append_only and count == header.record_count:
+            rows = plan.raw_rows.read(payload_of(records, position, header)[1])
+            if rows is not None and len(rows) == count:
+                place = (cursor.bucket, header.base_offset, header.last_offset, header.commit_timestamp_ms)
+                return FetchedBatch(plan.raw_rows.no_rows, *place, None, rows=rows)
         change_types, on_wire = self._rows(part, plan)
         fetched = FetchedBatch(
             _conform(plan, on_wire),

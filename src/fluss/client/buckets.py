@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fluss.formats.arrays import numbers_array
 from fluss.formats.bucketing import BucketHash, assigner_for
 from fluss.model.config import Config
 from fluss.model.infos import TableInfo
@@ -78,12 +79,8 @@ class RoundRobin:
 
 
 def row_numbers(end: int, first: int = 0, step: int = 1) -> pa.Array:
-    """The numbers from `first` up to `end`.
-
-    Made of a buffer: `pa.array` would import pandas, if it is there, and that takes a second.
-    """
-    numbers = np.arange(first, end, step, dtype=np.int64)
-    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
+    """The numbers from `first` up to `end`."""
+    return numbers_array(np.arange(first, end, step, dtype=np.int64))
 
 
 def split_by_index(rows: pa.RecordBatch, indexes: pa.Array) -> list[tuple[int, pa.RecordBatch]]:

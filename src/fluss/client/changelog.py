@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import replace
-from itertools import accumulate
 
+import numpy as np
 import pyarrow as pa
 
 from fluss.client.buckets import row_numbers
 from fluss.client.fetched import FetchedBatch
+from fluss.formats.arrays import numbers_array, texts_array
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET, ChangeType
 
 _FIELDS = (
@@ -20,14 +20,7 @@ _FIELDS = (
 _TIMESTAMP = _FIELDS[2].type
 
 
-def _texts(texts: list[str]) -> pa.Array:
-    """Made of buffers: pyarrow would import pandas, if it is there, for a list, and that takes a second."""
-    encoded = [text.encode() for text in texts]
-    ends = array("i", accumulate(map(len, encoded), initial=0))
-    return pa.Array.from_buffers(pa.string(), len(texts), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))])
-
-
-_SHORT = _texts([change.short_string() for change in ChangeType])
+_SHORT = texts_array([change.short_string() for change in ChangeType])
 
 
 def changelog_schema(schema: pa.Schema) -> pa.Schema:
@@ -44,14 +37,14 @@ def with_changes(fetched: FetchedBatch) -> FetchedBatch:
     offsets = fetched.offsets
     if offsets is None:
         offsets = row_numbers(fetched.base_offset + count, fetched.base_offset)
-    times = pa.repeat(pa.scalar(fetched.timestamp_ms, _TIMESTAMP), count)
+    times = numbers_array(np.full(count, fetched.timestamp_ms, np.int64), _TIMESTAMP)
     return replace(fetched, batch=_joined(kinds, offsets, times, fetched.batch))
 
 
 def as_inserts(rows: pa.RecordBatch, log_offset: int) -> pa.RecordBatch:
     """Rows that are there, as changes: when each was made is not known."""
     kinds = pa.repeat(_SHORT[ChangeType.Insert], rows.num_rows)
-    offsets = pa.repeat(pa.scalar(log_offset, pa.int64()), rows.num_rows)
+    offsets = numbers_array(np.full(rows.num_rows, log_offset, np.int64))
     return _joined(kinds, offsets, pa.nulls(rows.num_rows, _TIMESTAMP), rows)
 
 

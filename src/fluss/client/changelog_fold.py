@@ -51,11 +51,12 @@ class ChangelogFold:
     def __init__(self, keys: PrimaryKeyEncoder, schema: pa.Schema, *, backwards: bool = False) -> None:
         self._keys = keys
         # The row as it was before an update says nothing about what is there now, and the other way round.
-        self._void, self._removal, self._chosen = (
+        void, removal, self._chosen = (
             (ChangeType.UpdateAfter, ChangeType.Insert, "min")
             if backwards
             else (ChangeType.UpdateBefore, ChangeType.Delete, "max")
         )
+        self._void, self._removal = change_types_array(bytes([void, removal]))
         self._schema = schema
         head = [(_KEY, pa.binary()), (_REMOVED, pa.bool_())]
         # Columns of the table are told from the first two by place: they may have the same names.
@@ -68,9 +69,9 @@ class ChangelogFold:
         for fetched in batches:
             batch, changes = fetched.batch, fetched.change_types
             types = change_types_array(bytes(fetched.row_count) if changes is None else changes)
-            lasting = pc.not_equal(types, pa.scalar(self._void, pa.uint8()))
+            lasting = pc.not_equal(types, self._void)
             batch, types = batch.filter(lasting), types.filter(lasting)
-            removed = pc.equal(types, pa.scalar(self._removal, pa.uint8()))
+            removed = pc.equal(types, self._removal)
             arrays = [self._keys.encode(batch), removed, *batch.columns]
             self._pending.append(pa.RecordBatch.from_arrays(arrays, schema=self._state.schema))
             self._pending_rows += batch.num_rows

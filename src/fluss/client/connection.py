@@ -30,6 +30,8 @@ LOGIN_SHARE = 0.9
 WRONG_PORT = "Is that the port of a Fluss server?"
 PENDING_REQUESTS_MAX = 10_000
 ARROW_ALIGNMENT_BYTES = 8
+EXPIRY_S_MIN = 0.001
+"""What is due within this time is due: clocks of event loops tick in milliseconds."""
 _REQUEST_ID_MASK = 0x7FFFFFFF
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
@@ -53,7 +55,8 @@ class _Pending(NamedTuple):
 
     api: str
     answered: Answered
-    timer: asyncio.TimerHandle
+    timeout_s: float
+    deadline: float
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -63,13 +66,14 @@ class Connection(asyncio.BufferedProtocol):
         self.address = address
         self.closed = False
         self.versions: dict[int, tuple[int, int]] = {}
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._socket_fd = -1
         self._reader = frames.FrameReader(
             padding=self._padding, growth_size_bytes=frames.FRAME_SIZE_BYTES_MAX, allocate=kernel.unset_bytes
         )
         self._pending: dict[int, _Pending] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self._next_id = 0
 
     @classmethod
@@ -128,7 +132,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def send(self, api: Api[Req, Resp], parts: Sequence[BytesLike], timeout_s: float) -> asyncio.Future[memoryview]:
         """Send a body made of `parts`; the future has the answer's body. Sent in the order of the calls."""
-        future: asyncio.Future[memoryview] = self._loop.create_future()
+        future: asyncio.Future[memoryview] = self.loop.create_future()
 
         def answered(answer: memoryview | FlussError) -> None:
             if future.done():
@@ -140,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
             future.exception()  # a caller that was cancelled meanwhile is no cause for a warning
 
         request_id = self.submit(api, parts, timeout_s, answered)
-        future.add_done_callback(lambda _: self._take_pending(request_id))
+        future.add_done_callback(lambda _: self._pending.pop(request_id, None))
         return future
 
     def submit(self, api: Api[Req, Resp], parts: Sequence[BytesLike], timeout_s: float, answered: Answered) -> int:
@@ -154,8 +158,10 @@ class Connection(asyncio.BufferedProtocol):
         if len(self._pending) >= PENDING_REQUESTS_MAX:
             raise FlussError(f"{PENDING_REQUESTS_MAX} requests to {self.address} are waiting for answers already.")
         request_id = self._take_id()
-        timer = self._loop.call_later(timeout_s, self._expire, request_id, timeout_s)
-        self._pending[request_id] = _Pending(api.name, answered, timer)
+        deadline = self.loop.time() + timeout_s
+        self._pending[request_id] = _Pending(api.name, answered, timeout_s, deadline)
+        if self._timer is None or deadline < self._timer.when():
+            self._expire_at(deadline)
         size_bytes = sum(map(len, parts))
         self._transport.writelines([frames.request_header(api.key, version, request_id, size_bytes), *parts])
         return request_id
@@ -176,16 +182,21 @@ class Connection(asyncio.BufferedProtocol):
         self._next_id = (request_id + 1) & _REQUEST_ID_MASK
         return request_id
 
-    def _expire(self, request_id: int, timeout_s: float) -> None:
-        pending = self._take_pending(request_id)
-        if pending is not None:
-            pending.answered(TimeoutError(f"{self.address} did not answer {pending.api} within {timeout_s:g} s."))
+    def _expire_at(self, deadline: float) -> None:
+        """One timer for all requests: setting and cancelling one for each takes as long as sending it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_at(deadline, self._expire)
 
-    def _take_pending(self, request_id: int) -> _Pending | None:
-        pending = self._pending.pop(request_id, None)
-        if pending is not None:
-            pending.timer.cancel()
-        return pending
+    def _expire(self) -> None:
+        self._timer = None
+        now = self.loop.time() + EXPIRY_S_MIN
+        for request_id, waiting in list(self._pending.items()):
+            if waiting.deadline <= now and self._pending.pop(request_id, None) is not None:
+                text = f"{self.address} did not answer {waiting.api} within {waiting.timeout_s:g} s."
+                waiting.answered(TimeoutError(text))
+        if self._pending and self._timer is None:
+            self._expire_at(min(waiting.deadline for waiting in self._pending.values()))
 
     def close(self) -> None:
         """End the connection; what waits for an answer fails."""
@@ -197,9 +208,11 @@ class Connection(asyncio.BufferedProtocol):
             runtime.forget_socket(self._socket_fd)
         if self._transport is not None:
             self._transport.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         pending, self._pending = self._pending, {}
         for waiting in pending.values():
-            waiting.timer.cancel()
             waiting.answered(error)
 
     # ---- asyncio.BufferedProtocol ----
@@ -250,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
             answer = parse_error(response.body, self.address)
         elif response.kind != frames.SUCCESS:
             raise FlussError(f"an answer of unknown kind {response.kind}")
-        self._take_pending(response.request_id)
+        del self._pending[response.request_id]
         pending.answered(answer)
 
     def eof_received(self) -> bool:

@@ -40,8 +40,8 @@ class ClientCore:
         embedded = embedded_server(config.bootstrap_servers)
         bootstrap = [] if embedded is not None else parse_bootstrap(config.bootstrap_servers)
         self.metadata = Metadata(self.pool, bootstrap, self.request_timeout_s, embedded)
-        self._loop_pools = PerLoop(self._loop_pool)
-        self.sender = Sender(self.config, self.metadata, self._loop_pools)
+        self.loop_pools = PerLoop(self._loop_pool)
+        self.sender = Sender(self.config, self.metadata, self.loop_pools)
         self.lookups = Lookups(self.metadata, self.pool, self.request_timeout_s, runtime.call_soon)
         self.loop_lookups = PerLoop(self._lookups_of)
         self.admin = AdminCore(self)
@@ -50,7 +50,7 @@ class ClientCore:
         return ConnectionPool(self.config.connect_timeout_ms / 1000, parent=self.pool)
 
     def _lookups_of(self, loop: asyncio.AbstractEventLoop) -> Lookups:
-        return Lookups(self.metadata, self._loop_pools.here(), self.request_timeout_s, loop.call_soon)
+        return Lookups(self.metadata, self.loop_pools.here(), self.request_timeout_s, loop.call_soon)
 
     @classmethod
     async def connect(cls, config: Config) -> ClientCore:
@@ -130,7 +130,7 @@ class ClientCore:
 
     def _close_loops(self) -> None:
         self.loop_lookups.close()
-        self._loop_pools.close()
+        self.loop_pools.close()
 
     def close_soon(self) -> None:
         """Close in the background; callable from any thread, any number of times."""

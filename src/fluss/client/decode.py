@@ -21,7 +21,7 @@ def to_records(batches: Sequence[FetchedBatch]) -> ScanRecords:
     by_bucket: dict[TableBucket, list[ScanRecord]] = {}
     for fetched in batches:
         records = kernel.records_of_rows(
-            to_rows(fetched.batch),
+            to_rows(fetched.batch) if fetched.rows is None else fetched.rows,
             fetched.base_offset,
             None if fetched.offsets is None else fetched.offsets.to_pylist(),
             fetched.timestamp_ms,

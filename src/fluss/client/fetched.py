@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.model.paths import TableBucket
+
+ROW_SIZE_BYTES = 1_024
+"""Of a row as Python objects, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +27,19 @@ class FetchedBatch:
     """One byte per row; None when every row was appended."""
     offsets: pa.Array | None = None
     """Each row's offset where a filter has left gaps; None when they follow one another."""
+    rows: list[dict[str, Any]] | None = None
+    """For a scanner of records: the rows as they are, where they were read without Arrow; `batch` then has none."""
 
     @property
     def row_count(self) -> int:
-        count: int = self.batch.num_rows
+        count: int = self.batch.num_rows if self.rows is None else len(self.rows)
         return count
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory."""
+        size: int = self.batch.get_total_buffer_size() if self.rows is None else len(self.rows) * ROW_SIZE_BYTES
+        return size
 
     def slice(self, start: int, count: int) -> FetchedBatch:
         """Some of the rows; nothing is copied."""
@@ -45,6 +57,7 @@ class FetchedBatch:
             self.timestamp_ms,
             None if self.change_types is None else self.change_types[start : start + count],
             offsets,
+            None if self.rows is None else self.rows[start : start + count],
         )
 
     def filter(self, mask: pa.Array) -> FetchedBatch | None:

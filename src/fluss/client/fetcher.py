@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fluss.client import runtime
-from fluss.client.answers import STALE_METADATA_CODES, server_error
+from fluss.client.answers import server_error
 from fluss.client.batch_reader import BatchReader, Decoded, Part, Piece, Skip
 from fluss.client.cursor import Cursor
+from fluss.client.fetch_wait import FetchWait
 from fluss.client.fetch_wire import BucketAnswer, parse_fetch_response
 from fluss.client.fetched import FetchedBatch
 from fluss.client.filtering import ScanFilter
@@ -34,11 +35,25 @@ INLINE_DECODE_BYTES_MAX = 32 << 10
 BUCKET_BYTES_MAX = 4 << 20
 
 
+DecodedPiece: TypeAlias = tuple[Piece, FetchedBatch | None]
+"""What the reader moves on over, and its rows, if any."""
+
+
+class Asked(NamedTuple):
+    """A request."""
+
+    parts: tuple[bytes]
+    projected: bool
+    """Whether the server is to leave columns out."""
+    wait_ms: int
+    at: float
+
+
 class Fetch(NamedTuple):
     """A request under way."""
 
+    asked: Asked
     answer: asyncio.Future[memoryview]
-    projected: bool
 
 
 class Fetcher:
@@ -55,14 +70,22 @@ class Fetcher:
         self._turn = 0
         self._bucket_bytes: int = client.config.scanner_log_fetch_max_bytes_for_bucket
         self._bucket_bytes_given = Config.scanner_log_fetch_max_bytes_for_bucket.key in client.config.to_dict()
+        self._max_bytes: int = client.config.scanner_log_fetch_max_bytes
+        self._wait = FetchWait(client.config)
+        self.timeout_s = client.request_timeout_s + self._wait.ms / 1000
 
     async def send(self, node: ServerNode, cursors: list[Cursor], min_bytes: int) -> Fetch:
         """Send a request for the cursors' offsets; the future has the answer's body."""
-        config = self._client.config
-        wait_ms = config.scanner_log_fetch_wait_max_time_ms
+        connection = await self._client.metadata.tablet(node, self._client.request_timeout_s)
+        asked = self.request(cursors, min_bytes)
+        return Fetch(asked, connection.send(api_keys.FETCH_LOG, asked.parts, self.timeout_s))
+
+    def request(self, cursors: list[Cursor], min_bytes: int) -> Asked:
+        """A request for the cursors' offsets; on any loop."""
+        wait_ms = self._wait.ms
         request = pb.FetchLogRequest(
             follower_server_id=CLIENT_FOLLOWER_ID,
-            max_bytes=config.scanner_log_fetch_max_bytes,
+            max_bytes=self._max_bytes,
             max_wait_ms=wait_ms,
             min_bytes=min_bytes,
         )
@@ -84,37 +107,51 @@ class Fetcher:
                 fetch_offset=cursor.fetch_offset,
                 max_fetch_bytes=bucket_bytes,
             )
-        connection = await self._client.metadata.tablet(node, self._client.request_timeout_s)
-        timeout_s = self._client.request_timeout_s + wait_ms / 1000
-        return Fetch(connection.send(api_keys.FETCH_LOG, (request.SerializeToString(),), timeout_s), projected)
+        return Asked((request.SerializeToString(),), projected, wait_ms, time.monotonic())
 
     def _bucket_bytes_max(self, bucket_count: int) -> int:
         if self._bucket_bytes_given:
             return self._bucket_bytes
-        share_bytes: int = self._client.config.scanner_log_fetch_max_bytes // bucket_count
-        return max(self._bucket_bytes, min(share_bytes, BUCKET_BYTES_MAX))
+        return max(self._bucket_bytes, min(self._max_bytes // bucket_count, BUCKET_BYTES_MAX))
 
-    def receive(self, fetch: Fetch, node: ServerNode, cursors: list[Cursor]) -> tuple[list[Piece], bool]:
-        """Batches of an answer, cursors moved behind them; and whether metadata seems stale."""
+    def receive_small(
+        self, body: memoryview, asked: Asked, sender: object, cursors: list[Cursor]
+    ) -> list[DecodedPiece] | None:
+        """What an answer has, decoded at once; None, and cursors are where they were, if there is more to do."""
+        if len(body) > INLINE_DECODE_BYTES_MAX:
+            return None
+        before = [cursor.fetch_offset for cursor in cursors]
+        try:
+            decoded = self.decode_small(self.receive(body, asked, sender, cursors))
+        except Exception:  # it comes again on the I/O loop, which tells it
+            decoded = None
+        if decoded is None or any(not cursor.wanted or cursor.trouble is not None for cursor in cursors):
+            for cursor, fetch_offset in zip(cursors, before, strict=True):
+                cursor.fetch_offset, cursor.remote = fetch_offset, None
+            return None
+        return decoded
+
+    def receive(self, body: memoryview, asked: Asked, sender: object, cursors: list[Cursor]) -> list[Piece]:
+        """Batches of an answer, cursors moved behind them."""
         by_key = {cursor.key: cursor for cursor in cursors}
         pieces: list[Piece] = []
-        stale = False
-        for answer in parse_fetch_response(fetch.answer.result(), node.address):
+        for answer in parse_fetch_response(body, sender):
             partition_id = answer.item.partition_id if answer.item.HasField("partition_id") else None
             cursor = by_key.get((partition_id, answer.item.bucket_id))
             if cursor is None or answer.table_id != self._info.table_id:
                 continue
             if answer.item.error_code:
-                stale |= self._failed(cursor, answer, fetch.projected)
+                self._failed(cursor, answer, asked.projected)
             elif answer.item.HasField("remote_log_fetch_info"):
                 cursor.remote = answer.item.remote_log_fetch_info
             else:
                 cursor.trouble = None
                 try:
-                    self._walk(cursor, answer, fetch.projected, pieces)
+                    self._walk(cursor, answer, asked.projected, pieces)
                 except FlussError as error:
                     cursor.error = self.named(cursor, error)
-        return pieces, stale
+        self._wait.learn(asked.wait_ms, time.monotonic() - asked.at, has_rows=bool(pieces))
+        return pieces
 
     def _walk(self, cursor: Cursor, answer: BucketAnswer, projected: bool, pieces: list[Piece]) -> None:
         for position, header in walk(answer.records):
@@ -131,12 +168,12 @@ class Fetcher:
             pieces.append(Skip(cursor, end))
             cursor.fetch_offset = end
 
-    def _failed(self, cursor: Cursor, answer: BucketAnswer, projected: bool) -> bool:
+    def _failed(self, cursor: Cursor, answer: BucketAnswer, projected: bool) -> None:
         error = server_error(answer.item.error_code, answer.item.error_message)
         if error.error_code == ErrorCode.INVALID_COLUMN_PROJECTION and projected:
             # Apache Fluss can't project a column that the schema of an older batch lacks: read on without its help.
             self._pushes_projection = False
-            return False
+            return
         # A batch that is corrupt on the server's disk stays so, whatever the code means for writers. An unknown error
         # may pass: Apache Fluss answers so while it moves a segment to remote storage under a reader.
         passing = error.is_retriable or error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
@@ -144,14 +181,20 @@ class Fetcher:
             cursor.in_trouble(self.named(cursor, error), time.monotonic())
         else:
             cursor.error = self.named(cursor, error)
-        return error.error_code in STALE_METADATA_CODES
 
     def named(self, cursor: Cursor, error: FlussError) -> FlussError:
         """The error, with the place that could not be read."""
         place = f"bucket {cursor.bucket.bucket} of table {self._info.table_path} at offset {cursor.fetch_offset}"
         return type(error)(f"Can't read {place}: {error.message}", error.error_code)
 
-    async def decode(self, pieces: Sequence[Piece]) -> list[tuple[Piece, FetchedBatch | None]]:
+    def decode_small(self, pieces: Sequence[Piece]) -> list[DecodedPiece] | None:
+        """Decode at once if that does not take long; a cursor whose batch is bad gets the error."""
+        parts = [piece for piece in pieces if isinstance(piece, Part)]
+        if sum([part.header.size_bytes for part in parts]) > INLINE_DECODE_BYTES_MAX or self._reader.unknown(parts):
+            return None
+        return self._good(pieces, self._reader.decode(parts))
+
+    async def decode(self, pieces: Sequence[Piece]) -> list[DecodedPiece]:
         """Decode, beside the loop when there is much; a cursor whose batch is bad gets the error."""
         parts = [piece for piece in pieces if isinstance(piece, Part)]
         try:
@@ -160,13 +203,12 @@ class Fetcher:
             for part in parts:
                 part.cursor.error = part.cursor.error or self.named(part.cursor, error)
             return []
-        size_bytes = sum(part.header.size_bytes for part in parts)
-        if size_bytes <= INLINE_DECODE_BYTES_MAX:
-            results = self._reader.decode(parts)
-        else:
-            results = await self._decode_beside(parts)
+        small = self.decode_small(pieces)
+        return self._good(pieces, await self._decode_beside(parts)) if small is None else small
+
+    def _good(self, pieces: Sequence[Piece], results: list[Decoded]) -> list[DecodedPiece]:
         decoded = iter(results)
-        good: list[tuple[Piece, FetchedBatch | None]] = []
+        good: list[DecodedPiece] = []
         for piece in pieces:
             result = next(decoded)[1] if isinstance(piece, Part) else None
             if isinstance(result, FlussError):

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss.model.arrow_types import time_unit, to_arrow
+from fluss.formats.row_builder import RowBuilder
+from fluss.model.arrow_types import UNIT_PRECISION, time_unit, to_arrow
 from fluss.model.literals import Bound, BoundLeaf, bind, columns_of, epoch_microseconds
 from fluss.model.predicates import CompoundFunction, LeafFunction, Predicate
-from fluss.model.schema import Schema
-from fluss.model.types import DataType, TypeRoot
+from fluss.model.schema import Column, Schema
+from fluss.model.types import DataType, DataTypes, TypeRoot
 from fluss.protocol import messages_pb2 as pb
+
+_Mask: TypeAlias = Callable[[Callable[[int], pa.Array]], pa.Array]
 
 # A longer list costs more on the wire than it saves there.
 PUSHED_LITERALS_MAX = 1_000
@@ -46,6 +50,10 @@ _TYPE_CODES = {
     TypeRoot.BINARY: 14,
     TypeRoot.BYTES: 15,
 }
+_NULL_CHECKS: dict[LeafFunction, Callable[[pa.Array], pa.Array]] = {
+    LeafFunction.IS_NULL: pc.is_null,
+    LeafFunction.IS_NOT_NULL: pc.is_valid,
+}
 _COMPARISONS: dict[LeafFunction, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
     LeafFunction.EQUAL: pc.equal,
     LeafFunction.NOT_EQUAL: pc.not_equal,
@@ -65,59 +73,74 @@ class ScanFilter:
     """A filter bound to a table's schema. `mask` may run on any thread."""
 
     def __init__(self, predicate: Predicate, schema: Schema) -> None:
-        self._bound = bind(predicate, schema)
-        self.columns = columns_of(self._bound)
-        self.message = _to_message(self._bound, schema.field_ids)
+        bound = bind(predicate, schema)
+        self.columns = columns_of(bound)
+        self.message = _to_message(bound, schema.field_ids)
         """What the server gets; None when it could leave out too much."""
-
-    def mask(self, column: Callable[[int], pa.Array]) -> pa.Array:
+        self.mask = _mask(bound)
         """Which rows match (true; false or null when not), given the columns by index."""
-        return _mask(self._bound, column)
 
 
-def _mask(bound: Bound, column: Callable[[int], pa.Array]) -> pa.Array:
+def _mask(bound: Bound) -> _Mask:
     if isinstance(bound, BoundLeaf):
-        return _leaf_mask(bound, column(bound.column))
+        place, of_values = bound.column, _leaf_mask(bound)
+        return lambda column: of_values(column(place))
     combine = pc.and_kleene if bound.function is CompoundFunction.AND else pc.or_kleene
-    return reduce(combine, (_mask(child, column) for child in bound.children))
+    masks = [_mask(child) for child in bound.children]
+    return lambda column: reduce(combine, (mask(column) for mask in masks))
 
 
-def _leaf_mask(leaf: BoundLeaf, values: pa.Array) -> pa.Array:
+def _leaf_mask(leaf: BoundLeaf) -> Callable[[pa.Array], pa.Array]:
+    """The mask of a column's values; literals are converted once for all batches."""
     function = leaf.function
-    if function is LeafFunction.IS_NULL:
-        return pc.is_null(values)
-    if function is LeafFunction.IS_NOT_NULL:
-        return pc.is_valid(values)
+    if function in _NULL_CHECKS:
+        return _NULL_CHECKS[function]
     if function in _TEXT_MATCHES:
-        return _TEXT_MATCHES[function](values, leaf.literals[0])
+        matches, text = _TEXT_MATCHES[function], leaf.literals[0]
+        return lambda values: matches(values, text)
     if function in _COMPARISONS:
-        return _COMPARISONS[function](
-            values, pa.scalar(leaf.literals[0], _literal_type(leaf.data_type, leaf.literals[0]))
-        )
-    among = reduce(pc.or_, (pc.is_in(values, value_set=group) for group in _value_sets(leaf)))
-    return among if function is LeafFunction.IN else pc.and_not(pc.is_valid(values), among)
+        compare, (literals,) = _COMPARISONS[function], _literals(leaf.data_type, leaf.literals)
+        return lambda values: compare(values, literals[0])
+    return _membership(leaf)
 
 
-def _value_sets(leaf: BoundLeaf) -> list[pa.Array]:
-    """The literals of a list, by type; zero has two forms that a set tells apart."""
+def _membership(leaf: BoundLeaf) -> Callable[[pa.Array], pa.Array]:
     literals = list(leaf.literals)
     if leaf.data_type.root in _FLOATS and 0.0 in literals:
-        literals += [0.0, -0.0]
-    by_type: dict[pa.DataType, list[Any]] = {} if literals else {to_arrow(leaf.data_type): []}
-    for value in literals:
-        by_type.setdefault(_literal_type(leaf.data_type, value), []).append(value)
-    return [pa.array(values, kind) for kind, values in by_type.items()]
+        literals += [0.0, -0.0]  # a set tells the two forms of zero apart
+    value_sets = _literals(leaf.data_type, literals) or [pa.nulls(0, to_arrow(leaf.data_type))]
+
+    def is_in(values: pa.Array) -> pa.Array:
+        return reduce(pc.or_, (pc.is_in(values, value_set=value_set) for value_set in value_sets))
+
+    def is_not_in(values: pa.Array) -> pa.Array:
+        return pc.and_not(pc.is_valid(values), is_in(values))
+
+    return is_in if leaf.function is LeafFunction.IN else is_not_in
 
 
-def _literal_type(data_type: DataType, value: Any) -> pa.DataType:
+def _literals(data_type: DataType, values: Sequence[Any]) -> list[pa.Array]:
+    """Values in Arrow, one array for each type that they need."""
+    builders: dict[DataType, RowBuilder] = {}
+    for value in values:
+        kind = _literal_type(data_type, value)
+        if kind not in builders:
+            builders[kind] = RowBuilder(Schema.of([Column("literal", kind)]))
+        builders[kind].append((value,))
+    return [builder.build().column(0) for builder in builders.values()]
+
+
+def _literal_type(data_type: DataType, value: Any) -> DataType:
     """The column's type, or a wider one that the value needs: the comparison is then made in the wider one."""
     if isinstance(value, bytes):
-        return pa.binary()  # of any length, also for a column of fixed length
-    if isinstance(value, dt.time | dt.datetime) and value.microsecond % _MICROSECONDS[time_unit(data_type.precision)]:
-        if isinstance(value, dt.time):
-            return pa.time64("us")
-        return pa.timestamp("us", tz="UTC" if data_type.root is TypeRoot.TIMESTAMP_LTZ else None)
-    return to_arrow(data_type)
+        return DataTypes.bytes()  # of any length, also for a column of fixed length
+    if isinstance(value, str):
+        return DataTypes.string()
+    if isinstance(value, dt.time | dt.datetime):
+        unit = time_unit(data_type.precision)
+        needed = "us" if value.microsecond % _MICROSECONDS[unit] else unit
+        return replace(data_type, precision=UNIT_PRECISION[needed])  # all digits of the unit
+    return data_type
 
 
 def _to_message(bound: Bound, field_ids: list[int]) -> pb.PbPredicate | None:

@@ -16,6 +16,7 @@ from fluss.client.partition_routing import Route, Router
 from fluss.client.upsert_columns import KeyBuilder, UpsertColumns
 from fluss.client.write_request import put_kv
 from fluss.formats import kv_batch
+from fluss.formats.arrays import numbers_array
 from fluss.formats.compacted import CompactedFormat
 from fluss.formats.indexed import IndexedFormat
 from fluss.formats.keys import primary_key_encoder
@@ -76,7 +77,7 @@ class KvChunk(Chunk):
         order = np.empty(self._row_count, np.int64)
         order[~is_delete] = np.arange(row_count)
         order[is_delete] = np.arange(row_count, self._row_count)
-        return Operations(rows, self._keys.build(), pa.array(order))
+        return Operations(rows, self._keys.build(), numbers_array(order))
 
 
 class KvEncoder(Encoder):

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from fluss.client.buckets import row_numbers, split_by_index
 from fluss.formats import kernel
+from fluss.formats.arrays import numbers_of
 from fluss.formats.bucketing import BucketHash, assigner_for
 from fluss.formats.cast import ArrowCaster
 from fluss.formats.keys import KeyEncoder, PrimaryKeyEncoder
@@ -135,7 +136,7 @@ class LookupKeys:
         parts: list[Part] = []
         for partition, rows in self._by_partition(_with_positions(batch)):
             for bucket, piece in split_by_index(rows, self._assigner.assign(rows)) if rows.num_rows else ():
-                positions = piece.column(batch.num_columns).to_numpy()
+                positions = numbers_of(piece.column(batch.num_columns))
                 encoded: list[bytes] = self._encoder.encode(piece).to_pylist()
                 for start in range(0, len(encoded), keys_max):
                     end = start + keys_max

@@ -15,6 +15,7 @@ from fluss.client.lookup_keys import LookupKeys, Part
 from fluss.client.lookup_lane import Lane
 from fluss.client.lookup_values import ValueReader
 from fluss.client.lookup_wire import LookupKind
+from fluss.formats.arrays import places_array
 from fluss.formats.keys import KeyEncoder, primary_key_encoder
 from fluss.formats.lake_keys import ICEBERG, PAIMON
 from fluss.model.arrow_types import arrow_schema
@@ -40,7 +41,7 @@ class _LookuperBase:
         self._kind = kind
         self._lane = self._lane_of(client.lookups, info)
         # A lane lives as long as its lookupers keep it. Of loops the last one is kept: others may be closed by now.
-        self._on_loop: tuple[Lookups, Lane] | None = None
+        self._on_loop: tuple[asyncio.AbstractEventLoop, Lookups, Lane] | None = None
         self.info = info
 
     def _lane_of(self, lookups: Lookups, info: TableInfo) -> Lane:
@@ -48,13 +49,15 @@ class _LookuperBase:
 
     def _begin(self, row: KeyRow, read: Read) -> asyncio.Future[Any]:
         self._client.check_usable()
-        lookups = self._client.loop_lookups.here()
+        loop = asyncio.get_running_loop()
         on_loop = self._on_loop
-        if on_loop is None or on_loop[0] is not lookups:
-            on_loop = self._on_loop = (lookups, self._lane_of(lookups, self.info))
+        if on_loop is None or on_loop[0] is not loop:
+            lookups = self._client.loop_lookups.here()
+            on_loop = self._on_loop = (loop, lookups, self._lane_of(lookups, self.info))
+        _, lookups, lane = on_loop
         partition, bucket, key = self._keys.place(row)
-        future = asyncio.get_running_loop().create_future()
-        lookups.start((on_loop[1], read, partition, bucket), key, future)
+        future = loop.create_future()
+        lookups.start((lane, read, partition, bucket), key, future)
         return future
 
     def _look(self, row: KeyRow, read: Read) -> Any:
@@ -123,7 +126,7 @@ class LookuperCore(_LookuperBase):
             pa.RecordBatch.from_arrays(batch.columns, schema=self._many_schema) for batch, _ in found if batch.num_rows
         ]
         rows = pa.Table.from_batches(batches, self._many_schema)
-        return rows.take(pa.array(rows_at, mask=rows_at < 0))
+        return rows.take(places_array(rows_at))
 
 
 class PrefixLookuperCore(_LookuperBase):

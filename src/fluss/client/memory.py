@@ -38,7 +38,8 @@ class BufferMemory:
             self.full = self.used_bytes >= self.limit_bytes
             if self.full:
                 return
-            self._room.notify_all()
+            if self.waiting:
+                self._room.notify_all()
         if self._waiters:
             runtime.call_soon(self._release_waiters)
 

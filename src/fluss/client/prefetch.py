@@ -11,14 +11,18 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
+from fluss.client import runtime
 from fluss.client.batch_reader import Piece
+from fluss.client.connection import Connection
 from fluss.client.cursor import Cursor
 from fluss.client.fetched import FetchedBatch
-from fluss.client.fetcher import Fetch, Fetcher
+from fluss.client.fetcher import DecodedPiece, Fetch, Fetcher
 from fluss.client.metadata import Metadata
 from fluss.client.offsets import BucketKey
 from fluss.client.remote_log import RemoteLog
 from fluss.client.retry import pause_s
+from fluss.client.tail import Tail
+from fluss.client.views import address_of
 from fluss.model.errors import ConnectError, ErrorCode, FlussError, NotFoundError
 from fluss.model.infos import ServerNode
 from fluss.model.paths import TableBucket, TablePath
@@ -83,6 +87,9 @@ class Prefetcher:
         self._changed: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
         self._arrived: asyncio.Future[None] | None = None
+        self._waiting = 0
+        self._tail: Tail | None = None
+        self._offered: Connection | None = None
         self.closed = False
 
     # ---- for the scanner ----
@@ -90,7 +97,7 @@ class Prefetcher:
     def start(self) -> None:
         """Somebody polls: have a fetch under way at every leader."""
         self._polled_at = time.monotonic()
-        if self.closed:
+        if self.closed or self._tail is not None:
             return
         for cursor in list(self._cursors.values()):
             if not cursor.wanted:
@@ -112,13 +119,47 @@ class Prefetcher:
 
     def changed(self) -> None:
         """The subscription changed: do not wait for the answers under way."""
+        self.take_back()
         _complete(self._changed)
+
+    @property
+    def tail(self) -> Tail | None:
+        """Whom the scan is lent to, if to anybody; in any thread."""
+        tail = self._tail
+        return tail if tail is not None and tail.is_lent else None
+
+    def offer(self, connection: Connection | None) -> None:
+        """Who polls could fetch by himself, on this connection of his loop; in any thread."""
+        self._offered = connection
+
+    def take_back(self) -> None:
+        """Somebody else than the one it is lent to has to do with the scan."""
+        with self.lock:
+            tail, self._tail = self._tail, None
+            if tail is not None:
+                tail.end()
+        if tail is not None:
+            runtime.call_on(tail.loop, tail.release)
+
+    def _lend(self, node: ServerNode, cursors: list[Cursor]) -> bool:
+        """Let a loop that offered it fetch alone, if there is nothing but fetching from one leader to do."""
+        connection, self._offered = self._offered, None
+        if connection is None or connection.closed or connection.address != address_of(node) or self._waiting != 1:
+            return False
+        if len(cursors) != len(self._cursors) or self._remote_reads or self._healing is not None:
+            return False
+        self._tail = Tail(connection, self._fetcher, self._cursors, self._min_bytes, self.lock, self._put)
+        return True
 
     async def wait(self, timeout_s: float) -> None:
         """Wait until something is ready or has failed."""
         if self._arrived is None or self._arrived.done():
             self._arrived = asyncio.get_running_loop().create_future()
-        await asyncio.wait([self._arrived], timeout=timeout_s)
+        self._waiting += 1
+        try:
+            await asyncio.wait([self._arrived], timeout=timeout_s)
+        finally:
+            self._waiting -= 1
 
     def take(self) -> Ready | None:
         """The next thing for the reader, who polls by that."""
@@ -142,6 +183,7 @@ class Prefetcher:
     def close(self) -> None:
         """Stop all fetches."""
         self.closed = True
+        self.take_back()
         for task in [*self._loops.values(), *self._remote_reads.values(), *([self._healing] if self._healing else [])]:
             task.cancel()
         self._ready.clear()
@@ -201,10 +243,10 @@ class Prefetcher:
                 fetch = await self._ask(node, cursors)
                 if fetch is None:
                     continue
-                pieces, _ = self._fetcher.receive(fetch, node, cursors)
+                pieces = self._fetcher.receive(fetch.answer.result(), fetch.asked, node.address, cursors)
                 if delivering is not None:
                     await delivering
-                delivering = asyncio.ensure_future(self._deliver(pieces))
+                delivering = self._begin_delivery(pieces)
                 for cursor in cursors:
                     if cursor.remote is not None:
                         self._start_remote(cursor, delivering)
@@ -212,6 +254,8 @@ class Prefetcher:
                     self._heal()
                     return
                 self._failures = 0
+                if delivering is None and pieces and self._lend(node, cursors):
+                    return
         except FlussError as error:
             self._all_failed(node, error)
         finally:
@@ -238,13 +282,28 @@ class Prefetcher:
         fetch.answer.result()  # raises here what went wrong
         return fetch
 
-    async def _deliver(self, pieces: Sequence[Piece]) -> None:
-        for piece, fetched in await self._fetcher.decode(pieces):
-            size_bytes = fetched.batch.get_total_buffer_size() if fetched is not None else 0
-            with self.lock:
-                self._ready.append(Ready(piece.cursor, fetched, piece.next_offset, size_bytes))
-                self._buffered_bytes += size_bytes
+    def _begin_delivery(self, pieces: Sequence[Piece]) -> asyncio.Task[None] | None:
+        """A few rows are there for the reader before the leader is asked again; more are decoded meanwhile."""
+        decoded = self._fetcher.decode_small(pieces)
+        if decoded is None:
+            return asyncio.ensure_future(self._deliver(pieces))
+        with self.lock:
+            self._put(decoded)
         self._notify()
+        return None
+
+    async def _deliver(self, pieces: Sequence[Piece]) -> None:
+        decoded = await self._fetcher.decode(pieces)
+        with self.lock:
+            self._put(decoded)
+        self._notify()
+
+    def _put(self, decoded: Sequence[DecodedPiece]) -> None:
+        """With the lock held."""
+        for piece, fetched in decoded:
+            size_bytes = fetched.size_bytes if fetched is not None else 0
+            self._ready.append(Ready(piece.cursor, fetched, piece.next_offset, size_bytes))
+            self._buffered_bytes += size_bytes
 
     def _all_failed(self, node: ServerNode, error: FlussError) -> None:
         for cursor in self._cursors_of(node.id):
@@ -254,15 +313,16 @@ class Prefetcher:
 
     # ---- remote segments ----
 
-    def _start_remote(self, cursor: Cursor, after: asyncio.Task[None]) -> None:
+    def _start_remote(self, cursor: Cursor, after: asyncio.Task[None] | None) -> None:
         if cursor not in self._remote_reads:
             task = asyncio.ensure_future(self._read_remote(cursor, after))
             self._remote_reads[cursor] = task
             task.add_done_callback(functools.partial(self._remote_ended, cursor))
 
-    async def _read_remote(self, cursor: Cursor, after: asyncio.Task[None]) -> None:
+    async def _read_remote(self, cursor: Cursor, after: asyncio.Task[None] | None) -> None:
         """Deliver what lies in remote files, behind what was fetched before; then the leader is asked again."""
-        await asyncio.wait([after])
+        if after is not None:
+            await asyncio.wait([after])
         if cursor.remote is None:
             return
         try:

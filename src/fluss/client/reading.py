@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from fluss.client import runtime
+from fluss.client.connection import Connection
 from fluss.client.cursor import Cursor
 from fluss.client.fetched import FetchedBatch
 from fluss.client.fetcher import Fetcher
 from fluss.client.offsets import BucketKey
 from fluss.client.prefetch import Prefetcher, Ready
 from fluss.client.remote_log import RemoteLog
+from fluss.client.views import address_of
 from fluss.model.errors import TimeoutError
+from fluss.model.infos import ServerType
 from fluss.model.paths import TablePath
 
 if TYPE_CHECKING:
@@ -37,6 +42,8 @@ class Reading:
         self._path = path
         self._fetcher = fetcher
         self._timeout_s = client.request_timeout_s
+        self._metadata = client.metadata
+        self._loop_pools = client.loop_pools
         self.cursors: dict[BucketKey, Cursor] = {cursor.key: cursor for cursor in cursors}
         buffer_bytes_max = BUFFERED_FETCHES_MAX * client.config.scanner_log_fetch_max_bytes
         self._prefetcher = Prefetcher(
@@ -53,6 +60,7 @@ class Reading:
 
     async def poll(self, timeout_s: float, max_records: int | None = None) -> list[FetchedBatch]:
         """The next rows, at most `max_records`; waits for the first one up to the limit, then returns none."""
+        self._prefetcher.take_back()
         deadline = time.monotonic() + timeout_s
         while True:
             self._prefetcher.start()
@@ -61,9 +69,37 @@ class Reading:
                 return batches
             await self._raise_trouble()
             remaining_s = deadline - time.monotonic()
-            if remaining_s <= 0 or self._prefetcher.closed:
+            if remaining_s <= 0 or self._prefetcher.closed or self._prefetcher.tail is not None:
                 return []
             await self._prefetcher.wait(remaining_s)
+
+    async def poll_here(self, timeout_s: float, max_records: int | None = None) -> list[FetchedBatch]:
+        """The same on the caller's own loop, which may fetch by itself: see `Tail`."""
+        deadline = time.monotonic() + timeout_s
+        loop = asyncio.get_running_loop()
+        while True:
+            remaining_s = max(0.0, deadline - time.monotonic())
+            tail = self._prefetcher.tail
+            if tail is not None and tail.loop is loop:
+                await tail.wait(remaining_s)
+                batches = self.take(max_records)
+            else:
+                self._prefetcher.offer(self._connection_here())
+                batches = await runtime.bridge(self.poll(remaining_s, max_records))
+            if batches or time.monotonic() >= deadline or self._prefetcher.closed:
+                return batches
+
+    def _connection_here(self) -> Connection | None:
+        """The caller's own connection to the leader, if all buckets have the same and the connection is there."""
+        leaders = {self._metadata.leader(self._path, *key) for key in list(self.cursors)}
+        leader = leaders.pop() if len(leaders) == 1 else None
+        if leader is None or runtime.on_io_thread():
+            return None
+        pool, address = self._loop_pools.here(), address_of(leader)
+        connection = pool.ready(address)
+        if connection is None:
+            pool.want(address, ServerType.TABLET_SERVER)
+        return connection
 
     def take(self, max_records: int | None) -> list[FetchedBatch]:
         """The next rows that are there already, at most `max_records`; in any thread."""

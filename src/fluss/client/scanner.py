@@ -40,12 +40,13 @@ class LogScannerCore:
         *,
         fixed_schema: bool = True,
         changelog: bool = False,
+        records: bool = False,
     ) -> None:
         self._client = client
         self._info = info
         self._pid = runtime.process_id
         self._reader = BatchReader(
-            client.admin, info, projection, scan_filter, fixed_schema=fixed_schema, changelog=changelog
+            client.admin, info, projection, scan_filter, fixed_schema=fixed_schema, changelog=changelog, records=records
         )
         self._fetcher = Fetcher(client, info, self._reader, scan_filter)
         self._remote_log = RemoteLog(client)
@@ -130,6 +131,11 @@ class LogScannerCore:
         """The next rows, at most `max_records`; waits for the first one up to the limit, then returns none."""
         self._check_poll(timeout_ms)
         return await self._reading.poll(timeout_ms / 1000, max_records)
+
+    async def poll_batches_here(self, timeout_ms: int, max_records: int | None = None) -> list[FetchedBatch]:
+        """The same for any event loop."""
+        self._check_poll(timeout_ms)
+        return await self._reading.poll_here(timeout_ms / 1000, max_records)
 
     def ready_batches(self, timeout_ms: int, max_records: int | None = None) -> list[FetchedBatch]:
         """What `poll_batches` would return without waiting; spares its caller two changes of threads."""

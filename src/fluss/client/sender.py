@@ -29,6 +29,7 @@ from fluss.client.write_request import (
     LOST_SEQUENCE_CODES,
     REFUSAL_CODES,
     WriteRequest,
+    says_stored,
 )
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError
@@ -107,9 +108,10 @@ class Sender:
         if leader is None:
             return False
         pool = self._loop_pools.here()
-        connection = pool.ready(address_of(leader))
+        address = address_of(leader)
+        connection = pool.ready(address)
         if connection is None:
-            pool.want(address_of(leader), ServerType.TABLET_SERVER)
+            pool.want(address, ServerType.TABLET_SERVER)
             return False
         now = time.monotonic()
         if not queue.may_use(connection) or queue.next_to_send(now, self._in_flight_max) is not batch:
@@ -240,6 +242,9 @@ class Sender:
 
     def _settle(self, connection: Connection, request: WriteRequest, batches: Sent, reply: memoryview) -> list[Failure]:
         """End the batches that an answer says are stored; returns the others."""
+        if len(batches) == 1 and says_stored(reply, batches[0][0].partition_id, batches[0][1].bucket):
+            self._stored(connection, *batches[0])
+            return []
         try:
             answer = parse(request.api.response, reply, connection.address)
         except FlussError as error:
@@ -255,10 +260,14 @@ class Sender:
                 failures.append((queue, batch, FlussError("the server's answer leaves the bucket out")))
             elif item.error_code and item.error_code != DUPLICATE:
                 failures.append((queue, batch, server_error(item.error_code, item.error_message)))
-            elif queue.awaits(batch, connection):
-                queue.stored(batch)
-                self.intake.finish(batch, None)
+            else:
+                self._stored(connection, queue, batch)
         return failures
+
+    def _stored(self, connection: Connection, queue: BucketQueue, batch: WireBatch) -> None:
+        if queue.awaits(batch, connection):
+            queue.stored(batch)
+            self.intake.finish(batch, None)
 
     # ---- failures ----
 

@@ -93,16 +93,23 @@ class TableCore:
         *,
         fixed_schema: bool = True,
         changelog: bool = False,
+        records: bool = False,
     ) -> LogScannerCore:
         """A reader of the table's log; `projection` has column indexes in the order wanted.
 
-        With `changelog`, what happened to each row comes in front of its columns.
+        With `changelog`, what happened to each row comes in front of its columns. With `records`, rows are wanted.
         """
         self._client.check_usable()
         self._check_projection(projection)
         scan_filter = None if predicate is None else self.scan_filter(predicate)
         return LogScannerCore(
-            self._client, self.info, projection, scan_filter, fixed_schema=fixed_schema, changelog=changelog
+            self._client,
+            self.info,
+            projection,
+            scan_filter,
+            fixed_schema=fixed_schema,
+            changelog=changelog,
+            records=records,
         )
 
     async def read(

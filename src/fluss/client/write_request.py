@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from fluss.client.connection import BytesLike
@@ -35,8 +36,12 @@ REFUSAL_CODES = frozenset(
 # What a request has around the batch of a bucket, at most: three tags and lengths, partition and bucket.
 BUCKET_OVERHEAD_BYTES = 32
 
-# Protobuf tags: field number << 3 | 2, "length-delimited".
-_RECORDS_TAG = bytes([pb.PbProduceLogBucketRequest.RECORDS_FIELD_NUMBER << 3 | 2])  # of both requests
+# Protobuf tags: field number << 3 | 2, "length-delimited", or 0, "varint". All are the same for both requests.
+_RECORDS_TAG = bytes([pb.PbProduceLogBucketRequest.RECORDS_FIELD_NUMBER << 3 | 2])
+_BUCKET_TAG = pb.ProduceLogResponse.BUCKETS_RESP_FIELD_NUMBER << 3 | 2
+_OFFSET_TAG = pb.PbProduceLogBucketResponse.BASE_OFFSET_FIELD_NUMBER << 3
+HEADS_KEPT_MAX = 256
+PLACES_KEPT_MAX = 4_096
 
 PlacedBatch: TypeAlias = tuple[int | None, int, BytesLike, BytesLike]
 """(partition id or None, bucket, header, payload)"""
@@ -60,12 +65,45 @@ class WriteRequest:
         batches: Iterable[PlacedBatch],
     ) -> list[BytesLike]:
         """The request's body, in parts."""
-        head = self.api.request(acks=acks, table_id=table_id, timeout_ms=timeout_ms)
-        if self.target_columns:
-            head.target_columns.extend(self.target_columns)
-        if self.merge_mode is not MergeMode.DEFAULT:
-            head.agg_mode = self.merge_mode
-        return [head.SerializeToString(), *bucket_parts(self.api.request.BUCKETS_REQ_FIELD_NUMBER, batches)]
+        head = _head(self.api, acks, table_id, timeout_ms, self.target_columns, self.merge_mode)
+        return [head, *bucket_parts(self.api.request.BUCKETS_REQ_FIELD_NUMBER, batches)]
+
+
+@lru_cache(HEADS_KEPT_MAX)
+def _head(
+    api: Api[Any, Any],
+    acks: int,
+    table_id: int,
+    timeout_ms: int,
+    target_columns: tuple[int, ...],
+    merge_mode: MergeMode,
+) -> bytes:
+    """All of a request but its batches; the same for most requests to a table."""
+    head = api.request(acks=acks, table_id=table_id, timeout_ms=timeout_ms)
+    if target_columns:
+        head.target_columns.extend(target_columns)
+    if merge_mode is not MergeMode.DEFAULT:
+        head.agg_mode = merge_mode
+    serialized: bytes = head.SerializeToString()
+    return serialized
+
+
+@lru_cache(PLACES_KEPT_MAX)
+def _place(partition_id: int | None, bucket: int) -> bytes:
+    """Where a batch goes, and where it went: the same two fields begin a bucket in a request and in its answer."""
+    return pb.PbProduceLogBucketRequest(partition_id=partition_id, bucket_id=bucket).SerializePartialToString()
+
+
+def says_stored(answer: memoryview, partition_id: int | None, bucket: int) -> bool:
+    """Whether an answer has just the place and offset of one batch, as that to a lone one mostly has.
+
+    Nothing else is certain: what says more, or says it differently, is to be parsed.
+    """
+    place = _place(partition_id, bucket)
+    at = 2 + len(place)
+    if len(answer) <= at or answer[0] != _BUCKET_TAG or answer[1] != len(answer) - 2 or answer[at] != _OFFSET_TAG:
+        return False
+    return answer[2:at] == place and min(answer[at + 1 : -1], default=0x80) >= 0x80 > answer[-1]
 
 
 def bucket_parts(field_number: int, batches: Iterable[PlacedBatch]) -> Iterator[BytesLike]:
@@ -73,8 +111,7 @@ def bucket_parts(field_number: int, batches: Iterable[PlacedBatch]) -> Iterator[
     tag = bytes([field_number << 3 | 2])
     for partition_id, bucket, header, payload in batches:
         size_bytes = len(header) + len(payload)
-        place = pb.PbProduceLogBucketRequest(partition_id=partition_id, bucket_id=bucket).SerializePartialToString()
-        place += _RECORDS_TAG + encode_varint(size_bytes)
+        place = _place(partition_id, bucket) + _RECORDS_TAG + encode_varint(size_bytes)
         yield tag + encode_varint(len(place) + size_bytes) + place
         yield header
         yield payload

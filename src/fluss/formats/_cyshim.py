@@ -14,6 +14,7 @@ def cfunc(target: _T) -> _T:
     return target
 
 
+ccall = cfunc
 inline = cfunc
 cclass = cfunc
 final = cfunc

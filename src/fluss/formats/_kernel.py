@@ -14,6 +14,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from numbers import Real
 from operator import index as to_index
 from typing import Any
@@ -50,7 +51,7 @@ if cython.compiled:
         time_second,
     )
     from cython.cimports.cpython.unicode import PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
-    from cython.cimports.libc.string import memcpy
+    from cython.cimports.libc.string import memcmp, memcpy
 
     import_datetime()
 
@@ -162,6 +163,22 @@ def _copy(
             memcpy(cython.address(target[target_at]), cython.address(source[source_at]), size)
     else:
         target[target_at : target_at + size] = source[source_at : source_at + size]
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _is_equal(
+    left: cython.p_uchar,
+    left_at: cython.Py_ssize_t,
+    right: cython.p_uchar,
+    right_at: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+) -> cython.bint:
+    if cython.compiled:
+        return size == 0 or memcmp(cython.address(left[left_at]), cython.address(right[right_at]), size) == 0
+    else:
+        return left[left_at : left_at + size] == right[right_at : right_at + size]
 
 
 @cython.cfunc
@@ -3205,6 +3222,347 @@ def rows_of_schema(values: list[bytes], schema_id: int) -> tuple[bytearray, byte
     return out_bytes, offsets_bytes[: 4 * (count + 1)], places_bytes[: 4 * count]
 
 
+_ORDER_SIZE = cython.declare(cython.int, 8)  # bytes of keys that are compared
+
+
+def keys_in_order(keys: list[bytes]) -> list[bytes]:
+    """Keys in the order of the eight bytes behind what all of them begin with."""
+    listed: list = keys
+    order_bytes: bytearray = _order_of(listed, _common_size(listed))
+    order: cython.p_int = _as_int32(_pointer(order_bytes))
+    return [listed[order[i]] for i in range(len(listed))]
+
+
+def rows_in_order(rows: dict[bytes, bytes | None]) -> tuple[list[bytes], list[bytes], list[bytes]]:
+    """Keys and values, and keys with None, in the order of the eight bytes behind what all keys begin with."""
+    i: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    keys: list = list(rows)
+    values: list = list(rows.values())
+    put_keys: list = []
+    put_values: list = []
+    deletes: list = []
+    order_bytes: bytearray = _order_of(keys, _common_size(keys))
+    order: cython.p_int = _as_int32(_pointer(order_bytes))
+    for i in range(len(keys)):
+        at = order[i]
+        if values[at] is None:
+            deletes.append(keys[at])
+        else:
+            put_keys.append(keys[at])
+            put_values.append(values[at])
+    return put_keys, put_values, deletes
+
+
+@cython.cfunc
+def _common_size(keys: list) -> cython.Py_ssize_t:
+    """How many bytes all keys begin with alike."""
+    i: cython.Py_ssize_t
+    first: bytes = keys[0] if keys else b""
+    first_at: cython.p_uchar = first
+    key: bytes
+    source: cython.p_uchar
+    size: cython.Py_ssize_t = len(first)
+    for i in range(1, len(keys)):
+        key = keys[i]
+        source = key
+        size = min(size, len(key))
+        while not _is_equal(first_at, 0, source, 0, size):
+            size -= 1
+    return size
+
+
+@cython.cfunc
+def _order_of(keys: list, start: cython.Py_ssize_t) -> bytearray:
+    """Places of the keys, int32, sorted by eight bytes from `start` on, zeros where there are fewer."""
+    i: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    byte: cython.int
+    count: cython.Py_ssize_t = len(keys)
+    key: bytes
+    source: cython.p_uchar
+    window_bytes = bytearray(_ORDER_SIZE * count)
+    window: cython.p_uchar = _bytes_of(window_bytes)
+    order_bytes = bytearray(4 * count)
+    next_bytes = bytearray(4 * count)
+    order: cython.p_int = _as_int32(_pointer(order_bytes))
+    next_order: cython.p_int = _as_int32(_pointer(next_bytes))
+    places_bytes = bytearray(4 * 256)
+    places: cython.p_int = _as_int32(_pointer(places_bytes))
+    total: cython.int
+    for i in range(count):
+        key = keys[i]
+        source = key
+        _copy(window, i * _ORDER_SIZE, source, start, min(len(key) - start, _ORDER_SIZE))
+        order[i] = cython.cast(cython.int, i) if cython.compiled else i
+    # By the last byte first: what was in order before stays so among equals.
+    for k in range(_ORDER_SIZE - 1, -1, -1):
+        for i in range(256):
+            places[i] = 0
+        for i in range(count):
+            places[window[i * _ORDER_SIZE + k]] += 1
+        if count == 0 or places[window[k]] == count:
+            continue
+        total = 0
+        for i in range(256):
+            byte = places[i]
+            places[i] = total
+            total += byte
+        for i in range(count):
+            byte = window[order[i] * _ORDER_SIZE + k]
+            next_order[places[byte]] = order[i]
+            places[byte] += 1
+        order, next_order = next_order, order
+        order_bytes, next_bytes = next_bytes, order_bytes
+    return order_bytes
+
+
+# A row of `RecentRows`: bytes of its place, store, hash, bytes of the key and of the value (-1: there is no row).
+_RECENT_HEAD = cython.declare(cython.int, 24)
+_RECENT_SEGMENTS = cython.declare(cython.int, 16)
+_RECENT_BYTES_PER_SLOT = cython.declare(cython.int, 64)
+_RECENT_ROWS_PER_SEGMENT_MIN = cython.declare(cython.int, 64)
+_SLOT_SIZE = cython.declare(cython.int, 8)  # low bits of a hash, and where the row is, from 1 on
+_GROUP_SLOTS = cython.declare(cython.int, 8)  # where the row of a hash may be
+_LINE_SIZE = cython.declare(cython.int, 64)  # of the processor's cache, and of a group
+_WARM_ROWS = cython.declare(cython.int, 64)
+_STORE_STEP = cython.declare(cython.ulonglong, 0x9E3779B97F4A7C15)
+
+
+@cython.cclass
+class RecentRows:
+    """The rows that were put last into several stores, as many as a number of bytes holds. For one thread at a time.
+
+    They lie one behind another in segments, which are filled in turn; what a segment held before is forgotten then.
+    """
+
+    _data_bytes: object
+    _slots_bytes: object
+    _ends_bytes: bytearray
+    _data: cython.p_uchar
+    _slots: cython.p_uchar
+    _ends: cython.p_uchar  # of what is in each segment
+    _segment_size: cython.Py_ssize_t
+    _segment: cython.Py_ssize_t  # being filled
+    _at: cython.Py_ssize_t
+    _group_mask: cython.ulonglong
+    _touched: cython.int
+
+    def __init__(self, size_bytes: int) -> None:
+        segments: cython.Py_ssize_t = _RECENT_SEGMENTS
+        self._segment_size = min(size_bytes, _I32_MAX) // segments
+        groups = 1 << (segments * self._segment_size // (_GROUP_SLOTS * _RECENT_BYTES_PER_SLOT)).bit_length()
+        self._group_mask = groups - 1
+        # Zeros that take no memory before they are touched. Behind the last row, `_warm` may touch two lines more.
+        self._data_bytes = mmap(-1, segments * self._segment_size + 2 * _LINE_SIZE, MAP_PRIVATE | MAP_ANONYMOUS)
+        self._slots_bytes = mmap(-1, groups * _LINE_SIZE, MAP_PRIVATE | MAP_ANONYMOUS)
+        self._ends_bytes = bytearray(8 * segments)
+        self._data = _pointer(self._data_bytes)
+        self._slots = _pointer(self._slots_bytes)
+        self._ends = _bytes_of(self._ends_bytes)
+        for i in range(segments):
+            _save(self._ends, 8 * i, 8, i * self._segment_size)
+        self._segment = 0
+        self._at = 0
+
+    def find(
+        self, store: int, keys: list[bytes], newer: list[dict[bytes, bytes | None]]
+    ) -> tuple[dict[bytes, bytes | None], list[bytes]]:
+        """What is at keys, and the keys of which nothing is known, each once; those have None.
+
+        The rows in `newer` are not in the store yet; later ones count before those before them.
+        """
+        i: cython.Py_ssize_t
+        slot: cython.Py_ssize_t
+        at: cython.Py_ssize_t
+        key: bytes
+        number: cython.Py_ssize_t = store
+        listed: list = keys
+        overlay: list = newer[::-1]
+        layer: dict
+        value: object
+        rows: dict = {}
+        unknown: list = []
+        for i in range(len(listed)):
+            if i % _WARM_ROWS == 0:
+                self._warm(number, listed, i)
+            key = listed[i]
+            if key in rows:
+                continue
+            value = _MISSING
+            for layer in overlay:
+                value = layer.get(key, _MISSING)
+                if value is not _MISSING:
+                    break
+            if value is not _MISSING:
+                rows[key] = value
+                continue
+            slot = self._slot_of(self._hash(number, key), number, key)
+            if slot < 0:
+                rows[key] = None
+                unknown.append(key)
+                continue
+            at = _load(self._slots, slot + 4, 4) - 1
+            rows[key] = self._value_at(at)
+        return rows, unknown
+
+    def put(self, store: int, keys: list[bytes], values: list[bytes]) -> None:
+        """Rows were put into a store."""
+        i: cython.Py_ssize_t
+        number: cython.Py_ssize_t = store
+        listed: list = keys
+        new: list = values
+        for i in range(len(listed)):
+            if i % _WARM_ROWS == 0:
+                self._warm(number, listed, i)
+            self._put(number, listed[i], new[i])
+
+    def remove(self, store: int, keys: list[bytes]) -> None:
+        """Rows were removed from a store."""
+        i: cython.Py_ssize_t
+        slot: cython.Py_ssize_t
+        number: cython.Py_ssize_t = store
+        listed: list = keys
+        for i in range(len(listed)):
+            slot = self._slot_of(self._hash(number, listed[i]), number, listed[i])
+            if slot >= 0:
+                _save(self._data, _load(self._slots, slot + 4, 4) - 1 + 20, 4, -1)
+
+    @cython.cfunc
+    @cython.inline
+    def _hash(self, store: cython.Py_ssize_t, key: bytes) -> cython.ulonglong:
+        return _add64(_unsigned(hash(key), 64), _mul64(_unsigned(store, 64), _STORE_STEP))
+
+    @cython.cfunc
+    @cython.inline
+    def _group_at(self, hashed: cython.ulonglong) -> cython.Py_ssize_t:
+        return ((hashed >> 31) & self._group_mask) * _LINE_SIZE
+
+    @cython.cfunc
+    def _warm(self, store: cython.Py_ssize_t, keys: list, start: cython.Py_ssize_t) -> cython.int:
+        """Touch what the next keys need: the processor would wait for memory key by key, and fetches many at once."""
+        if cython.compiled:
+            i: cython.Py_ssize_t
+            k: cython.Py_ssize_t
+            at: cython.Py_ssize_t
+            slot: cython.Py_ssize_t
+            hashed: cython.ulonglong
+            touched: cython.int = 0
+            stop: cython.Py_ssize_t = min(start + _WARM_ROWS, len(keys))
+            for i in range(start, stop):
+                touched ^= self._slots[self._group_at(self._hash(store, keys[i]))]
+            for i in range(start, stop):
+                hashed = self._hash(store, keys[i])
+                at = 0
+                for k in range(_GROUP_SLOTS):
+                    slot = self._group_at(hashed) + k * _SLOT_SIZE
+                    if _load(self._slots, slot, 4) == cython.cast(cython.longlong, hashed & 0x7FFFFFFF):
+                        at = _load(self._slots, slot + 4, 4)
+                touched ^= self._data[at] ^ self._data[at + _LINE_SIZE] ^ self._data[at + 2 * _LINE_SIZE - 1]
+            self._touched = touched  # or the compiler would leave all that out
+        return 0
+
+    @cython.cfunc
+    def _slot_of(self, hashed: cython.ulonglong, store: cython.Py_ssize_t, key: bytes) -> cython.Py_ssize_t:
+        """The place of the slot of a row, -1 if it is not here."""
+        k: cython.Py_ssize_t
+        slot: cython.Py_ssize_t
+        at: cython.Py_ssize_t
+        size: cython.Py_ssize_t = len(key)
+        source: cython.p_uchar = key
+        low: cython.longlong = hashed & 0x7FFFFFFF
+        for k in range(_GROUP_SLOTS):
+            slot = self._group_at(hashed) + k * _SLOT_SIZE
+            at = _load(self._slots, slot + 4, 4) - 1
+            if (
+                at >= 0
+                and _load(self._slots, slot, 4) == low
+                and _load(self._data, at + 4, 4) == store
+                and _load(self._data, at + 16, 4) == size
+                and _is_equal(self._data, at + _RECENT_HEAD, source, 0, size)
+            ):
+                return slot
+        return -1
+
+    @cython.cfunc
+    def _value_at(self, at: cython.Py_ssize_t) -> object:
+        size: cython.Py_ssize_t = _load(self._data, at + 20, 4)
+        if size < 0:
+            return None
+        start: cython.Py_ssize_t = at + _RECENT_HEAD + _load(self._data, at + 16, 4)
+        return _bytes_behind(b"", self._data, start, start + size)
+
+    @cython.cfunc
+    def _put(self, store: cython.Py_ssize_t, key: bytes, value: bytes) -> cython.int:
+        size: cython.Py_ssize_t = _RECENT_HEAD + len(key) + len(value)
+        hashed: cython.ulonglong = self._hash(store, key)
+        slot: cython.Py_ssize_t = self._slot_of(hashed, store, key)
+        at: cython.Py_ssize_t
+        room: cython.Py_ssize_t = size
+        if slot >= 0:
+            at = _load(self._slots, slot + 4, 4) - 1
+            room = _load(self._data, at, 4)
+            if size > room:
+                _save(self._slots, slot + 4, 4, 0)
+                slot = -1
+        if slot < 0:
+            if size > self._segment_size // _RECENT_ROWS_PER_SEGMENT_MIN:
+                return 0
+            room = size
+            at = self._place(size)
+            slot = self._free_slot(hashed)
+            _save(self._slots, slot, 4, hashed & 0x7FFFFFFF)
+            _save(self._slots, slot + 4, 4, at + 1)
+        _save(self._data, at, 4, room)
+        _save(self._data, at + 4, 4, store)
+        _save(self._data, at + 8, 8, _signed(hashed, 64))
+        _save(self._data, at + 16, 4, len(key))
+        _save(self._data, at + 20, 4, len(value))
+        source: cython.p_uchar = key
+        _copy(self._data, at + _RECENT_HEAD, source, 0, len(key))
+        source = value
+        _copy(self._data, at + _RECENT_HEAD + len(key), source, 0, len(value))
+        return 0
+
+    @cython.cfunc
+    def _place(self, size: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Where a new row goes."""
+        at: cython.Py_ssize_t = self._at
+        if at + size > (self._segment + 1) * self._segment_size:
+            self._segment = (self._segment + 1) % _RECENT_SEGMENTS
+            at = self._segment * self._segment_size
+            self._forget(at, _load(self._ends, 8 * self._segment, 8))
+        self._at = at + size
+        _save(self._ends, 8 * self._segment, 8, self._at)
+        return at
+
+    @cython.cfunc
+    def _forget(self, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
+        k: cython.Py_ssize_t
+        slot: cython.Py_ssize_t
+        group: cython.Py_ssize_t
+        while at < end:
+            group = self._group_at(_unsigned(_load(self._data, at + 8, 8), 64))
+            for k in range(_GROUP_SLOTS):
+                slot = group + k * _SLOT_SIZE
+                if _load(self._slots, slot + 4, 4) == at + 1:
+                    _save(self._slots, slot + 4, 4, 0)
+            at += _load(self._data, at, 4)
+        return 0
+
+    @cython.cfunc
+    def _free_slot(self, hashed: cython.ulonglong) -> cython.Py_ssize_t:
+        """A slot for a new row; where all are taken, the row of one of them can't be found any more."""
+        k: cython.Py_ssize_t
+        slot: cython.Py_ssize_t
+        group: cython.Py_ssize_t = self._group_at(hashed)
+        for k in range(_GROUP_SLOTS):
+            slot = group + k * _SLOT_SIZE
+            if _load(self._slots, slot + 4, 4) == 0:
+                return slot
+        return group + hashed % _GROUP_SLOTS * _SLOT_SIZE
+
+
 # --- Answers of lookups, in protobuf ---------------------------------------------------------------------------------
 #
 # An answer: 1 bucket*
@@ -3446,6 +3804,334 @@ def _entry_list(fields: _Fields) -> list:
         if fields.number == 1 and fields.is_bytes:
             values.append(_bytes_behind(b"", fields.data, fields.start, fields.at))
     return values
+
+
+# --- Write requests, in protobuf --------------------------------------------------------------------------------------
+#
+# A bucket: 1 partition_id:int64  2 bucket_id:int32!  3 records:bytes!
+
+_WRITE_PARTITION_ID = cython.declare(cython.int, 1)
+_WRITE_BUCKET_ID = cython.declare(cython.int, 2)
+_WRITE_RECORDS = cython.declare(cython.int, 3)
+
+
+def split_write(
+    body: memoryview, buckets_field: int, targets_field: int, text_field: int
+) -> tuple[dict[int, int], memoryview | None, list[int], list[tuple[int | None, int, memoryview]]]:
+    """A request to write: its numbers by field, its text, its target columns, its buckets.
+
+    A bucket is partition id, bucket id, and a view of its records. Targets may be packed or not; 0 names no field.
+    """
+    fields: _Fields = _Fields()
+    fields.data = _pointer(body)
+    fields.at = 0
+    fields.end = len(body)
+    fields.keep = body
+    buckets_number: cython.longlong = buckets_field
+    targets_number: cython.longlong = targets_field
+    text_number: cython.longlong = text_field
+    numbers: dict = {}
+    text: object = None
+    targets: list = []
+    found: list = []
+    while fields.next():
+        if targets_number and fields.number == targets_number:
+            _add_targets(fields, targets)
+        elif not fields.is_bytes:
+            numbers[fields.number] = _wrapped(fields.pattern, 64)
+        elif fields.number == buckets_number:
+            found.append(_written_bucket(fields))
+        elif fields.number == text_number:
+            text = body[fields.start : fields.at]
+    return numbers, text, targets, found
+
+
+@cython.cfunc
+def _add_targets(fields: _Fields, targets: list) -> object:
+    packed: _Fields
+    if not fields.is_bytes:
+        targets.append(_wrapped(fields.pattern, 32))
+        return None
+    packed = _fields_of(fields)
+    while packed.at < packed.end:
+        targets.append(_wrapped(packed.varint(), 32))
+    return None
+
+
+@cython.cfunc
+def _written_bucket(outer: _Fields) -> tuple:
+    partition_id: object = None
+    bucket_id: object = None
+    records: object = None
+    fields: _Fields = _fields_of(outer)
+    while fields.next():
+        if fields.is_bytes:
+            if fields.number == _WRITE_RECORDS:
+                records = fields.keep[fields.start : fields.at]
+        elif fields.number == _WRITE_PARTITION_ID:
+            partition_id = _wrapped(fields.pattern, 64)
+        elif fields.number == _WRITE_BUCKET_ID:
+            bucket_id = _wrapped(fields.pattern, 32)
+    if bucket_id is None or records is None:
+        raise CorruptDataError("message: a bucket lacks bucket_id or records")
+    return partition_id, bucket_id, records
+
+
+# --- Arrow record batch messages --------------------------------------------------------------------------------------
+#
+# A marker and the size of the metadata, the metadata as flatbuffers, the body. Numbers are little-endian.
+
+_CONTINUATION = cython.declare(cython.longlong, 0xFFFFFFFF)
+_ARROW_PREFIX_BYTES = cython.declare(cython.Py_ssize_t, 8)
+_HEADER_TYPE_RECORD_BATCH = cython.declare(cython.int, 3)
+_STORED_RAW = cython.declare(cython.longlong, -1)
+_ARROW_CODEC_MAX = cython.declare(cython.int, 1)  # 0 is LZ4_FRAME, 1 is ZSTD
+# A batch is a few MiB; this leaves room for very compressible ones and stops a made-up size.
+_DECODED_SIZE_BYTES_MAX = cython.declare(cython.longlong, 1 << 30)
+_ARROW_PAIRS_MAX = cython.declare(cython.longlong, 1 << 16)
+
+# Slots of the flatbuffers tables of Arrow's Message.fbs.
+_MESSAGE_HEADER_TYPE = cython.declare(cython.int, 1)
+_MESSAGE_HEADER = cython.declare(cython.int, 2)
+_MESSAGE_BODY_LENGTH = cython.declare(cython.int, 3)
+_BATCH_LENGTH = cython.declare(cython.int, 0)
+_BATCH_NODES = cython.declare(cython.int, 1)
+_BATCH_BUFFERS = cython.declare(cython.int, 2)
+_BATCH_COMPRESSION = cython.declare(cython.int, 3)
+_COMPRESSION_CODEC = cython.declare(cython.int, 0)
+
+
+@cython.cclass
+class _Metadata:
+    """The metadata of a message; every read says where, and is refused outside."""
+
+    data: cython.p_uchar
+    start: cython.Py_ssize_t
+    size: cython.longlong
+
+    @cython.cfunc
+    @cython.exceptval(-77, check=True)
+    def number(self, at: cython.longlong, width: cython.int) -> cython.longlong:
+        """Signed in 4 or 8 bytes, unsigned in 1 or 2."""
+        place: cython.Py_ssize_t
+        if at < 0 or at > self.size - width:
+            raise CorruptDataError("Arrow message: the metadata points outside the message")
+        place = self.start + at
+        if width >= 4:
+            return _load(self.data, place, width)
+        if width == 2:
+            return self.data[place] | self.data[place + 1] << 8
+        return self.data[place]
+
+    @cython.cfunc
+    @cython.exceptval(-77, check=True)
+    def field(self, table: cython.longlong, slot: cython.int) -> cython.longlong:
+        """Position of a table's field, 0 when the table does not have it."""
+        vtable: cython.longlong = table - self.number(table, 4)
+        if vtable < 0:
+            raise CorruptDataError(f"Arrow message: a field table lies at {vtable}")
+        at: cython.longlong = 4 + 2 * slot
+        if at >= self.number(vtable, 2):
+            return 0
+        relative: cython.longlong = self.number(vtable + at, 2)
+        return table + relative if relative else 0
+
+    @cython.cfunc
+    @cython.exceptval(-77, check=True)
+    def target(self, at: cython.longlong) -> cython.longlong:
+        """Where the field at a position points."""
+        if not at:
+            raise CorruptDataError("Arrow message: a required field is missing")
+        return at + (self.number(at, 4) & _CONTINUATION)
+
+    @cython.cfunc
+    @cython.exceptval(-77, check=True)
+    def int64(self, at: cython.longlong) -> cython.longlong:
+        return self.number(at, 8) if at else 0
+
+    @cython.cfunc
+    def pairs(self, table: cython.longlong, slot: cython.int) -> tuple:
+        """The numbers of a vector of nodes or buffers, which have two each."""
+        at: cython.longlong = self.field(table, slot)
+        if not at:
+            return ()
+        at = self.target(at)
+        count: cython.longlong = self.number(at, 4) & _CONTINUATION
+        if count > _ARROW_PAIRS_MAX:
+            raise CorruptDataError(f"Arrow message: {count} nodes or buffers, more than {_ARROW_PAIRS_MAX}")
+        return tuple([self.number(at + 4 + 8 * i, 8) for i in range(2 * count)])
+
+    @cython.cfunc
+    def codec(self, batch: cython.longlong) -> object:
+        at: cython.longlong = self.field(batch, _BATCH_COMPRESSION)
+        if not at:
+            return None
+        at = self.field(self.target(at), _COMPRESSION_CODEC)
+        codec: cython.longlong = self.number(at, 1) if at else 0
+        if codec > _ARROW_CODEC_MAX:
+            raise CorruptDataError(f"Arrow message: codec {codec} is not known")
+        return codec
+
+
+@cython.ccall
+def read_message(view: memoryview) -> tuple[int, int, int, tuple[int, ...], tuple[int, ...], int | None]:
+    """Rows, start and size of the body, nodes, buffers and codec of the message at the start of `view`."""
+    size: cython.longlong = len(view)
+    metadata: _Metadata = _Metadata()
+    metadata.data = _pointer(view)
+    metadata.start = 0
+    metadata.size = size
+    marker: cython.longlong = metadata.number(0, 4) & _CONTINUATION
+    if marker != _CONTINUATION:
+        raise CorruptDataError(f"Arrow message: starts with {marker:08x}, not with {_CONTINUATION:08x}")
+    metadata_size: cython.longlong = metadata.number(4, 4)
+    body_start: cython.longlong = _ARROW_PREFIX_BYTES + metadata_size
+    if metadata_size <= 0 or body_start > size:
+        raise CorruptDataError(f"Arrow message: metadata of {metadata_size} bytes in {size} bytes")
+    metadata.start = _ARROW_PREFIX_BYTES
+    metadata.size = metadata_size
+    message: cython.longlong = metadata.number(0, 4) & _CONTINUATION
+    at: cython.longlong = metadata.field(message, _MESSAGE_HEADER_TYPE)
+    if not at or metadata.number(at, 1) != _HEADER_TYPE_RECORD_BATCH:
+        raise CorruptDataError("Arrow message: not a record batch")
+    batch: cython.longlong = metadata.target(metadata.field(message, _MESSAGE_HEADER))
+    body_size: cython.longlong = metadata.int64(metadata.field(message, _MESSAGE_BODY_LENGTH))
+    if body_size < 0 or body_size > size - body_start:
+        raise CorruptDataError(f"Arrow message: body of {body_size} bytes, {size - body_start} are there")
+    row_count: cython.longlong = metadata.int64(metadata.field(batch, _BATCH_LENGTH))
+    if row_count < 0:
+        raise CorruptDataError(f"Arrow message: {row_count} rows")
+    nodes: tuple = metadata.pairs(batch, _BATCH_NODES)
+    buffers: tuple = metadata.pairs(batch, _BATCH_BUFFERS)
+    _check_in_body(buffers, body_size)
+    return row_count, body_start, body_size, nodes, buffers, metadata.codec(batch)
+
+
+@cython.cfunc
+def _check_in_body(buffers: tuple, body_size: cython.longlong) -> object:
+    i: cython.Py_ssize_t
+    start: cython.longlong
+    length: cython.longlong
+    total: cython.longlong = 0
+    for i in range(0, len(buffers), 2):
+        start = buffers[i]
+        length = buffers[i + 1]
+        if start < 0 or length < 0 or length > body_size or start > body_size - length:
+            raise CorruptDataError(f"Arrow message: buffers outside of the body of {body_size} bytes")
+        total += length
+    if total > body_size:
+        # Else a batch could hold the same bytes many times, and a projection of it would be larger than all of it.
+        raise CorruptDataError(f"Arrow message: buffers of {total} bytes in a body of {body_size}")
+    return None
+
+
+@cython.ccall
+def decoded_sizes(
+    view: memoryview, body_start: int, buffers: tuple[int, ...], compressed: bool
+) -> tuple[list[int], int, bool]:
+    """The sizes of the buffers of a message that was read once decoded, their sum, and if any is used where it lies."""
+    i: cython.Py_ssize_t
+    start: cython.longlong
+    size: cython.longlong
+    announced: cython.longlong
+    total: cython.longlong = 0
+    has_raw: cython.bint = False
+    has_codec: cython.bint = compressed
+    base: cython.longlong = body_start
+    end: cython.longlong = len(view)
+    data: cython.p_uchar = _pointer(view)
+    numbers: tuple = buffers
+    sizes: list = []
+    for i in range(0, len(numbers), 2):
+        start = base + numbers[i]
+        size = numbers[i + 1]
+        if size and has_codec:
+            if size < 8 or start < 0 or start > end - 8:
+                raise CorruptDataError(f"Arrow message: compressed buffer of {size} bytes has no room for its size")
+            announced = _load(data, start, 8)
+            if announced < _STORED_RAW:
+                raise CorruptDataError(f"Arrow message: compressed buffer announces {announced} bytes")
+            if announced == _STORED_RAW:
+                has_raw = True
+                size -= 8
+            else:
+                size = announced
+        elif size:
+            has_raw = True
+        if size > _DECODED_SIZE_BYTES_MAX - total:
+            raise CorruptDataError(f"Arrow message: would take more than {_DECODED_SIZE_BYTES_MAX} bytes")
+        total += size
+        sizes.append(size)
+    return sizes, total, has_raw
+
+
+# Numbers of a node in a layout: how many buffers it has, bits of a value, values beyond the rows, parent.
+_NODE_NUMBERS = cython.declare(cython.Py_ssize_t, 4)
+_TOP = cython.declare(cython.longlong, _kinds.NODE_TOP)
+_LIST_CHILD = cython.declare(cython.longlong, _kinds.NODE_LIST_CHILD)
+
+
+def check_message(layout: tuple[int, ...], view: memoryview, record_count: int) -> None:
+    """Refuse a message at the start of `view` that does not fit, or has not so many rows."""
+    message: tuple = read_message(view)
+    if message[0] != record_count:
+        raise CorruptDataError(f"the batch announces {record_count} records, its Arrow payload has {message[0]}")
+    sizes: tuple = decoded_sizes(view, message[1], message[4], message[5] is not None)
+    check_layout(layout, record_count, message[3], sizes[0])
+
+
+@cython.ccall
+def check_layout(layout: tuple[int, ...], row_count: int, nodes: Sequence[int], sizes: Sequence[int]) -> None:
+    """Refuse a message whose nodes and decoded buffers are not as many, or not so large, as they must be."""
+    number: cython.Py_ssize_t
+    at: cython.Py_ssize_t = 0
+    expected: cython.longlong
+    length: cython.longlong
+    nulls: cython.longlong
+    parent: cython.longlong
+    bits: cython.longlong
+    beyond: cython.longlong
+    size: cython.longlong
+    rows: cython.longlong = row_count
+    shape: tuple = layout
+    lengths: tuple = tuple(nodes)
+    bytes_of: tuple = tuple(sizes)
+    node_count: cython.Py_ssize_t = len(shape) // _NODE_NUMBERS
+    buffer_count: cython.Py_ssize_t = 0
+    for number in range(node_count):
+        buffer_count += shape[_NODE_NUMBERS * number]
+    if len(lengths) != 2 * node_count or len(bytes_of) != buffer_count:
+        raise CorruptDataError(
+            f"Arrow message: {len(lengths) // 2} nodes and {len(bytes_of)} buffers, "
+            f"the schema makes {node_count} and {buffer_count}"
+        )
+    if rows > _I32_MAX:
+        raise CorruptDataError(f"Arrow message: {rows} rows, more than {_I32_MAX}")
+    for number in range(node_count):
+        bits = shape[_NODE_NUMBERS * number + 1]
+        beyond = shape[_NODE_NUMBERS * number + 2]
+        parent = shape[_NODE_NUMBERS * number + 3]
+        length = lengths[2 * number]
+        nulls = lengths[2 * number + 1]
+        if parent != _LIST_CHILD:
+            expected = rows if parent == _TOP else lengths[2 * parent]
+            if length != expected:
+                raise CorruptDataError(f"Arrow message: node {number} has {length} rows, not {expected}")
+        if nulls < 0 or nulls > length or length > _I32_MAX:
+            raise CorruptDataError(f"Arrow message: node {number} has {nulls} nulls in {length} rows")
+        size = bytes_of[at]
+        # Without nulls there need be no validity.
+        if size < (length + 7) >> 3 and (nulls or size):
+            raise CorruptDataError(
+                f"Arrow message: node {number} has {size} bytes of validity, not {(length + 7) >> 3}"
+            )
+        if bits and length:
+            size = bytes_of[at + 1]
+            if length + beyond > 8 * size // bits:
+                raise CorruptDataError(
+                    f"Arrow message: node {number} has {size} bytes of values or offsets for {length} rows"
+                )
+        at += shape[_NODE_NUMBERS * number]
 
 
 # --- Changes of a table ---------------------------------------------------------------------------------------------

@@ -10,30 +10,21 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from operator import add
 from typing import Final, NamedTuple
 
+from fluss.formats import kernel
 from fluss.model.errors import CorruptDataError
 
-# A batch is a few MiB; this leaves room for very compressible ones and stops a made-up size.
-DECODED_SIZE_MAX_BYTES: Final = 1 << 30
-BUFFER_COUNT_MAX: Final = 1 << 16
 NODE_SIZE_BYTES: Final = 16
 
-_CONTINUATION: Final = 0xFFFFFFFF
-_HEADER_TYPE_RECORD_BATCH: Final = 3
 _STORED_RAW: Final = -1
-_CODEC_MAX: Final = 1  # 0 is LZ4_FRAME, 1 is ZSTD
 
 # Slots of the flatbuffers tables of Arrow's Message.fbs.
-_MESSAGE_HEADER_TYPE: Final = 1
 _MESSAGE_HEADER: Final = 2
 _MESSAGE_BODY_LENGTH: Final = 3
 _BATCH_LENGTH: Final = 0
 _BATCH_NODES: Final = 1
 _BATCH_BUFFERS: Final = 2
-_BATCH_COMPRESSION: Final = 3
-_COMPRESSION_CODEC: Final = 0
 
 _PREFIX: Final = struct.Struct("<Ii")  # continuation marker and metadata size
 _PREFIX_BYTES: Final = _PREFIX.size
@@ -67,46 +58,14 @@ class RecordBatchMessage(NamedTuple):
 
 def parse_metadata(view: memoryview) -> MessageMetadata:
     """Read and check the metadata of the message at the start of `view`; raises `CorruptDataError`."""
-    try:
-        return _parse(view)
-    except (struct.error, IndexError) as error:
-        raise CorruptDataError(f"Arrow message: the metadata points outside the message ({error})") from error
+    return MessageMetadata._make(kernel.read_message(view))
 
 
 def parse_record_batch_message(view: memoryview) -> RecordBatchMessage:
     """The metadata of the message at the start of `view`, and what its body would take; raises `CorruptDataError`."""
     metadata = parse_metadata(view)
-    body = view[metadata.body_start : metadata.body_start + metadata.body_size_bytes]
-    sizes, has_raw = _decoded_sizes(body, metadata.buffers, metadata.codec is not None)
-    decoded_size = sum(sizes)
-    if decoded_size > DECODED_SIZE_MAX_BYTES:
-        raise CorruptDataError(f"Arrow message: would take {decoded_size} bytes, more than {DECODED_SIZE_MAX_BYTES}")
-    return RecordBatchMessage(metadata, sizes, decoded_size, has_raw)
-
-
-def _parse(view: memoryview) -> MessageMetadata:
-    marker, metadata_size = _PREFIX.unpack_from(view, 0)
-    if marker != _CONTINUATION:
-        raise CorruptDataError(f"Arrow message: starts with {marker:08x}, not with {_CONTINUATION:08x}")
-    body_start = _PREFIX_BYTES + metadata_size
-    if metadata_size <= 0 or body_start > len(view):
-        raise CorruptDataError(f"Arrow message: metadata of {metadata_size} bytes in {len(view)} bytes")
-    metadata = view[_PREFIX_BYTES:body_start]
-    message = _U32.unpack_from(metadata, 0)[0]
-    type_at = _field(metadata, message, _MESSAGE_HEADER_TYPE)
-    if not type_at or metadata[type_at] != _HEADER_TYPE_RECORD_BATCH:
-        raise CorruptDataError("Arrow message: not a record batch")
-    batch = _target(metadata, _field(metadata, message, _MESSAGE_HEADER))
-    body_size = _int64(metadata, _field(metadata, message, _MESSAGE_BODY_LENGTH))
-    if not 0 <= body_size <= len(view) - body_start:
-        raise CorruptDataError(f"Arrow message: body of {body_size} bytes, {len(view) - body_start} are there")
-    row_count = _int64(metadata, _field(metadata, batch, _BATCH_LENGTH))
-    if row_count < 0:
-        raise CorruptDataError(f"Arrow message: {row_count} rows")
-    nodes = _pairs(metadata, batch, _BATCH_NODES)
-    buffers = _pairs(metadata, batch, _BATCH_BUFFERS)
-    _check_buffers(buffers, body_size)
-    return MessageMetadata(row_count, body_start, body_size, nodes, buffers, _codec(metadata, batch))
+    sizes = kernel.decoded_sizes(view, metadata.body_start, metadata.buffers, metadata.codec is not None)
+    return RecordBatchMessage(metadata, *sizes)
 
 
 class MessageLayout(NamedTuple):
@@ -188,63 +147,6 @@ class RawTemplate:
         return message
 
 
-def _codec(metadata: memoryview, batch: int) -> int | None:
-    at = _field(metadata, batch, _BATCH_COMPRESSION)
-    if not at:
-        return None
-    codec_at = _field(metadata, _target(metadata, at), _COMPRESSION_CODEC)
-    codec = metadata[codec_at] if codec_at else 0
-    if codec > _CODEC_MAX:
-        raise CorruptDataError(f"Arrow message: codec {codec} is not known")
-    return codec
-
-
-def _pairs(metadata: memoryview, batch: int, slot: int) -> tuple[int, ...]:
-    """The numbers of a vector of nodes or buffers, which have two each."""
-    at = _field(metadata, batch, slot)
-    if not at:
-        return ()
-    vector = _target(metadata, at)
-    (count,) = _U32.unpack_from(metadata, vector)
-    if count > BUFFER_COUNT_MAX:
-        raise CorruptDataError(f"Arrow message: {count} nodes or buffers, more than {BUFFER_COUNT_MAX}")
-    return struct.unpack_from(f"<{2 * count}q", metadata, vector + 4)
-
-
-def _check_buffers(buffers: tuple[int, ...], body_size: int) -> None:
-    if not buffers:
-        return
-    lengths = buffers[1::2]
-    ends = map(add, buffers[::2], lengths)
-    if min(buffers) < 0 or max(ends) > body_size:
-        raise CorruptDataError(f"Arrow message: buffers outside of the body of {body_size} bytes")
-    if sum(lengths) > body_size:
-        # Else a batch could hold the same bytes many times, and a projection of it would be larger than all of it.
-        raise CorruptDataError(f"Arrow message: buffers of {sum(lengths)} bytes in a body of {body_size}")
-
-
-def _decoded_sizes(body: memoryview, buffers: tuple[int, ...], compressed: bool) -> tuple[list[int], bool]:
-    """The sizes of the buffers once decoded, and whether any is used in place."""
-    sizes = list(buffers[1::2])
-    if not compressed:
-        return sizes, any(sizes)
-    has_raw = False
-    for number, length in enumerate(sizes):
-        if not length:
-            continue
-        if length < _I64.size:
-            raise CorruptDataError(f"Arrow message: compressed buffer of {length} bytes has no room for its size")
-        (announced,) = _I64.unpack_from(body, buffers[2 * number])
-        if announced == _STORED_RAW:
-            has_raw = True
-            sizes[number] = length - _I64.size
-        elif announced < 0:
-            raise CorruptDataError(f"Arrow message: compressed buffer announces {announced} bytes")
-        else:
-            sizes[number] = announced
-    return sizes, has_raw
-
-
 def _field(metadata: memoryview, table: int, slot: int) -> int:
     """Position of a table's field, 0 when the table does not have it."""
     vtable = table - _I32.unpack_from(metadata, table)[0]
@@ -262,10 +164,3 @@ def _target(metadata: memoryview, at: int) -> int:
         raise CorruptDataError("Arrow message: a required field is missing")
     offset: int = _U32.unpack_from(metadata, at)[0]
     return at + offset
-
-
-def _int64(metadata: memoryview, at: int) -> int:
-    if not at:
-        return 0
-    value: int = _I64.unpack_from(metadata, at)[0]
-    return value

@@ -35,7 +35,7 @@ _RAW_COLUMN_SIZE_MAX_BYTES: Final = 512  # with metadata; a batch that takes mor
 # From this row count on, looking at strings in our own way is quicker than Arrow's validation of a batch.
 _OWN_VALIDATION_ROWS_MIN: Final = 256
 
-_WITHOUT_THREADS: Final = ipc.IpcReadOptions(use_threads=False)
+_READ_OPTIONS: Final = {use_threads: ipc.IpcReadOptions(use_threads=use_threads) for use_threads in (False, True)}
 _BOOL: Final = pa.bool_()
 _STRING: Final = pa.string()
 _BINARY: Final = pa.binary()
@@ -122,11 +122,11 @@ def decode(buf: BufferLike | pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
     """The record batch in a payload. Its buffers lie in `buf` where that is possible, so keep `buf` unchanged."""
     payload = buf if isinstance(buf, pa.Buffer) else pa.py_buffer(buf)
     if payload.size == 0:
-        return _empty(schema)
+        return empty_batch(schema)
     message = parse_record_batch_message(memoryview(payload).cast("B"))
     try:
-        if message.compressed and message.decoded_size_bytes < THREADED_SIZE_MIN_BYTES:
-            batch = _read_without_threads(payload, schema)
+        if message.compressed:
+            batch = _decompressed(payload, schema, message.decoded_size_bytes >= THREADED_SIZE_MIN_BYTES)
         elif message.has_raw_buffers and payload.address % _ALIGNMENT_BYTES:
             batch = ipc.read_record_batch(_aligned_copy(payload), schema)
         else:
@@ -188,15 +188,26 @@ def decode_changes(
     return changes, batch
 
 
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
+def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
+    """No rows."""
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
-def _read_without_threads(payload: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    # Only a stream reader takes options, so give it a stream. The copy is small, and aligned.
+def _decompressed(payload: pa.Buffer, schema: pa.Schema, use_threads: bool) -> pa.RecordBatch:
+    # Only a stream reader takes options and a pool, so give it a stream. The copy is small, and aligned.
     stream = pa.py_buffer(b"".join((schema.serialize(), payload)))
-    reader = ipc.RecordBatchStreamReader(stream, options=_WITHOUT_THREADS)
+    reader = ipc.RecordBatchStreamReader(stream, options=_READ_OPTIONS[use_threads], memory_pool=_pool())
     return reader.read_next_batch()
+
+
+def _pool() -> pa.MemoryPool:
+    """Where rows are put: not where pyarrow puts them unless told otherwise.
+
+    Its mimalloc asks for huge pages. A virtual machine may have to get each from its host, piece by piece, which takes
+    longer than decompressing what goes there: the rows of a large table took twice as long as those of a small one.
+    """
+    pool = pa.default_memory_pool()
+    return pa.system_memory_pool() if pool.backend_name == "mimalloc" else pool
 
 
 def _aligned_copy(payload: pa.Buffer) -> pa.Buffer:

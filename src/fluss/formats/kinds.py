@@ -42,6 +42,10 @@ LAYOUT_KEY: Final = 0  # compacted without null bits
 LAYOUT_COMPACTED: Final = 1
 LAYOUT_INDEXED: Final = 2
 
+# Parents of an Arrow node that is no field of a struct.
+NODE_TOP: Final = -1
+NODE_LIST_CHILD: Final = -2
+
 # What the kernels can do with the values of one key.
 AGGREGATE_SUM: Final = 1
 AGGREGATE_PRODUCT: Final = 2

@@ -14,8 +14,7 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from crc32c import crc32c
-
+from fluss.formats.checksum import crc32c
 from fluss.model.errors import CorruptDataError
 
 if TYPE_CHECKING:

@@ -26,12 +26,12 @@ _PLAIN_TO_ARROW = {
     TypeRoot.BYTES: pa.binary(),
     TypeRoot.DATE: pa.date32(),
 }
-_UNIT_PRECISION = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+UNIT_PRECISION = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 def time_unit(precision: int) -> str:
     """The Arrow unit that holds a fractional-second precision."""
-    return next(unit for unit, digits in _UNIT_PRECISION.items() if precision <= digits)
+    return next(unit for unit, digits in UNIT_PRECISION.items() if precision <= digits)
 
 
 def to_arrow(data_type: DataType) -> pa.DataType:
@@ -113,10 +113,10 @@ def _parameterized_from_arrow(arrow_type: pa.DataType) -> DataType | None:
     if pt.is_fixed_size_binary(arrow_type):
         return DataTypes.binary(arrow_type.byte_width)
     if pt.is_time(arrow_type):
-        return DataTypes.time(_UNIT_PRECISION[arrow_type.unit])
+        return DataTypes.time(UNIT_PRECISION[arrow_type.unit])
     if pt.is_timestamp(arrow_type):
         make = DataTypes.timestamp if arrow_type.tz is None else DataTypes.timestamp_ltz
-        return make(_UNIT_PRECISION[arrow_type.unit])
+        return make(UNIT_PRECISION[arrow_type.unit])
     if pt.is_dictionary(arrow_type):
         return from_arrow(arrow_type.value_type)
     if pt.is_list(arrow_type) or pt.is_large_list(arrow_type):

@@ -166,7 +166,7 @@ class Config:
     scanner_log_fetch_wait_max_time_ms = Option(
         "scanner.log.fetch.wait-max-time-ms",
         500,
-        "How long the server waits for them.",
+        "How long the server waits for them; not set, less where rows would come late.",
         aliases=("scanner.log.fetch.wait-max-time",),
     )
     scanner_log_fetch_max_bytes_for_bucket = Option(

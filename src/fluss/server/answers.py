@@ -14,6 +14,8 @@ from fluss.protocol import messages_pb2 as pb
 _log = logging.getLogger(__name__)
 
 ERROR_TEXT_LENGTH_MAX: Final = 1_000
+# Answers up to this are copied together: a write of several pieces takes longer than that.
+_JOINED_BYTES_MAX: Final = 4 << 10
 
 Part: TypeAlias = bytes | bytearray | memoryview
 
@@ -31,7 +33,8 @@ Answer: TypeAlias = Message | Encoded
 def success_frame(request_id: int, answer: Answer) -> list[Part]:
     """The response frame for an answer."""
     if isinstance(answer, Encoded):
-        return [frames.response_header(frames.SUCCESS, request_id, answer.size_bytes), *answer.parts]
+        parts = [frames.response_header(frames.SUCCESS, request_id, answer.size_bytes), *answer.parts]
+        return [b"".join(parts)] if answer.size_bytes <= _JOINED_BYTES_MAX else parts
     body = answer.SerializeToString()
     return [frames.response_header(frames.SUCCESS, request_id, len(body)) + body]
 

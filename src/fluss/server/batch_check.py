@@ -8,18 +8,18 @@ raise.
 from __future__ import annotations
 
 from fluss.formats import kernel
-from fluss.formats.arrow_message import parse_record_batch_message
 from fluss.formats.log_batch import HEADER_SIZE_BYTES, BatchHeader, parse_header, payload_of, verify_crc
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, InvalidRequestError
-from fluss.server.table_formats import schema_columns, table_format
+from fluss.server.table_formats import TableFormat, schema_columns, table_format
 from fluss.storage.catalog import Catalog
 
 
 def check_batch(records: memoryview, table_id: int, catalog: Catalog, batch_bytes_max: int) -> BatchHeader:
     """The header of the one batch in `records`, or why it is refused."""
     entry = catalog.table_by_id(table_id)
-    if entry is not None and table_format(entry.table_json).has_primary_key:
+    table = None if entry is None else table_format(entry.table_json)
+    if entry is not None and table is not None and table.has_primary_key:
         # It would put rows into the changelog that the table does not have.
         raise InvalidRequestError(
             f"{entry.path} has a primary key: rows are upserted into it and not appended.",
@@ -38,7 +38,7 @@ def check_batch(records: memoryview, table_id: int, catalog: Catalog, batch_byte
             "send exactly one whole batch for a bucket"
         )
     try:
-        _check_content(records, header, table_id, catalog)
+        _check_content(records, header, _schema_json(header.schema_id, table_id, catalog), table)
     except FlussError:
         # With damaged bytes anything can look wrong: then the checksum is the error to name.
         verify_crc(records, 0, header)
@@ -55,31 +55,21 @@ def check_size(records: memoryview, batch_bytes_max: int) -> None:
         )
 
 
-def _check_content(records: memoryview, header: BatchHeader, table_id: int, catalog: Catalog) -> None:
+def _check_content(records: memoryview, header: BatchHeader, schema_json: bytes, table: TableFormat | None) -> None:
     if not header.append_only:
         raise _refused("a log table takes append-only batches, without change types")
-    schema_json = _schema_json(header.schema_id, table_id, catalog)
     _, payload = payload_of(records, 0, header)
     if header.record_count == 0:
         if len(payload):
             raise _refused("a batch without records has no payload")
         return
-    entry = catalog.table_by_id(table_id)
-    if entry is None or table_format(entry.table_json).log_format is LogFormat.ARROW:
-        _check_arrow(payload, header, schema_json)
+    if table is None or table.log_format is LogFormat.ARROW:
+        try:
+            schema_columns(schema_json).layout.check_message(payload, header.record_count)
+        except CorruptDataError as error:
+            raise _refused(error.message) from None
     elif not kernel.are_records_sound(payload, header.record_count):
         raise _refused(f"its {len(payload)} bytes are not {header.record_count} appended records of rows")
-
-
-def _check_arrow(payload: memoryview, header: BatchHeader, schema_json: bytes) -> None:
-    try:
-        message = parse_record_batch_message(payload)
-        row_count, nodes = message.metadata.row_count, message.metadata.nodes
-        if row_count != header.record_count:
-            raise _refused(f"the batch announces {header.record_count} records, its Arrow payload has {row_count}")
-        schema_columns(schema_json).layout.check(row_count, nodes, message.decoded_sizes)
-    except CorruptDataError as error:
-        raise _refused(error.message) from None
 
 
 def _schema_json(schema_id: int, table_id: int, catalog: Catalog) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -22,7 +21,7 @@ from fluss.storage.staging import BYTES_MAX, EXPIRE_MS
 
 DURABILITIES: Final = ("fsync", "os")
 PORT_DEFAULT: Final = 9123
-_PORT_MAX: Final = 65_535
+PORT_MAX: Final = 65_535
 _LIMITS: Final = "limits."
 _ICEBERG: Final = "datalake.iceberg."
 _CLIENT: Final = "client."  # what commands connect with; not the server's business
@@ -67,8 +66,8 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         for key, port in (("port", self.port), ("metrics-port", self.metrics_port or 0)):
-            if not 0 <= port <= _PORT_MAX:
-                raise _bad(f"{key} must be from 0 to {_PORT_MAX}, not {port}")
+            if not 0 <= port <= PORT_MAX:
+                raise _bad(f"{key} must be from 0 to {PORT_MAX}, not {port}")
         if self.durability not in DURABILITIES:
             raise _bad(f"durability must be one of {', '.join(DURABILITIES)}, not {self.durability!r}")
         if not 1 <= self.default_bucket_number <= BUCKET_COUNT_MAX:
@@ -148,14 +147,16 @@ def parse_address(text: str) -> Address:
     """`HOST:PORT`; an IPv6 host stands in brackets."""
     host, colon, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= _PORT_MAX:
-        raise _bad(f"An address must be HOST:PORT with a port from 1 to {_PORT_MAX}, not {text!r}")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
+        raise _bad(f"An address must be HOST:PORT with a port from 1 to {PORT_MAX}, not {text!r}")
     if ":" in host and not bracketed:
         raise _bad(f"Write the IPv6 address in brackets: [{host}]:{port}")
     return Address(host[1:-1] if bracketed else host, int(port))
 
 
 def _read(path: Path) -> dict[str, Any]:
+    import tomllib  # only for servers that have such a file
+
     try:
         with path.open("rb") as file:
             content = tomllib.load(file)

@@ -98,9 +98,12 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse_frame(error)
             return
         self._receive(received)
-        self._acknowledge()
-        self._watch_large_frame()
-        self._update_reading()
+        is_unanswered = self._reader.buffered_bytes or not self.idle
+        if is_unanswered:
+            self._acknowledge()
+            self._watch_large_frame()
+        if is_unanswered or not self._reading:
+            self._update_reading()
 
     def eof_received(self) -> bool:
         return False
@@ -163,13 +166,12 @@ class Connection(asyncio.BufferedProtocol):
         self._reader.frame_size_bytes_max = before_login if self._awaits_login else self._limits.frame_bytes_max
 
     def _acknowledge(self) -> None:
-        """Let the kernel acknowledge what was read at once, unless an answer did so already.
+        """Let the kernel acknowledge what was read at once; an answer would have done so.
 
         It forgets the wish after each read. Clients that send a frame in two writes without TCP_NODELAY, or the next
         request before the answer, would wait 40 ms for it.
         """
-        is_unanswered = self._reader.buffered_bytes or not self.idle
-        if is_unanswered and _QUICKACK is not None and self._socket is not None:
+        if _QUICKACK is not None and self._socket is not None:
             _set_option(self._socket, socket.IPPROTO_TCP, _QUICKACK)
 
     def _receive(self, received: list[frames.Frame]) -> None:
@@ -209,7 +211,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(frame)
             self._metrics.sent_bytes += sum(map(len, frame))
-        self._update_reading()
+        if not self._reading:
+            self._update_reading()
 
     # --- flow control
 

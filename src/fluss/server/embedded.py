@@ -19,11 +19,10 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from filelock import FileLock, Timeout
-
 from fluss.model.endpoint import EMBEDDED_LOCK_NAME, EMBEDDED_USER, ENDPOINT_NAME, EXIT_TAKEN, LOG_NAME, Endpoint
 from fluss.model.errors import FlussError
 from fluss.storage.directory import prepare
+from fluss.storage.lock import try_lock
 
 if TYPE_CHECKING:
     from fluss.server.server import Server
@@ -43,10 +42,8 @@ def main() -> None:
     told = os.dup(2)
     try:
         prepare(directory)
-        lock = FileLock(directory / EMBEDDED_LOCK_NAME, timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
+        lock = try_lock(directory / EMBEDDED_LOCK_NAME)
+        if lock is None:
             sys.exit(EXIT_TAKEN)
         _write_to_log(directory / LOG_NAME)
         _run(directory, memory, told)
@@ -74,7 +71,7 @@ def _write_to_log(path: Path) -> None:
 
 def _run(directory: Path, memory: bool, told: int) -> None:
     # Imported here: a process that does not get the lock is gone before these are loaded.
-    from fluss.server.command import LOG_FORMAT, loop_factory, prepare_process
+    from fluss.server.process import LOG_FORMAT, loop_factory, prepare_process
 
     logging.basicConfig(format=LOG_FORMAT, level=logging.INFO, stream=sys.stderr)
     prepare_process()

@@ -14,6 +14,7 @@ from fluss.server.answers import Part
 from fluss.server.batch_picker import BATCHES_PER_FETCH_MAX, BatchPicker
 from fluss.server.context import ConnectionContext
 from fluss.server.filtering import BatchFilter
+from fluss.server.names import table_bucket
 from fluss.server.projection import Projection
 from fluss.storage.log import BucketLog, LogPosition
 from fluss.storage.store import Storage
@@ -138,7 +139,7 @@ class FetchPlan:
         for table in request.tables_req:
             buckets = [
                 BucketFetch(
-                    TableBucket(table.table_id, item.bucket_id, _partition_id(item)),
+                    table_bucket(table.table_id, item.bucket_id, _partition_id(item)),
                     item.fetch_offset,
                     item.max_fetch_bytes,
                 )

@@ -7,7 +7,7 @@ nobody has asked for its next rows for a while.
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +26,7 @@ class Scanner:
     """One scan of a bucket, between two of its requests."""
 
     def __init__(self, bucket: TableBucket, scan: KvScan, rows_left: int | None) -> None:
-        self.scanner_id = secrets.token_hex(_ID_BYTES).encode()
+        self.scanner_id = os.urandom(_ID_BYTES).hex().encode()
         self.bucket = bucket
         self.scan = scan
         self.rows_left = rows_left  # None: all

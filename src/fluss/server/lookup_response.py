@@ -14,8 +14,6 @@ from fluss.protocol.varints import encode_varint
 from fluss.server.answers import Encoded, Part, code_and_text
 
 _BUCKETS_RESP: Final = bytes([1 << 3 | 2])
-# Answers up to this are copied together: a write of several pieces takes longer than that.
-_JOINED_BYTES_MAX: Final = 4 << 10
 
 
 class LookupResponse:
@@ -38,9 +36,7 @@ class LookupResponse:
         self._parts.append(_BUCKETS_RESP + encode_varint(len(body)) + body)
 
     def encoded(self) -> Encoded:
-        size_bytes = sum(map(len, self._parts))
-        parts: list[Part] = [b"".join(self._parts)] if size_bytes <= _JOINED_BYTES_MAX else self._parts
-        return Encoded(parts, size_bytes)
+        return Encoded(self._parts, sum(map(len, self._parts)))
 
 
 def _message(bucket: TableBucket) -> pb.PbLookupBucketResponse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine
 
 from fluss.model.paths import TableBucket
 from fluss.server.answers import Answer
@@ -10,7 +10,7 @@ from fluss.server.context import Aside, Handled
 from fluss.storage.store import Storage
 
 
-def when_open(storage: Storage, buckets: Iterable[TableBucket], handle: Callable[[], Answer | Aside]) -> Handled:
+def when_open(storage: Storage, buckets: Collection[TableBucket], handle: Callable[[], Answer | Aside]) -> Handled:
     """What `handle` returns, now or once the buckets are open."""
     opening = storage.opening(buckets)
     return handle() if opening is None else _after(opening, handle)

@@ -14,7 +14,6 @@ from fluss.server.auth import Authenticator, Logins
 from fluss.server.config import Address, ServerConfig
 from fluss.server.connection import LINGER_S, Connection
 from fluss.server.context import ServerContext
-from fluss.server.users import PasswordFile
 from fluss.storage.catalog import CatalogLimits
 from fluss.storage.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
@@ -74,6 +73,9 @@ class Server:
         durability = cast(Literal["fsync", "os"], self._config.durability)
         authenticator = self._authenticator
         if authenticator is None and self._config.sasl_users is not None:
+            # Loaded with OpenSSL's digests, for servers that have users.
+            from fluss.server.users import PasswordFile
+
             authenticator = PasswordFile(self._config.sasl_users)
         options = StorageOptions(
             self._config.data_dir,
@@ -194,8 +196,10 @@ def _bind(host: str, port: int) -> socket.socket:
     """A bound socket, or an error that says what to do."""
     listening: socket.socket | None = None
     try:
+        # As bytes: a text would load the tables of international names.
+        name = host.encode() if host.isascii() else host
         family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -8,7 +8,7 @@ tells jobs that it did. Nothing is made safe by this: a job that was given up on
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Tiering:
         self._started_ms = now_ms()
         self._tables: dict[int, _Table] = {}
         # One of an earlier start must not look valid; real coordinators count their elections.
-        self.coordinator_epoch = secrets.randbelow(_INT32_MAX)
+        self.coordinator_epoch = int.from_bytes(os.urandom(4), "big") & _INT32_MAX
 
     def request(self) -> Assigned | None:
         """Hand out the table that is due for the longest time, if any is."""

@@ -38,6 +38,8 @@ class BucketWait(NamedTuple):
 
 def answered(response: WriteResponse, waits: list[BucketWait], timeout_ms: int) -> WriteResponse | WriteWait:
     """The response, now or when all batches are safe."""
+    if not waits:
+        return response
     wait = WriteWait(response, waits, timeout_ms)
     return wait if wait.pending else wait.settled()
 
@@ -75,9 +77,8 @@ class WriteWait:
 
     def settled(self) -> WriteResponse:
         """The response with what is known of each batch."""
-        late = TimeoutError("The batch was not safe within the request's timeout; send it again to learn its fate.")
         for wait in self._waits:
-            error = wait.safe.exception() if wait.safe.done() else late
+            error = wait.safe.exception() if wait.safe.done() else _late()
             if error is not None:
                 wait.fail(error)
             else:
@@ -94,3 +95,7 @@ class WriteWait:
         self.abandon()
         if replier is not None:
             replier.reply(self.settled())
+
+
+def _late() -> TimeoutError:
+    return TimeoutError("The batch was not safe within the request's timeout; send it again to learn its fate.")

@@ -54,6 +54,11 @@ class Durable(asyncio.Future[None]):
         if not self.done():
             self.set_result(None)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the batches are on disk."""
+        return self.done() and self.exception() is None
+
 
 class SyncJob(Protocol):
     @property

@@ -2,23 +2,22 @@
 
 A directory belongs to us when it has a `format_version` file. A newer version is refused, for an old program would
 read new files wrongly; an older one is raised before anything new is written, so the old program stays away from then
-on. A directory with foreign files is refused, for we would mix ours with them. The lock is an
-flock, so the kernel frees it when its holder dies; the holder's pid lies in a file of its own, because opening a lock
-file empties it.
+on. A directory with foreign files is refused, for we would mix ours with them. The holder's pid lies in a file of its
+own, because older versions empty the lock file when they open it.
 """
 
 from __future__ import annotations
 
 import os
+from io import FileIO
 from pathlib import Path
 from typing import Final
-
-from filelock import FileLock, Timeout
 
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage import files
 from fluss.storage.failpoints import Site
+from fluss.storage.lock import try_lock
 
 # 1: log tables. 2: partitions, several schemas of a table, batches with statistics, rows in the INDEXED format.
 FORMAT_VERSION: Final = 2
@@ -47,9 +46,9 @@ class DataDirectoryError(FlussError):
 
 
 class DataDirectory:
-    """A locked data directory of the current format."""
+    """A data directory of the current format, locked if there is a lock."""
 
-    def __init__(self, root: Path, lock: FileLock) -> None:
+    def __init__(self, root: Path, lock: FileIO | None = None) -> None:
         self.root = root
         self._lock = lock
 
@@ -77,7 +76,7 @@ class DataDirectory:
     @classmethod
     def unlocked(cls, root: Path) -> DataDirectory:
         """The paths of a directory that is only read, and may be another server's."""
-        return cls(root, FileLock(root / LOCK_NAME))
+        return cls(root)
 
     @property
     def catalog_path(self) -> Path:
@@ -109,7 +108,8 @@ class DataDirectory:
         return self.table_path(table_id) / LAKE_OFFSETS_NAME
 
     def close(self) -> None:
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.close()
 
 
 def prepare(root: Path) -> None:
@@ -165,16 +165,14 @@ def _version(root: Path) -> int | None:
     return version
 
 
-def _lock(root: Path) -> FileLock:
-    lock = FileLock(root / LOCK_NAME, timeout=0, thread_local=False)
-    try:
-        lock.acquire()
-    except Timeout:
+def _lock(root: Path) -> FileIO:
+    lock = try_lock(root / LOCK_NAME)
+    if lock is None:
         try:
             holder = f" (process {int((root / PID_NAME).read_text())})"
         except (OSError, ValueError):
             holder = ""
         raise DataDirectoryError(
             f"Data directory {root} is in use by another server{holder}. Stop it, or name another directory."
-        ) from None
+        )
     return lock

@@ -13,7 +13,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
+from fluss.formats.checksum import crc32c
 
 INTERVAL_BYTES: Final = 4096
 

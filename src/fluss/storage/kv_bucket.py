@@ -28,7 +28,7 @@ from fluss.model.durations import wall_clock_ms
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage.kv_pool import RunBlocking
-from fluss.storage.kv_put import Prepared, Put, PutRequest, Rows, apply, check_schema, prepare
+from fluss.storage.kv_put import Prepared, Put, PutRequest, apply, check_schema, prepare
 from fluss.storage.kv_reads import READ_BYTES_MAX, first_values, values_at, values_by_prefix
 from fluss.storage.kv_scan import KvScan
 from fluss.storage.kv_store import NO_ROWS, DamagedKvStoreError, KvState, KvStoreError, ReadableStore, as_kv_error
@@ -59,8 +59,6 @@ class KvBucket:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Put] = deque()  # to be prepared
         self._unapplied: deque[Put] = deque()  # in the log, by offset
-        # Rows of the unapplied. Changed only between two preparations; otherwise a new one takes its place.
-        self._overlay: Rows = {}
         self._queued_bytes = 0
         self._unapplied_bytes = 0  # of rows
         self._waiting_for_room: list[asyncio.Future[None]] = []
@@ -154,7 +152,6 @@ class KvBucket:
                     self._follow(put, log.log_end_offset)
                     return
                 appended = log.append(batch, parse_log_header(batch), wall_clock_ms())
-                self._overlay.update(put.prepared.rows)
         put.base_offset, put.end_offset = appended.base_offset, appended.last_offset + 1
         put.durable = appended.durable
         self._unapplied.append(put)
@@ -182,7 +179,8 @@ class KvBucket:
         size_bytes = max(request.size_bytes, request.record_count * table.codec.row_width_bytes)
         alone = self._owner.large_puts if size_bytes > LARGE_PUT_BYTES else nullcontext()
         async with alone, self._owner.pool.use(self.bucket) as store:
-            work = partial(prepare, request, table, self._overlay, store, self._numbers)
+            overlay = [put.prepared.rows for put in self._unapplied]
+            work = partial(prepare, request, table, overlay, store, self._numbers)
             return await self._on_store(self._owner.run_write, work)
 
     def _numbers(self, count: int) -> range:
@@ -206,7 +204,7 @@ class KvBucket:
                     break
             for _ in puts:
                 self._unapplied.popleft()
-            self._renew_overlay()
+            self._unapplied_bytes = sum(put.prepared.size_bytes for put in self._unapplied)
             self._done(puts, failure)
         self._applying = False
 
@@ -220,13 +218,6 @@ class KvBucket:
         self._owner.written(sum(put.prepared.size_bytes for put in puts))
         self._owner.pool.relieve()
         return None
-
-    def _renew_overlay(self) -> None:
-        overlay: Rows = {}
-        for put in self._unapplied:
-            overlay.update(put.prepared.rows)
-        self._overlay = overlay
-        self._unapplied_bytes = sum(put.prepared.size_bytes for put in self._unapplied)
 
     def _done(self, puts: Iterable[Put], error: BaseException | None) -> None:
         for put in puts:
@@ -320,7 +311,6 @@ class KvBucket:
         puts = [*self._queue, *self._unapplied]
         self._queue.clear()
         self._unapplied.clear()
-        self._overlay = {}
         self._done(puts, error)
         self.close_scans()
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import compress, filterfalse
+from itertools import compress
 from operator import not_
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from fluss.formats import kernel
 from fluss.formats.aggregation import CHANGES_SIZE_MAX_BYTES, too_large
 from fluss.formats.changelog import Numbering
 from fluss.formats.kv_batch import KvRecords, decode_records, parse_header
@@ -17,7 +18,7 @@ from fluss.formats.log_batch import NO_BATCH_SEQUENCE, NO_WRITER_ID
 from fluss.model.errors import CorruptDataError, ErrorCode, InvalidRequestError
 from fluss.storage import files
 from fluss.storage.commit import Durable
-from fluss.storage.kv_reads import values_at
+from fluss.storage.kv_reads import read_in_parts
 from fluss.storage.kv_replay import row_count_change, write
 from fluss.storage.kv_store import KvState, KvStore, KvStoreError
 from fluss.storage.kv_table import KvTable
@@ -93,7 +94,7 @@ NOTHING: Final = Prepared({}, 0, 0)
 def prepare(
     request: PutRequest,
     table: KvTable,
-    overlay: Mapping[bytes, bytes | None],
+    overlay: list[Rows],
     store: KvStore,
     number: Numbering,
 ) -> tuple[Prepared, bytearray | None]:
@@ -154,20 +155,18 @@ def _refusing() -> Iterator[None]:
         ) from error
 
 
-def _stored(keys: list[bytes], overlay: Mapping[bytes, bytes | None], store: KvStore) -> Rows:
+def _stored(keys: list[bytes], overlay: list[Rows], store: KvStore) -> Rows:
     """What there is at keys. The overlay is looked at first: what leaves it has come to the store before."""
-    covered = list(filter(overlay.__contains__, keys)) if overlay else []
-    # In order: neighbours share blocks.
-    rest = sorted(filterfalse(overlay.__contains__, keys) if covered else keys)
-    old: Rows = dict(zip(rest, values_at(store, rest, CHANGES_SIZE_MAX_BYTES), strict=True))
-    old.update(zip(covered, map(overlay.__getitem__, covered), strict=True))
+    old, unknown = store.recent(keys, overlay)
+    unknown = kernel.keys_in_order(unknown)  # Neighbours share blocks.
+    old.update(zip(unknown, read_in_parts(store, unknown, CHANGES_SIZE_MAX_BYTES), strict=True))
     return old
 
 
 def apply(puts: Sequence[Put], store: KvStore) -> None:
     """Write the changes of puts that are durable in the log, in their order, at once."""
     offset, row_count = store.state.covered_offset, store.state.row_count
-    rows: Rows = {}
+    parts: list[Rows] = []
     for put in puts:
         if put.end_offset <= offset:
             continue  # Replayed from the log when the store was opened, or a repeated put.
@@ -175,8 +174,18 @@ def apply(puts: Sequence[Put], store: KvStore) -> None:
             raise KvStoreError(
                 f"{files.shown(store.path)}: the store ends at {offset}, the next changes begin at {put.base_offset}."
             )
-        rows.update(put.prepared.rows)
+        parts.append(put.prepared.rows)
         offset = put.end_offset
         row_count += put.prepared.row_count_change
     if offset > store.state.covered_offset:
-        write(store, rows, KvState(offset, row_count))
+        write(store, _merged(parts), KvState(offset, row_count))
+
+
+def _merged(parts: list[Rows]) -> Rows:
+    """What the later parts leave of the earlier ones; a single part, as there mostly is, needs no copy."""
+    if len(parts) == 1:
+        return parts[0]
+    rows: Rows = {}
+    for part in parts:
+        rows.update(part)
+    return rows

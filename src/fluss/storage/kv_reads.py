@@ -26,10 +26,18 @@ def values_at(store: ReadableStore, keys: list[bytes], size_bytes_max: int = REA
     if len(keys) == 1:
         return store.get_many(keys)
     unique = list(dict.fromkeys(keys))
+    found = read_in_parts(store, unique, size_bytes_max)
+    if len(unique) == len(keys):
+        return found
+    return list(map(dict(zip(unique, found, strict=True)).__getitem__, keys))
+
+
+def read_in_parts(store: ReadableStore, keys: list[bytes], size_bytes_max: int) -> list[bytes | None]:
+    """The values at keys; code 13 if they take more than that."""
     found: list[bytes | None] = []
     count, largest, left_bytes = _KEYS_FIRST, 1, size_bytes_max
-    while len(found) < len(unique):
-        values = store.get_many(unique[len(found) : len(found) + count])
+    while len(found) < len(keys):
+        values = store.get_many(keys[len(found) : len(found) + count])
         found += values
         sizes = list(map(len, filter(None, values)))
         left_bytes -= sum(sizes)
@@ -39,9 +47,7 @@ def values_at(store: ReadableStore, keys: list[bytes], size_bytes_max: int = REA
             )
         largest = max(largest, *sizes) if sizes else largest
         count = max(1, min(_KEYS_GROWTH * count, _KEYS_MAX, _BYTES_AT_ONCE // largest))
-    if len(unique) == len(keys):
-        return found
-    return list(map(dict(zip(unique, found, strict=True)).__getitem__, keys))
+    return found
 
 
 def values_by_prefix(store: ReadableStore, prefixes: list[bytes], size_bytes_max: int) -> list[list[bytes]]:

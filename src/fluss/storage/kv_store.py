@@ -11,7 +11,6 @@ caller's to order. No call may run while, or come after, `close`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -105,7 +104,15 @@ class ReadableStore(Protocol):
 
 
 class KvStore(ReadableStore, Protocol):
-    def write(self, keys: Sequence[bytes], values: Sequence[bytes], deletes: Sequence[bytes], state: KvState) -> None:
+    def recent(
+        self, keys: list[bytes], newer: list[dict[bytes, bytes | None]]
+    ) -> tuple[dict[bytes, bytes | None], list[bytes]]:
+        """What is at keys as far as that is in memory, and the keys of which it is not, each once; those have None.
+
+        `newer` are rows to be written here, the latest last.
+        """
+
+    def write(self, keys: list[bytes], values: list[bytes], deletes: list[bytes], state: KvState) -> None:
         """Put and delete rows, no key twice, and with that cover the log up to the state's offset.
 
         After a crash the store may have some rows of the batch behind its covered offset, never fewer than it claims.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import time
-import uuid
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -107,6 +106,8 @@ def name_in(path: str, table_id: int) -> str:
 
 def write(directory: Path, root: Path, data: bytes, used: Collection[str]) -> Path:
     """Return when a new file is on disk: its path. Of those that nobody uses, the oldest go if there are too many."""
+    import uuid  # only for tables in a lake
+
     unused = [file.path.name for file in _files(directory) if file.path.name not in used]
     remove(directory, unused[: max(0, len(unused) + 1 - PREPARED_FILES_MAX)])
     for path in reversed(lineage(directory, root)):

@@ -197,8 +197,9 @@ class BucketLog:
         """What was appended when a writer sent this batch before; None for its next one, code 31 for any other."""
         self._check_usable()
         stored = self._writers.check(writer_id, batch_sequence, now_ms) if writer_id != NO_WRITER_ID else None
-        if stored is None:
-            return None
+        return None if stored is None else self._repeated(stored)
+
+    def _repeated(self, stored: StoredBatch) -> Appended:
         return Appended(stored.base_offset, stored.last_offset, self._durable_at(stored.last_offset), True)
 
     def last_sequence(self, writer_id: int) -> int | None:
@@ -218,9 +219,10 @@ class BucketLog:
         if header.size_bytes != len(batch):
             raise CorruptDataError(f"log batch: {header.size_bytes} bytes announced, {len(batch)} received")
         verify_crc(batch, 0, header)
-        repeated = self.repeated(header.writer_id, header.batch_sequence, now_ms)
-        if repeated is not None:
-            return repeated
+        if header.writer_id != NO_WRITER_ID:
+            stored = self._writers.check(header.writer_id, header.batch_sequence, now_ms)
+            if stored is not None:
+                return self._repeated(stored)
         if self._failure is not None:
             raise FlussError(*self._failure)
         self._options.admit(len(batch))
@@ -238,7 +240,7 @@ class BucketLog:
         if header.writer_id != NO_WRITER_ID:
             stored = StoredBatch(header.batch_sequence, base_offset, last_offset)
             self._writers.record(header.writer_id, stored, timestamp_ms)
-        if not self._options.fsync:
+        if self._waiters and not self._options.fsync:
             self._wake()
         return Appended(base_offset, last_offset, self._durable_at(last_offset), False)
 

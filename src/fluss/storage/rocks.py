@@ -17,7 +17,7 @@ import time
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,6 +86,7 @@ def open_store(path: Path, resources: Resources) -> RocksStore:
 class RocksStore:
     def __init__(self, path: Path, resources: Resources) -> None:
         self._path = path
+        self._recent = resources.recent_rows()
         self._lock = threading.Lock()  # pairs what a snapshot or checkpoint holds with its state
         self._snapshots: weakref.WeakSet[RocksSnapshot] = weakref.WeakSet()
         rows, families = resources.families()
@@ -163,7 +164,12 @@ class RocksStore:
         cursor.seek(prefix if from_key is None else max(prefix, from_key))
         return _take(cursor, rows_max, size_bytes_max)
 
-    def write(self, keys: Sequence[bytes], values: Sequence[bytes], deletes: Sequence[bytes], state: KvState) -> None:
+    def recent(
+        self, keys: list[bytes], newer: list[dict[bytes, bytes | None]]
+    ) -> tuple[dict[bytes, bytes | None], list[bytes]]:
+        return self._recent.find(keys, newer)
+
+    def write(self, keys: list[bytes], values: list[bytes], deletes: list[bytes], state: KvState) -> None:
         with self._lock, _translated(self._path):
             put, deleted = 0, 0
             while len(keys) - put + len(deletes) - deleted > WRITE_ROWS_MAX:
@@ -176,9 +182,7 @@ class RocksStore:
             self._put(keys[put:], values[put:], deletes[deleted:], state)
             self._state = state
 
-    def _put(
-        self, keys: Sequence[bytes], values: Sequence[bytes], deletes: Sequence[bytes], state: KvState | None
-    ) -> None:
+    def _put(self, keys: list[bytes], values: list[bytes], deletes: list[bytes], state: KvState | None) -> None:
         """One batch of RocksDB; waits without the GIL while RocksDB has to catch up."""
         deadline = time.monotonic() + STALL_WAIT_S_MAX
         while True:
@@ -191,6 +195,7 @@ class RocksStore:
             try:
                 # The batch is spent, whatever comes of it.
                 self._rows.write(batch, _WRITE_OPTIONS)
+                self._recent.written(keys, values, deletes)
                 return
             except Exception as error:
                 if not str(error).startswith(_STALLED):

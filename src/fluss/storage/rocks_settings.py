@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from typing import Final
 
 from rocksdict import (
@@ -14,11 +16,15 @@ from rocksdict import (
     WriteOptions,
 )
 
+from fluss.formats import kernel
 from fluss.storage.kv_store import MEMORY_BYTES, MEMORY_BYTES_MIN
 
-# Of the budget, for memtables and for blocks, indexes and filters of files. What RocksDB takes besides, for compaction
-# and open files, was about 100 MiB with ten million rows.
-CACHE_SHARE: Final = 0.75
+# Of the budget, for rows that were written last: a put needs the row before it, and RocksDB takes five times as long to
+# find it. Lookups do without, and read what was not written lately as quickly as what was.
+RECENT_ROWS_SHARE: Final = 0.25
+# For memtables and for blocks, indexes and filters of files. What RocksDB takes besides, for compaction and open files,
+# was about 100 MiB with ten million rows.
+CACHE_SHARE: Final = 0.625
 # Of that, for rows that are not flushed yet.
 MEMTABLES_SHARE: Final = 0.5
 # When so much of that is in use, databases that are not written to any more should be flushed: RocksDB flushes only the
@@ -26,7 +32,8 @@ MEMTABLES_SHARE: Final = 0.5
 MEMTABLES_PRESSED_SHARE: Final = 0.75
 # When it is so much more, writers wait: many databases that are each written to a little are flushed more slowly.
 MEMTABLES_FULL_SHARE: Final = 2.0
-MEMTABLE_BYTES_MAX: Final = 32 << 20
+# A larger one takes longer for a row: its rows no longer fit into the processor's cache. Smaller ones are merged more.
+MEMTABLE_BYTES_MAX: Final = 16 << 20
 # Memtables of one database that may wait for a slow disk before writes have to.
 MEMTABLES_MAX: Final = 4
 # A memtable reserves memory in blocks of this size; RocksDB's own choice of 1 MiB makes empty databases expensive.
@@ -35,8 +42,9 @@ ARENA_BLOCK_BYTES: Final = 64 << 10
 MEMTABLE_FILTER_SHARE: Final = 0.01
 FILTER_BITS_PER_KEY: Final = 10
 FILE_BYTES_MAX: Final = 64 << 20
-# The size of the first sorted level: what RocksDB merges four flushed memtables with.
-LEVEL_BYTES: Final = 4 * MEMTABLE_BYTES_MAX
+# The size of the first sorted level, with which RocksDB merges four flushed memtables. With a smaller one, large tables
+# would have a level more.
+LEVEL_BYTES: Final = 128 << 20
 OPEN_FILES_MAX: Final = 64  # of one database
 BACKGROUND_JOBS_MAX: Final = 2
 # RocksDB's own log: one file, restarted when it is too long.
@@ -45,6 +53,26 @@ INFO_LOG_BYTES_MAX: Final = 1 << 20
 TABLE_FORMAT_VERSION: Final = 5
 META_FAMILY: Final = "meta"
 _META_MEMTABLE_BYTES: Final = 1 << 20
+
+
+class StoreRecentRows:
+    """The rows that were written last to one open store; all stores share the memory for it."""
+
+    def __init__(self, rows: kernel.RecentRows, lock: threading.Lock, store: int) -> None:
+        self._rows = rows
+        self._lock = lock
+        self._store = store
+
+    def find(
+        self, keys: list[bytes], newer: list[dict[bytes, bytes | None]]
+    ) -> tuple[dict[bytes, bytes | None], list[bytes]]:
+        with self._lock:
+            return self._rows.find(self._store, keys, newer)
+
+    def written(self, keys: list[bytes], values: list[bytes], deletes: list[bytes]) -> None:
+        with self._lock:
+            self._rows.put(self._store, keys, values)
+            self._rows.remove(self._store, deletes)
 
 
 class Resources:
@@ -62,6 +90,13 @@ class Resources:
         self._memtables = WriteBufferManager.new_write_buffer_manager_with_cache(memtables_bytes, False, self.cache)
         self._pressed_bytes = int(memtables_bytes * MEMTABLES_PRESSED_SHARE)
         self._full_bytes = int(memtables_bytes * MEMTABLES_FULL_SHARE)
+        self._recent = kernel.RecentRows(int(memory_bytes * RECENT_ROWS_SHARE))
+        self._recent_lock = threading.Lock()
+        self._stores = itertools.count(1)
+
+    def recent_rows(self) -> StoreRecentRows:
+        """For a store that is opened: rows of the one that was open before may be others."""
+        return StoreRecentRows(self._recent, self._recent_lock, next(self._stores))
 
     @property
     def memtables_bytes(self) -> int:

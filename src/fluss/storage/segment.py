@@ -35,6 +35,7 @@ UNCHECKED_BYTES_MAX: Final = 1 << 20
 _LOG_NAME: Final = re.compile(r"(\d{20})\.log\Z")
 _DISPOSABLE_NAME: Final = re.compile(r"(\d{20})\.(?:index|writers)(?:\.tmp)?\Z")
 _CLOSED: Final = -1
+_NEXT_READS_MAX: Final = 64
 
 
 def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
@@ -73,6 +74,7 @@ def remove_segment_files(directory: Path, start_offset: int, writers_path: Path)
 class Segment:
     __slots__ = (
         "_fd",
+        "_next_reads",
         "_spare_fd",
         "base_offset",
         "directory",
@@ -96,6 +98,8 @@ class Segment:
         self.verified = ByteRanges()
         # Directories whose sync must come before the first acknowledged batch of this segment.
         self.unsynced_directories: tuple[tuple[Path, Site], ...] = ()
+        # Where batches begin that readers got to: a reader who follows the log asks for the next one there.
+        self._next_reads: dict[int, int] = {}
         self._fd = _CLOSED
         self._spare_fd = _CLOSED
 
@@ -176,6 +180,7 @@ class Segment:
         self.end_offset = end_offset
         self.index.cut(size_bytes)
         self.verified.cut(size_bytes)
+        self._next_reads.clear()
         files.truncate(self._fd, size_bytes, Site.SEGMENT_CUT)
 
     def sync(self, site: Site) -> None:
@@ -213,21 +218,33 @@ class Segment:
 
     def read(self, offset: int, max_bytes: int, readable_bytes: int) -> bytes:
         """Whole good batches from the one with `offset` on, within the segment's first `readable_bytes`."""
-        position, first = self.locate(offset)
+        known = self._next_reads.get(offset)
+        position, base_offset = (known, offset) if known is not None else self._start_of(offset)
         end = readable_bytes
         if not self.verified.contains(position, min(end, position + max_bytes)):
             max_bytes = min(max_bytes, UNCHECKED_BYTES_MAX)
         if end - position > max_bytes:
             # Cut at an indexed boundary: leaves at most one index interval unused, and saves walking every header.
-            end = max(self.index.boundary(position + max_bytes), position + first.size_bytes)
+            end = max(self.index.boundary(position + max_bytes), position + self.locate(offset)[1].size_bytes)
         data = files.read_at(self._fd, end - position, position)
         if not self.verified.contains(position, end) or len(data) < end - position:
-            good, problem = check(data, self.path, position, first.base_offset)
+            good, problem = check(data, self.path, position, base_offset)
             if problem is not None and not good:
                 raise problem
             self.verified.add(position, position + good)
             data = data[:good]
+        if position + len(data) == self.size_bytes:
+            self._expect_read(self.end_offset, self.size_bytes)
         return data
+
+    def _start_of(self, offset: int) -> tuple[int, int]:
+        position, header = self.locate(offset)
+        return position, header.base_offset
+
+    def _expect_read(self, offset: int, position: int) -> None:
+        if len(self._next_reads) >= _NEXT_READS_MAX:
+            del self._next_reads[next(iter(self._next_reads))]
+        self._next_reads[offset] = position
 
     def encode_index(self) -> bytes:
         return self.index.encode(Checkpoint(self.size_bytes, self.end_offset, self.timestamp_ms_max))
@@ -258,6 +275,7 @@ class Segment:
             self._spare_fd = _CLOSED
         self.index = OffsetIndex(self.base_offset)
         self.verified = ByteRanges()
+        self._next_reads.clear()
 
     def _load_index(self) -> tuple[OffsetIndex, Checkpoint] | None:
         try:

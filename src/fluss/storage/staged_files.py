@@ -8,7 +8,6 @@ All functions block.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 import struct
@@ -17,8 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from fluss.formats.checksum import crc32c
 from fluss.model.errors import CorruptDataError, ErrorCode
 from fluss.model.paths import TableBucket
 from fluss.storage import files
@@ -73,6 +71,9 @@ class StagedFile(NamedTuple):
 @lru_cache(_QUERIES_CACHED)
 def query_name(query_id: str) -> str:
     """A query id as files have it."""
+    # Here, as in other places of the server: OpenSSL's digests take memory that an idle server does without.
+    import hashlib
+
     return hashlib.sha256(query_id.encode()).hexdigest()[:_DIGEST_CHARACTERS]
 
 

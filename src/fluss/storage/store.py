@@ -12,7 +12,7 @@ import asyncio
 import importlib
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -169,11 +169,13 @@ class Storage:
             await asyncio.wait([self._opening[bucket]])
         return self.bucket(bucket)
 
-    def opening(self, buckets: Iterable[TableBucket]) -> Coroutine[Any, Any, None] | None:
+    def opening(self, buckets: Collection[TableBucket]) -> Coroutine[Any, Any, None] | None:
         """What opens those that are closed, without keeping the loop; None when all are open.
 
         Recovery after a crash can take seconds. One that can't be opened is left to `bucket`, which tells why.
         """
+        if all(map(self._logs.__contains__, buckets)):
+            return None
         closed = [bucket for bucket in buckets if bucket not in self._logs and self.exists(bucket)]
         return self._open_all(closed[:OPENINGS_MAX]) if closed else None
 

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from itertools import filterfalse
 from typing import Final, NamedTuple, TypeAlias
 
-from crc32c import crc32c
-
+from fluss.formats.checksum import crc32c
 from fluss.formats.log_batch import BatchHeader
 from fluss.model.errors import ErrorCode, FlussError
 

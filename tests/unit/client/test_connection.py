@@ -134,6 +134,27 @@ async def test_a_request_has_a_deadline_and_the_connection_goes_on() -> None:
         connection.close()
 
 
+async def test_each_request_has_its_own_time() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.shake_hands()
+        requests = [await peer.receive() for _ in range(3)]
+        await asyncio.sleep(0.15)
+        peer.answer(requests[0], exists(True))
+        await peer.receive()
+
+    async with serving(script) as address:
+        connection = await Connection.open(address, TIMEOUT_S)
+        patient = asyncio.ensure_future(ask(connection))
+        hurried = [asyncio.ensure_future(ask(connection, timeout_s=limit_s)) for limit_s in (0.1, 0.05)]
+        await asyncio.wait(hurried, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.done() for task in hurried] == [False, True]
+        for task in hurried:
+            with pytest.raises(TimeoutError):
+                await task
+        assert await patient is True
+        connection.close()
+
+
 async def test_an_error_answer_raises_its_class_with_the_first_line_of_a_stack_trace() -> None:
     async def script(peer: Peer) -> None:
         await peer.shake_hands()

@@ -52,6 +52,22 @@ def test_payload_is_one_record_batch_message(codec: Codec, row_count: int) -> No
     assert arrow_payload.decode(payload, AB).equals(batch)
 
 
+@pytest.mark.parametrize("row_count", [500, 50_000])
+@pytest.mark.parametrize("chosen", pa.supported_memory_backends())
+def test_rows_are_put_where_no_huge_pages_are_asked_for(chosen: str, row_count: int) -> None:
+    pools = {name: getattr(pa, f"{name}_memory_pool")() for name in pa.supported_memory_backends()}
+    payload = arrow_payload.encode(_batch(row_count), Codec())
+    default = pa.default_memory_pool()
+    pa.set_memory_pool(pools[chosen])
+    try:
+        before = {name: pool.bytes_allocated() for name, pool in pools.items()}
+        batch = arrow_payload.decode(payload, AB)
+        used = {name for name, pool in pools.items() if pool.bytes_allocated() - before[name] >= batch.nbytes}
+    finally:
+        pa.set_memory_pool(default)
+    assert used == {"system" if chosen == "mimalloc" else chosen}
+
+
 def test_codecs_compress_as_they_say() -> None:
     sizes = {codec: arrow_payload.encode(_batch(20_000), codec).size for codec in CODECS}
     none, lz4, zstd, _ = (sizes[codec] for codec in CODECS)

@@ -17,7 +17,7 @@ from fluss.testing.server import FlussServer
 from tests.unit.server.support import Wire, batch, create_table, fetch, fetch_request, produce
 
 COMMANDS = {
-    "fluss server": [sys.executable, "-c", "from fluss.cli.main import main; main()", "server"],
+    "fluss server": [sys.executable, "-m", "fluss", "server"],
     "python -m fluss.server": [sys.executable, "-m", "fluss.server"],
 }
 

@@ -70,7 +70,7 @@ async def test_puts_are_folded_in_order_of_arrival(tmp_path: Path) -> None:
         assert await table.all_rows() == by_id(expected.values())
         assert await table.kv().row_count() == len(expected)
         assert len(table.log_batches()) == 60
-        assert table.kv()._overlay == {}
+        assert not table.kv()._unapplied
 
 
 async def test_rows_are_there_after_a_restart(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ async def test_nothing_of_a_failed_sync_reaches_the_store(tmp_path: Path) -> Non
         # The log is read-only; what was there can be read.
         assert await code_of(table.kv().put(table.batch([row(5)])).appended) == ErrorCode.LOG_STORAGE_EXCEPTION
         assert await table.all_rows() == [row(1, "safe")]
-        assert table.kv()._overlay == {}
+        assert not table.kv()._unapplied
         assert table.kv()._queued_bytes == 0
     async with opened(tmp_path / "data") as storage:
         table = Table(storage, T)

@@ -93,6 +93,24 @@ async def test_read_returns_whole_batches_within_the_limit_but_at_least_one(tmp_
             assert len(batches) == 1 or sum(header.size_bytes for header, _ in batches) <= max_bytes
 
 
+@pytest.mark.parametrize("fsync", [True, False])
+@pytest.mark.parametrize("max_bytes", [1, 1 << 20])
+async def test_a_reader_that_follows_the_log_gets_each_batch_once(tmp_path: Path, fsync: bool, max_bytes: int) -> None:
+    async with opened(tmp_path / "data", fsync=fsync, segment_size_bytes=30_000) as log:
+        offset, read = 0, []
+        for number in range(300):
+            rows = [f"row {number}.{part}".ljust(number * 13 % 500) for part in range(1 + number % 3)]
+            for row in rows:
+                last = append(log, row)
+            await last.durable
+            while offset < log.high_watermark:
+                batches = parse(log.read(offset, max_bytes))
+                offset = batches[-1][0].next_offset
+                read += [text for _, text in batches]
+            assert read[-len(rows) :] == rows
+        assert read == texts(log)
+
+
 async def test_cold_bytes_are_checked_a_bounded_part_at_a_time(tmp_path: Path) -> None:
     count, text_bytes = 40, 100_000
     async with opened(tmp_path / "log") as log:

@@ -21,7 +21,7 @@ def _fetch_log(context: ConnectionContext, request: pb.FetchLogRequest) -> Handl
     buckets = sum(len(table.buckets_req) for table in request.tables_req)
     check_count(buckets + len(request.tables_req), context.limits.request_items_max, "buckets")
     plan = FetchPlan.of(context, request)
-    return when_open(context.storage, (fetch.bucket for fetch in plan.buckets), lambda: _begin(context, request, plan))
+    return when_open(context.storage, [fetch.bucket for fetch in plan.buckets], lambda: _begin(context, request, plan))
 
 
 def _begin(context: ConnectionContext, request: pb.FetchLogRequest, plan: FetchPlan) -> Encoded | FetchWait:

@@ -19,7 +19,7 @@ from fluss.server.kv_access import check_access, kv_bucket
 from fluss.server.later import beside_others
 from fluss.server.lookup_response import LookupResponse
 from fluss.server.malformed import unreadable
-from fluss.server.names import check_count
+from fluss.server.names import check_count, table_bucket
 from fluss.server.write_wait import check_acks, write_wait_ms
 from fluss.storage.kv_reads import VALUE_OVERHEAD_BYTES
 
@@ -64,7 +64,7 @@ def _check_keys(context: ConnectionContext, request: _Request) -> int:
 
 
 def _bucket(table_id: int, item: pb.PbLookupBucketRequest) -> TableBucket:
-    return TableBucket(table_id, item.bucket_id, item.partition_id if item.HasField("partition_id") else None)
+    return table_bucket(table_id, item.bucket_id, item.partition_id if item.HasField("partition_id") else None)
 
 
 def _few(kv: KvBuckets, bucket: TableBucket, keys: list[bytes]) -> bytearray | None:

@@ -29,7 +29,7 @@ def produce_log(context: ConnectionContext, body: memoryview, _: int) -> Handled
     check_acks(request.acks)
     check_count(len(request.batches), context.limits.request_items_max, "buckets")
     buckets = [batch.bucket for batch in request.batches]
-    return when_open(context.storage, buckets, lambda: _append_all(context, request))
+    return when_open(context.storage, buckets, partial(_append_all, context, request))
 
 
 def _append_all(context: ConnectionContext, request: WriteRequest) -> WriteResponse | WriteWait:
@@ -43,7 +43,7 @@ def _append_all(context: ConnectionContext, request: WriteRequest) -> WriteRespo
         except Exception as error:
             _failed(entry, error)
             continue
-        if request.acks == NO_ACKS:
+        if request.acks == NO_ACKS or appended.durable.is_complete:
             entry.base_offset = appended.base_offset
         else:
             succeed = partial(_succeeded, entry, appended.base_offset)

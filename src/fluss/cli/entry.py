@@ -1,0 +1,20 @@
+"""`fluss` as a program."""
+
+from __future__ import annotations
+
+import sys
+
+
+def run() -> None:
+    """Run the command that the arguments name."""
+    if sys.argv[1:2] == ["server"]:
+        # A server keeps what its process has loaded as long as it runs: it starts without the other commands.
+        from fluss.server.process import serve_if_plain
+
+        if serve_if_plain(sys.argv[2:]):
+            return
+    from fluss.cli import connecting
+    from fluss.cli.main import main
+
+    connecting.without_pandas = True
+    main(prog_name="fluss")

@@ -1,0 +1,100 @@
+"""The process of a server: what it is prepared with, and how it runs until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from fluss.model.errors import FlussError
+from fluss.server.config import ServerConfig, load_config
+from fluss.server.options import plain_values
+from fluss.storage.memory import give_back, share_arenas
+
+_EXIT_INTERRUPTED: Final = 130
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def serve_if_plain(arguments: Sequence[str]) -> bool:
+    """Serve with arguments that need no click to be read; whether they were such."""
+    values = plain_values(arguments)
+    if values is not None:
+        serve(**values)
+    return values is not None
+
+
+def serve(config: Path | None, **flags: Any) -> None:
+    """Serve until a signal asks to stop, with a config file and flags, which are None where they were not given."""
+    logging.basicConfig(format=LOG_FORMAT, level=logging.INFO, stream=sys.stderr)
+    try:
+        run(load_config(config, flags))
+    except (FlussError, OSError) as error:
+        print(f"fluss server: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:  # while it starts
+        sys.exit(_EXIT_INTERRUPTED)
+
+
+def run(config: ServerConfig) -> None:
+    """Serve until a signal asks to stop."""
+    prepare_process()
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(_serve(config))
+
+
+async def _serve(config: ServerConfig) -> None:
+    from fluss.server.server import Server
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    running = Server(config)
+    await running.start()
+    print(f"fluss server ready on {running.address}", flush=True)
+    give_back()  # What loading the program has left: a server may stay idle for long.
+    await stop.wait()
+    await running.stop()
+
+
+def loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: type[asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def prepare_process() -> None:
+    """What a process needs that only serves."""
+    _raise_file_limit()
+    share_arenas()
+    sys.meta_path.insert(0, _WithoutPandas())
+
+
+class _WithoutPandas:
+    """For the first Python value it is given pyarrow imports pandas, if it is there: a second and 45 MB for nothing."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("A server does without pandas.", name=fullname)
+
+
+def _raise_file_limit() -> None:
+    """Connections and segments are file descriptors: take as many as the system lets this process have."""
+    try:
+        import resource
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError):
+            pass

@@ -1,0 +1,206 @@
+"""Scans that are lent to the event loop of a reader who waits for rows as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from fluss.client.append import AppendWriterCore
+from fluss.client.core import ClientCore
+from fluss.client.runtime import run
+from fluss.client.scanner import LogScannerCore
+from fluss.model.errors import FlussError
+from tests.unit.client.conftest import make_table
+
+POLL_MS = 2_000
+ROWS = 20
+
+
+class Reader:
+    """Appends single rows and reads each of them on the running loop."""
+
+    def __init__(self, client: ClientCore, **table: Any) -> None:
+        self.table = make_table(client, **table)
+        self.writer: AppendWriterCore = self.table.append_writer()
+        self.scanner: LogScannerCore = self.table.log_scanner(None)
+        run(self.scanner.subscribe({(None, bucket): 0 for bucket in range(self.table.info.num_buckets)}))
+        self.written = 0
+        self.seen: list[int] = []
+
+    @property
+    def is_lent(self) -> bool:
+        return self.scanner._reading._prefetcher.tail is not None
+
+    async def append(self, count: int = 1) -> None:
+        ids = range(self.written, self.written + count)
+        self.writer.write_batch(pa.record_batch({"id": list(ids), "name": [f"n{number}" for number in ids]}))
+        self.written += count
+        await self.writer.flush()
+
+    async def read(self) -> None:
+        """Everything written."""
+        deadline = time.monotonic() + 10
+        while len(self.seen) < self.written:
+            assert time.monotonic() < deadline
+            self.take(await self.scanner.poll_batches_here(POLL_MS))
+
+    def take(self, batches: list[Any]) -> None:
+        self.seen += [number for fetched in batches for number in fetched.batch.column("id").to_pylist()]
+
+    async def tail(self, count: int = ROWS) -> None:
+        for _ in range(count):
+            reading = asyncio.ensure_future(self.read_one())
+            await asyncio.sleep(0.005)
+            await self.append()
+            await reading
+
+    async def read_one(self) -> None:
+        ready = self.scanner.ready_batches(POLL_MS)
+        self.take(ready or await self.scanner.poll_batches_here(POLL_MS))
+
+    def check(self) -> None:
+        assert self.seen == list(range(self.written))
+
+
+@pytest.fixture
+def reader(client: ClientCore) -> Reader:
+    return Reader(client)
+
+
+def test_who_waits_for_rows_gets_them_on_his_own_loop(reader: Reader) -> None:
+    asyncio.run(reader.tail())
+    assert reader.is_lent
+    reader.check()
+
+
+def test_an_empty_poll_ends_at_its_timeout(reader: Reader) -> None:
+    async def tail() -> None:
+        await reader.tail()
+        for timeout_ms in (0, 100, 700):
+            began = time.monotonic()
+            assert await reader.scanner.poll_batches_here(timeout_ms) == []
+            assert timeout_ms / 1_000 - 0.01 < time.monotonic() - began < timeout_ms / 1_000 + 1
+        await reader.tail(3)
+
+    asyncio.run(tail())
+    assert reader.is_lent
+    reader.check()
+
+
+def test_many_rows_go_back_to_the_io_loop_and_single_ones_come_again(reader: Reader) -> None:
+    async def tail() -> None:
+        for count in (1, 50_000, 1, 3, 50_000):
+            await reader.tail(5)
+            assert reader.is_lent
+            await reader.append(count)
+            await reader.read()
+            assert reader.is_lent is (count < 10)
+
+    asyncio.run(tail())
+    reader.check()
+
+
+def test_a_bad_batch_is_told(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def tail() -> None:
+        await reader.tail()
+        assert reader.is_lent
+
+        def broken(*_: Any) -> Any:
+            raise FlussError("broken")
+
+        monkeypatch.setattr(reader.scanner._reader, "_decode", broken)
+        await reader.append()
+        with pytest.raises(FlussError, match="broken"):
+            await reader.read()
+
+    asyncio.run(tail())
+
+
+def _poll_in_thread(reader: Reader) -> None:
+    reader.take(run(reader.scanner.poll_batches(100)))
+
+
+def _poll_on_another_loop(reader: Reader) -> None:
+    asyncio.run(reader.scanner.poll_batches_here(100))
+
+
+def _subscribe(reader: Reader) -> None:
+    run(reader.scanner.subscribe({(None, 0): reader.written}))
+
+
+def _lose_connection(reader: Reader) -> None:
+    tail = reader.scanner._reading._prefetcher.tail
+    assert tail is not None
+    tail.loop.call_soon_threadsafe(tail._connection.close)
+
+
+@pytest.mark.parametrize("disturb", [_poll_in_thread, _poll_on_another_loop, _subscribe, _lose_connection])
+def test_whoever_else_comes_takes_it_back(reader: Reader, disturb: Callable[[Reader], None]) -> None:
+    async def tail() -> None:
+        for _ in range(3):
+            await reader.tail()
+            assert reader.is_lent
+            waiting = asyncio.ensure_future(reader.scanner.poll_batches_here(POLL_MS))
+            await asyncio.sleep(0.01)
+            await asyncio.to_thread(disturb, reader)
+            await reader.append()
+            reader.take(await waiting)
+            await reader.read()
+
+    asyncio.run(tail())
+    reader.check()
+
+
+def test_readers_of_loops_and_threads_share_the_rows(reader: Reader) -> None:
+    done = threading.Event()
+    elsewhere: list[int] = []
+
+    def in_thread() -> None:
+        while not done.is_set():
+            for fetched in run(reader.scanner.poll_batches(10)):
+                elsewhere.extend(fetched.batch.column("id").to_pylist())
+            time.sleep(0.02)
+
+    async def tail() -> None:
+        for _ in range(300):
+            await reader.append()
+            reader.take(await reader.scanner.poll_batches_here(2))
+        while len(reader.seen) + len(elsewhere) < reader.written:
+            reader.take(await reader.scanner.poll_batches_here(10))
+
+    thread = threading.Thread(target=in_thread)
+    thread.start()
+    asyncio.run(asyncio.wait_for(tail(), 30))
+    done.set()
+    thread.join()
+    assert sorted(reader.seen + elsewhere) == list(range(reader.written))
+    assert reader.seen == sorted(reader.seen)
+    assert elsewhere == sorted(elsewhere)
+
+
+def test_another_loop_goes_on(reader: Reader) -> None:
+    for _ in range(3):
+        asyncio.run(reader.tail())
+        assert reader.is_lent
+    reader.check()
+
+
+def test_a_poll_can_be_cancelled_and_a_scanner_closed(reader: Reader) -> None:
+    async def tail() -> None:
+        await reader.tail()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.scanner.poll_batches_here(POLL_MS), 0.05)
+        await reader.tail(3)
+        reader.check()
+        waiting = asyncio.ensure_future(reader.scanner.poll_batches_here(60_000))
+        await asyncio.sleep(0.05)
+        reader.scanner.close()
+        assert await asyncio.wait_for(waiting, 5) == []
+
+    asyncio.run(tail())
