@@ -131,14 +131,22 @@ class Driver:
 
     async def lookup(self, database: str, table: str, rows: list[dict[str, Any]]) -> list[Any]:
         handle = await self._table(database, table)
-        # A lookuper waits for company before it asks; one for each key keeps that to once.
-        return list(await asyncio.gather(*(handle.new_lookup().create_lookuper().lookup(row) for row in rows)))
+        return await self._lookup(handle, lambda: handle.new_lookup().create_lookuper(), rows)
 
     async def prefix_lookup(
         self, database: str, table: str, rows: list[dict[str, Any]], columns: list[str]
     ) -> list[list[dict[str, Any]]]:
-        builder = (await self._table(database, table)).new_lookup().lookup_by(columns)
-        return list(await asyncio.gather(*(builder.create_lookuper().lookup(row) for row in rows)))
+        handle = await self._table(database, table)
+        return await self._lookup(handle, lambda: handle.new_lookup().lookup_by(columns).create_lookuper(), rows)
+
+    async def _lookup(self, handle: Any, lookuper: Callable[[], Any], rows: list[dict[str, Any]]) -> list[Any]:
+        partition_keys = handle.get_table_info().get_partition_keys()
+        if partition_keys:
+            # pyfluss may forget one of two partitions that it meets at the same time, and then has no row for its key.
+            for row in {tuple(map(row.get, partition_keys)): row for row in rows}.values():
+                await lookuper().lookup(row)
+        # A lookuper waits for company before it asks; one for each key keeps that to once.
+        return list(await asyncio.gather(*(lookuper().lookup(row) for row in rows)))
 
     async def flush(self) -> None:
         for writers in self._writers.values():
