@@ -7,6 +7,7 @@ read in one thread and pushed out of the cache by another, so all arenas would g
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import Final
 
 ARENAS_MAX: Final = 2
@@ -14,8 +15,12 @@ _M_ARENA_MAX: Final = -8  # as in malloc.h
 
 
 def share_arenas() -> None:
-    """Have all threads share a few arenas; to be called before threads are started."""
+    """Have all threads share a few arenas; to be called before threads are started, and before Arrow is loaded.
+
+    Arrow's own allocator would keep some 20 MB for the threads that write.
+    """
     _call("mallopt", _M_ARENA_MAX, ARENAS_MAX)
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 
 def give_back() -> None:

@@ -50,6 +50,14 @@ print(len(re.findall(b"<heap nr=", os.read(reading, 1 << 16))))
 stay.wait()
 """
 
+ARROW_TOO = """
+from fluss.storage.memory import share_arenas
+
+share_arenas()
+import pyarrow as pa
+print(int(pa.default_memory_pool().backend_name == "system"))
+"""
+
 
 def run(program: str) -> int:
     return int(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=60).stdout)
@@ -61,3 +69,7 @@ def test_what_is_free_goes_back_to_the_system() -> None:
 
 def test_threads_share_arenas() -> None:
     assert 1 <= run(SHARE_ARENAS) <= 2
+
+
+def test_arrow_takes_its_memory_there_too() -> None:
+    assert run(ARROW_TOO)
