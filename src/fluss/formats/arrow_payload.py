@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 
 from fluss.formats import kernel
-from fluss.formats.arrow_message import NODE_SIZE_BYTES, MessageLayout, RawTemplate, parse_record_batch_message
+from fluss.formats.arrow_message import parse_metadata, parse_record_batch_message
+from fluss.formats.arrow_template import LZ4_FRAME, ZSTD, MessageTemplate, message_template
 from fluss.formats.empty_children import with_offsets
 from fluss.formats.log_batch import CHANGE_TYPE_MAX, BatchHeader, BufferLike, payload_of
 from fluss.model.errors import CorruptDataError
@@ -41,7 +42,6 @@ _STRING: Final = pa.string()
 _BINARY: Final = pa.binary()
 _ALIGNMENT_BYTES: Final = 8
 _END_OF_STREAM_BYTES: Final = 8
-_raw_templates: dict[tuple[Compression, int, int], RawTemplate] = {}
 _CHANGE_TYPES: Final = bytes(range(CHANGE_TYPE_MAX + 1))
 
 
@@ -85,24 +85,19 @@ def encode(batch: pa.RecordBatch, codec: Codec) -> pa.Buffer:
     size_max = _RAW_COLUMN_SIZE_MAX_BYTES * batch.num_columns
     if batch.num_rows <= RAW_ROWS_MAX and ipc.get_record_batch_size(batch) <= size_max:
         plain = memoryview(batch.serialize()).cast("B")
-        layout = MessageLayout.of(plain)
-        if 0 < len(plain) - layout.body_start <= RAW_BUFFER_SIZE_MAX_BYTES * layout.buffer_count:
-            return pa.py_buffer(_raw_template(batch, codec, layout).fill(plain, layout))
+        message = parse_metadata(plain)
+        body = plain[message.body_start :]
+        if 0 < len(body) <= RAW_BUFFER_SIZE_MAX_BYTES * (len(message.buffers) // 2):
+            template = raw_template(codec, len(message.nodes) // 2, len(message.buffers) // 2)
+            spans = zip(message.buffers[::2], message.buffers[1::2], strict=True)
+            buffers = [body[start : start + size] for start, size in spans]
+            return pa.py_buffer(template.raw_message(message.row_count, message.nodes, buffers))
     return _encode_compressed(batch, codec)
 
 
-def raw_template(codec: Codec, column_count: int, buffer_count: int) -> RawTemplate | None:
-    """What makes payloads of small batches of flat columns, once a first one was encoded."""
-    return _raw_templates.get((codec.compression, column_count * NODE_SIZE_BYTES, buffer_count))
-
-
-def _raw_template(batch: pa.RecordBatch, codec: Codec, layout: MessageLayout) -> RawTemplate:
-    key = (codec.compression, *layout.shape)
-    template = _raw_templates.get(key)
-    if template is None:
-        template = RawTemplate(memoryview(_encode_compressed(batch, codec)).cast("B"))
-        _raw_templates[key] = template
-    return template
+def raw_template(codec: Codec, node_count: int, buffer_count: int) -> MessageTemplate:
+    """What makes payloads with raw buffers for a codec that compresses."""
+    return message_template(node_count, buffer_count, ZSTD if codec.compression is Compression.ZSTD else LZ4_FRAME)
 
 
 def _encode_compressed(batch: pa.RecordBatch, codec: Codec) -> pa.Buffer:

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 from fluss.formats.arrow_layout import ArrowLayout
 from fluss.formats.arrow_message import parse_metadata
+from fluss.formats.arrow_template import STORED_RAW, ZSTD, MessageTemplate
 from fluss.model.errors import CorruptDataError
 
 Piece: TypeAlias = bytes | bytearray | memoryview
@@ -22,52 +23,11 @@ NULLS_SIZE_MAX_BYTES: Final = 64 << 20
 _ALIGNMENT_BYTES: Final = 8
 _GAP_MAX_BYTES: Final = 64  # writers align buffers to 8 or to 64 bytes
 _PADDING: Final = [bytes(size) for size in range(_ALIGNMENT_BYTES)]
-_ZSTD: Final = 1  # Arrow's number
-_STORED_RAW: Final = -1
 _I64: Final = struct.Struct("<q")
 _ZSTD_FRAME: Final = struct.Struct("<IBQ")
 _ZSTD_MAGIC: Final = 0xFD2FB528
 _ZSTD_ONE_SEGMENT_SIZE_IN_8_BYTES: Final = 0xE0
 _ZSTD_BLOCK_SIZE_BYTES: Final = 128 << 10
-
-
-class MessageTemplate:
-    """The metadata of record batch messages with so many nodes and buffers, as flatbuffers lay it out."""
-
-    __slots__ = ("_head", "_numbers")
-
-    _ROW_COUNT_AT: Final = 8 + 56
-    _BODY_SIZE_AT: Final = 8 + 24
-    _NODES_AT: Final = 8 + 96
-
-    def __init__(self, node_count: int, buffer_count: int, codec: int | None) -> None:
-        # Numbers after the marks are positions, which pointers and vtables count from.
-        buffers_at = 96 + 16 * node_count + 4
-        size = buffers_at + 4 + 16 * buffer_count
-        compression = 20 if codec is not None else 0
-        self._head = b"".join(
-            (
-                struct.pack("<Ii", 0xFFFFFFFF, size),
-                struct.pack("<I", 16),  # 0: the message
-                struct.pack("<6H", 12, 24, 16, 18, 4, 8),  # 4: its vtable: version, header type, header, body size
-                struct.pack("<iIqhBx4x", 12, 52 - 20, 0, 4, 3),  # 16: the message, version V5
-                struct.pack("<6H", 12, 24, 4, 12, 16, compression),  # 40: vtable: rows, nodes, buffers, compression
-                struct.pack("<iqIII", 12, 0, 92 - 64, buffers_at - 68, 84 - 72),  # 52: the record batch
-                struct.pack("<4H", 8, 6, 4, 5),  # 76: vtable: codec, method
-                struct.pack("<ibb2x", 8, codec or 0, 0),  # 84: the compression
-                struct.pack("<I", node_count),  # 92: nodes
-            )
-        )
-        # Nodes, and behind them the buffers' count and the buffers.
-        self._numbers = struct.Struct(f"<{2 * node_count}q4xI{2 * buffer_count}q")
-
-    def fill(self, row_count: int, nodes: Sequence[int], buffers: Sequence[int], body_size_bytes: int) -> bytearray:
-        """The metadata of one message; `nodes` and `buffers` have two numbers each."""
-        metadata = bytearray(self._head)
-        _I64.pack_into(metadata, self._ROW_COUNT_AT, row_count)
-        _I64.pack_into(metadata, self._BODY_SIZE_AT, body_size_bytes)
-        metadata += self._numbers.pack(*nodes, len(buffers) // 2, *buffers)
-        return metadata
 
 
 class ColumnSlicer:
@@ -173,8 +133,8 @@ def _zeros(size_bytes: int, codec: int | None) -> bytes:
     """A buffer of zeros as the codec has it; with ZSTD that is a few bytes for every 128 KiB."""
     if codec is None:
         return bytes(size_bytes)
-    if codec != _ZSTD:
-        return _I64.pack(_STORED_RAW) + bytes(size_bytes)
+    if codec != ZSTD:
+        return _I64.pack(STORED_RAW) + bytes(size_bytes)
     frame = bytearray(_I64.pack(size_bytes))
     frame += _ZSTD_FRAME.pack(_ZSTD_MAGIC, _ZSTD_ONE_SEGMENT_SIZE_IN_8_BYTES, size_bytes)
     for at in range(0, size_bytes, _ZSTD_BLOCK_SIZE_BYTES):

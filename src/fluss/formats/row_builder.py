@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from fluss.formats import arrow_payload
-from fluss.formats.arrow_payload import Codec
+from fluss.formats.arrow_payload import RAW_BUFFER_SIZE_MAX_BYTES, RAW_ROWS_MAX, Codec, Compression, raw_template
 from fluss.formats.kernel import RowAppender
 from fluss.formats.kinds import kind_of
 from fluss.model.arrow_types import arrow_schema
@@ -28,7 +26,7 @@ class RowBuilder:
     One thread at a time.
     """
 
-    __slots__ = ("_arrow_schema", "_arrow_types", "_buffer_count", "_nodes", "appender")
+    __slots__ = ("_arrow_schema", "_arrow_types", "_buffer_count", "appender")
 
     def __init__(self, schema: Schema) -> None:
         columns = schema.columns
@@ -36,9 +34,8 @@ class RowBuilder:
         self._arrow_types = self._arrow_schema.types
         kinds = [kind_of(column.data_type) for column in columns]
         self.appender = RowAppender([column.name for column in columns], kinds)
-        self._nodes = struct.Struct(f"<{2 * len(columns)}q")
         is_flat = not any(map(pt.is_nested, self._arrow_types))
-        self._buffer_count = sum(map(_buffer_count, self._arrow_types)) if is_flat else 0
+        self._buffer_count = sum(map(_buffer_count, self._arrow_types)) if is_flat else 0  # 0: not known
 
     @property
     def row_count(self) -> int:
@@ -65,13 +62,13 @@ class RowBuilder:
     def build_payload(self, codec: Codec) -> bytearray | None:
         """The rows so far as the payload of a batch, without Arrow objects in between; the builder starts anew.
 
-        None, and nothing has changed, when they are many, or nested, or no batch like it was encoded before.
+        None, and nothing has changed, when they are many or nested, or stored as they are.
         """
-        if not 0 < self.row_count <= arrow_payload.RAW_ROWS_MAX:
+        if codec.compression is Compression.NONE or not 0 < self.row_count <= RAW_ROWS_MAX:
             return None
-        template = arrow_payload.raw_template(codec, len(self._arrow_types), self._buffer_count)
-        if template is None or self.estimated_bytes > arrow_payload.RAW_BUFFER_SIZE_MAX_BYTES * self._buffer_count:
+        if not self._buffer_count or self.estimated_bytes > RAW_BUFFER_SIZE_MAX_BYTES * self._buffer_count:
             return None
+        template = raw_template(codec, len(self._arrow_types), self._buffer_count)
         row_count, columns = self.appender.take()
         numbers: list[int] = []
         buffers: list[bytes | bytearray] = []
@@ -81,7 +78,7 @@ class RowBuilder:
             buffers += (validity if validity is not None and null_count else b"", values)
             if isinstance(data, bytearray):
                 buffers.append(data)
-        return template.message(row_count, self._nodes.pack(*numbers), buffers)
+        return template.raw_message(row_count, numbers, buffers)
 
 
 def _buffer_count(arrow_type: pa.DataType) -> int:

@@ -14,6 +14,7 @@ from fluss.formats.row_reader import to_tuples
 from fluss.model.arrow_types import arrow_schema
 from fluss.model.errors import CorruptDataError, InvalidRequestError
 from fluss.model.schema import Column, Schema
+from tests.unit.formats.message_layout import MessageLayout
 
 from .strategies import tables
 from .vectors import AB_COLUMNS, LOG_TWO_ROWS
@@ -107,21 +108,9 @@ def test_small_batches_are_stored_raw_under_the_table_s_codec(codec: Codec) -> N
     assert -1 not in _announced_sizes(arrow_payload.encode(_batch(100), codec))
 
 
-@pytest.mark.parametrize("codec", CODECS[1:], ids=CODEC_IDS[1:])
-def test_metadata_of_raw_batches_is_pyarrow_s_but_for_the_numbers(codec: Codec) -> None:
-    heads = []
-    for payload in (arrow_payload.encode(_batch(2), codec), arrow_payload._encode_compressed(_batch(2), codec)):
-        layout = arrow_message.MessageLayout.of(memoryview(payload).cast("B"))
-        head = bytearray(payload.to_pybytes()[: layout.body_start])
-        head[layout.body_size_at : layout.body_size_at + 8] = bytes(8)
-        head[layout.buffers_at : layout.buffers_at + 16 * layout.buffer_count] = bytes(16 * layout.buffer_count)
-        heads.append(head)
-    assert heads[0] == heads[1]
-
-
 def _announced_sizes(payload: pa.Buffer) -> list[int]:
     view = memoryview(payload).cast("B")
-    layout = arrow_message.MessageLayout.of(view)
+    layout = MessageLayout.of(view)
     numbers = struct.unpack_from(f"<{2 * layout.buffer_count}q", view, layout.buffers_at)
     return [
         struct.unpack_from("<q", view, layout.body_start + start)[0]
@@ -242,7 +231,7 @@ def test_damaged_strings_are_found_as_arrow_finds_them(row_count: int) -> None:
 @pytest.mark.parametrize("null_count", [1, 3, 1000, 1001])
 def test_wrong_null_count_is_corrupt(row_count: int, null_count: int) -> None:
     payload = bytearray(arrow_payload.encode(_strings(row_count), CODECS[0]).to_pybytes())
-    layout = arrow_message.MessageLayout.of(memoryview(payload))
+    layout = MessageLayout.of(memoryview(payload))
     struct.pack_into("<q", payload, layout.nodes_at + 2 * 16 + 8, null_count)
     with pytest.raises(CorruptDataError):
         arrow_payload.decode(payload, STRINGS)

@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.formats.arrow_message import MessageLayout
 from fluss.formats.arrow_payload import Codec, Compression, decode, encode
 from fluss.formats.log_batch import encode_batch, payload_of, walk
 from fluss.model.arrow_types import arrow_schema
 from fluss.model.schema import Schema
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from tests.unit.formats.message_layout import MessageLayout
 from tests.unit.server.support import (
     MIB,
     SCHEMA,
