@@ -23,7 +23,6 @@ class MessageTemplate:
 
     _ROW_COUNT_AT: Final = 8 + 56
     _BODY_SIZE_AT: Final = 8 + 24
-    _NODES_AT: Final = 8 + 96
 
     def __init__(self, node_count: int, buffer_count: int, codec: int | None) -> None:
         # Numbers after the marks are positions, which pointers and vtables count from.
