@@ -3267,8 +3267,10 @@ def _common_size(keys: list) -> cython.Py_ssize_t:
         key = keys[i]
         source = key
         size = min(size, len(key))
-        while not _is_equal(first_at, 0, source, 0, size):
-            size -= 1
+        if not _is_equal(first_at, 0, source, 0, size):
+            size = 0
+            while first_at[size] == source[size]:
+                size += 1
     return size
 
 
