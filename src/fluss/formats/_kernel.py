@@ -20,7 +20,7 @@ from operator import index as to_index
 from typing import Any
 
 from fluss.formats import kinds as _kinds
-from fluss.model.errors import CorruptDataError, SchemaMismatchError
+from fluss.model.errors import CorruptDataError, ErrorCode, SchemaMismatchError
 
 try:
     import cython
@@ -3267,8 +3267,10 @@ def _common_size(keys: list) -> cython.Py_ssize_t:
         key = keys[i]
         source = key
         size = min(size, len(key))
-        while not _is_equal(first_at, 0, source, 0, size):
-            size -= 1
+        if not _is_equal(first_at, 0, source, 0, size):
+            size = 0
+            while first_at[size] == source[size]:
+                size += 1
     return size
 
 
@@ -3813,14 +3815,17 @@ def _entry_list(fields: _Fields) -> list:
 _WRITE_PARTITION_ID = cython.declare(cython.int, 1)
 _WRITE_BUCKET_ID = cython.declare(cython.int, 2)
 _WRITE_RECORDS = cython.declare(cython.int, 3)
+_WRITE_TARGETS_MAX = cython.declare(cython.Py_ssize_t, 1 << 16)
+_WRITE_FIELD_MAX = cython.declare(cython.int, 63)  # no request has a number in a field beyond
 
 
 def split_write(
-    body: memoryview, buckets_field: int, targets_field: int, text_field: int
+    body: memoryview, buckets_field: int, targets_field: int, text_field: int, items_max: int
 ) -> tuple[dict[int, int], memoryview | None, list[int], list[tuple[int | None, int, memoryview]]]:
     """A request to write: its numbers by field, its text, its target columns, its buckets.
 
     A bucket is partition id, bucket id, and a view of its records. Targets may be packed or not; 0 names no field.
+    More than `items_max` buckets, or far too many targets, are refused before they take more memory than the request.
     """
     fields: _Fields = _Fields()
     fields.data = _pointer(body)
@@ -3830,6 +3835,7 @@ def split_write(
     buckets_number: cython.longlong = buckets_field
     targets_number: cython.longlong = targets_field
     text_number: cython.longlong = text_field
+    limit: cython.Py_ssize_t = items_max
     numbers: dict = {}
     text: object = None
     targets: list = []
@@ -3838,8 +3844,10 @@ def split_write(
         if targets_number and fields.number == targets_number:
             _add_targets(fields, targets)
         elif not fields.is_bytes:
-            numbers[fields.number] = _wrapped(fields.pattern, 64)
+            if fields.number <= _WRITE_FIELD_MAX:
+                numbers[fields.number] = _wrapped(fields.pattern, 64)
         elif fields.number == buckets_number:
+            _check_room(found, limit, "buckets")
             found.append(_written_bucket(fields))
         elif fields.number == text_number:
             text = body[fields.start : fields.at]
@@ -3847,13 +3855,24 @@ def split_write(
 
 
 @cython.cfunc
+def _check_room(items: list, limit: cython.Py_ssize_t, what: str) -> object:
+    if len(items) >= limit:
+        raise CorruptDataError(
+            f"One request may name {limit} {what}, not more; send several.", ErrorCode.RECORD_TOO_LARGE_EXCEPTION
+        )
+    return None
+
+
+@cython.cfunc
 def _add_targets(fields: _Fields, targets: list) -> object:
     packed: _Fields
     if not fields.is_bytes:
+        _check_room(targets, _WRITE_TARGETS_MAX, "target columns")
         targets.append(_wrapped(fields.pattern, 32))
         return None
     packed = _fields_of(fields)
     while packed.at < packed.end:
+        _check_room(targets, _WRITE_TARGETS_MAX, "target columns")
         targets.append(_wrapped(packed.varint(), 32))
     return None
 

@@ -98,7 +98,8 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse_frame(error)
             return
         self._receive(received)
-        is_unanswered = self._reader.buffered_bytes or not self.idle
+        # Of a large frame nothing may have come but its length.
+        is_unanswered = self._reader.buffered_bytes or self._reader.large_frame_size_bytes or not self.idle
         if is_unanswered:
             self._acknowledge()
             self._watch_large_frame()

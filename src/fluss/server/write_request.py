@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from fluss.formats import kernel
-from fluss.model.errors import CorruptDataError
+from fluss.model.errors import CorruptDataError, ErrorCode
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.server.malformed import unreadable
@@ -57,18 +57,18 @@ class StageRequest(NamedTuple):
     agg_mode: int  # of a primary-key table
 
 
-def parse_produce_log(body: memoryview) -> WriteRequest:
+def parse_produce_log(body: memoryview, items_max: int) -> WriteRequest:
     """A ProduceLog request; `records` are views of `body`."""
-    return _parse(api_keys.PRODUCE_LOG.name, body, _PRODUCE_BUCKETS, _NO_FIELD)
+    return _parse(api_keys.PRODUCE_LOG.name, body, _PRODUCE_BUCKETS, _NO_FIELD, items_max)
 
 
-def parse_put_kv(body: memoryview) -> WriteRequest:
+def parse_put_kv(body: memoryview, items_max: int) -> WriteRequest:
     """A PutKv request; `records` are views of `body`."""
-    return _parse(api_keys.PUT_KV.name, body, _PUT_BUCKETS, _PUT_TARGET_COLUMNS)
+    return _parse(api_keys.PUT_KV.name, body, _PUT_BUCKETS, _PUT_TARGET_COLUMNS, items_max)
 
 
-def _parse(api_name: str, body: memoryview, buckets_field: int, targets_field: int) -> WriteRequest:
-    numbers, _, targets, found = _split(api_name, body, buckets_field, targets_field, _NO_FIELD)
+def _parse(api_name: str, body: memoryview, buckets_field: int, targets_field: int, items_max: int) -> WriteRequest:
+    numbers, _, targets, found = _split(api_name, body, buckets_field, targets_field, _NO_FIELD, items_max)
     try:
         acks, table_id, timeout_ms = _int32(numbers[1]), numbers[2], _int32(numbers[3])
     except KeyError:
@@ -77,10 +77,11 @@ def _parse(api_name: str, body: memoryview, buckets_field: int, targets_field: i
     return WriteRequest(acks, timeout_ms, table_id, _batches(table_id, found), targets, agg_mode)
 
 
-def parse_stage_write(body: memoryview) -> StageRequest:
+def parse_stage_write(body: memoryview, items_max: int) -> StageRequest:
     """A StageWrite request; `records` are views of `body`."""
     name = api_keys.STAGE_WRITE.name
-    numbers, text, targets, found = _split(name, body, _STAGE_BUCKETS, _STAGE_TARGET_COLUMNS, _STAGE_QUERY_ID)
+    fields = (_STAGE_BUCKETS, _STAGE_TARGET_COLUMNS, _STAGE_QUERY_ID)
+    numbers, text, targets, found = _split(name, body, *fields, items_max)
     if text is None or not numbers.keys() >= set(_STAGE_NUMBERS):
         raise unreadable(name, "it lacks required fields")
     try:
@@ -103,11 +104,13 @@ def parse_stage_write(body: memoryview) -> StageRequest:
 
 
 def _split(
-    api_name: str, body: memoryview, buckets_field: int, targets_field: int, text_field: int
+    api_name: str, body: memoryview, buckets_field: int, targets_field: int, text_field: int, items_max: int
 ) -> tuple[dict[int, int], memoryview | None, list[int], list[tuple[int | None, int, memoryview]]]:
     try:
-        return kernel.split_write(body, buckets_field, targets_field, text_field)
+        return kernel.split_write(body, buckets_field, targets_field, text_field, items_max)
     except CorruptDataError as error:
+        if error.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION:
+            raise
         raise unreadable(api_name, error.message) from None
 
 

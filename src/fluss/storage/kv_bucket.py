@@ -44,6 +44,8 @@ QUEUED_BYTES_MAX: Final = 16 << 20
 # Bytes of rows that are in the log and not in the store yet; beyond, no further put is prepared. A put of a few bytes
 # can make a large row anew.
 UNAPPLIED_BYTES_MAX: Final = 64 << 20
+# Puts that are in the log and not in the store yet: the next one looks into each of them.
+UNAPPLIED_PUTS_MAX: Final = 1_000
 # A put of more, as it came or as Arrow, is worked on while no other such put is: it takes several times its size.
 LARGE_PUT_BYTES: Final = 8 << 20
 # How long a put waits for the catalog to give it numbers for new rows.
@@ -129,7 +131,9 @@ class KvBucket:
 
     async def _prepare_all(self) -> None:
         while self._queue:
-            if self._unapplied and self._unapplied_bytes > UNAPPLIED_BYTES_MAX:
+            if len(self._unapplied) >= UNAPPLIED_PUTS_MAX or (
+                self._unapplied and self._unapplied_bytes > UNAPPLIED_BYTES_MAX
+            ):
                 await asyncio.wait([self._unapplied[0].applied])
                 continue  # The bucket may have ended.
             put = self._queue.popleft()

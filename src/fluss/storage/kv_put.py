@@ -157,6 +157,9 @@ def _refusing() -> Iterator[None]:
 
 def _stored(keys: list[bytes], overlay: list[Rows], store: KvStore) -> Rows:
     """What there is at keys. The overlay is looked at first: what leaves it has come to the store before."""
+    if sum(map(len, overlay)) < len(keys) * (len(overlay) - 1):
+        # Many small puts are not applied yet: to look into each for every key would take longer.
+        overlay = [_merged(overlay)]
     old, unknown = store.recent(keys, overlay)
     unknown = kernel.keys_in_order(unknown)  # Neighbours share blocks.
     old.update(zip(unknown, read_in_parts(store, unknown, CHANGES_SIZE_MAX_BYTES), strict=True))

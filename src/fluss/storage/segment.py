@@ -204,9 +204,11 @@ class Segment:
         """Where the batch with `offset` lies."""
         for found in self.headers_from(offset):
             return found
-        raise CorruptBatchError(
-            self.path, self.size_bytes, f"the file ends before offset {offset}, later offsets exist"
-        )
+        raise self._ends_before(offset)
+
+    def _ends_before(self, offset: int) -> CorruptBatchError:
+        text = f"the file ends before offset {offset}, later offsets exist"
+        return CorruptBatchError(self.path, self.size_bytes, text)
 
     def first_at_or_after(self, timestamp_ms: int) -> BatchHeader | None:
         """The first batch committed at `timestamp_ms` or later."""
@@ -229,8 +231,8 @@ class Segment:
         data = files.read_at(self._fd, end - position, position)
         if not self.verified.contains(position, end) or len(data) < end - position:
             good, problem = check(data, self.path, position, base_offset)
-            if problem is not None and not good:
-                raise problem
+            if not good:
+                raise problem or self._ends_before(offset)
             self.verified.add(position, position + good)
             data = data[:good]
         if position + len(data) == self.size_bytes:

@@ -66,7 +66,7 @@ def test_numbers_of_any_size(numbers: list[int]) -> None:
 
 @needs_both
 def test_sound_requests() -> None:
-    one, two = in_both_modes(lambda k: k.split_write(memoryview(_request()), 5, 4, 0))
+    one, two = in_both_modes(lambda k: k.split_write(memoryview(_request()), 5, 4, 0, 9))
     assert one == two
     numbers, text, targets, buckets = one[1]
     assert (numbers, text, targets) == ({1: -1, 2: 1 << 40, 3: 7, 6: 1}, None, [0, -1])
@@ -81,14 +81,14 @@ def test_sound_requests() -> None:
 def test_damaged_requests(data: st.DataObject) -> None:
     body = bytearray(_request())
     damage_bytes(data, body)
-    one, two = in_both_modes(lambda k: k.split_write(memoryview(body), 5, 4, 1))
+    one, two = in_both_modes(lambda k: k.split_write(memoryview(body), 5, 4, 1, 9))
     assert one == two
 
 
 @needs_both
 @given(body=st.binary(max_size=60))
 def test_any_bytes(body: bytes) -> None:
-    one, two = in_both_modes(lambda k: k.split_write(memoryview(body), 5, 4, 1))
+    one, two = in_both_modes(lambda k: k.split_write(memoryview(body), 5, 4, 1, 9))
     assert one == two
     one, two = in_both_modes(lambda k: _checked(k, body))
     assert one == two

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from types import ModuleType
 
 import pytest
@@ -71,3 +72,13 @@ def test_order_of_keys(rows: dict[bytes, bytes | None]) -> None:
     assert ordered == again
     if all(len(key) <= 8 for key in rows):
         assert [key.ljust(8, b"\0") for key in ordered[1]] == sorted(key.ljust(8, b"\0") for key in rows)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_order_of_large_keys(kernel: ModuleType) -> None:
+    """Byte by byte, or two of a few MiB would keep all threads for minutes."""
+    size_bytes = 2 << 20
+    first, second = (bytes(size_bytes // 2) + byte + bytes(size_bytes // 2) for byte in (b"\1", b"\2"))
+    begin_s = time.perf_counter()
+    assert kernel.keys_in_order([second, first]) == [first, second]
+    assert time.perf_counter() - begin_s < 3

@@ -196,6 +196,16 @@ def test_a_large_frame_that_never_ends_loses_its_connection_and_its_memory(tmp_p
         ping(wire)
 
 
+def test_the_length_of_a_large_frame_is_enough_to_wait_for_its_rest(tmp_path: Path) -> None:
+    limits = Limits(frame_bytes_max=2 * MIB, request_bytes_total_max=2 * MIB, frame_wait_ms_max=500)
+    with RunningServer(tmp_path, limits=limits) as server, server.connect() as wire:
+        wire.socket.sendall((2 * MIB).to_bytes(4, "big"))
+        budget = server.server.context.request_budget
+        eventually(lambda: server.look(lambda: budget.used_bytes) == 2 * MIB)
+        assert wire.is_closed_by_server()
+        eventually(lambda: server.look(lambda: budget.used_bytes) == 0)
+
+
 # --- time
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any, cast
 
 import pytest
@@ -20,7 +21,8 @@ from fluss.storage.store import Storage
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
-BUCKETS = st.lists(st.tuples(st.none() | INT64, INT32, st.binary(max_size=300)), max_size=5)
+ITEMS_MAX = 5
+BUCKETS = st.lists(st.tuples(st.none() | INT64, INT32, st.binary(max_size=300)), max_size=ITEMS_MAX)
 
 
 @given(acks=INT32, table_id=INT64, timeout_ms=INT32, buckets=BUCKETS)
@@ -30,7 +32,7 @@ def test_produce_requests_are_read_as_protobuf_reads_them(
     message = pb.ProduceLogRequest(acks=acks, table_id=table_id, timeout_ms=timeout_ms)
     for partition_id, bucket_id, records in buckets:
         message.buckets_req.add(partition_id=partition_id, bucket_id=bucket_id, records=records)
-    parsed = parse_produce_log(memoryview(message.SerializeToString()))
+    parsed = parse_produce_log(memoryview(message.SerializeToString()), ITEMS_MAX)
     assert (parsed.acks, parsed.table_id, parsed.timeout_ms) == (acks, table_id, timeout_ms)
     assert [(b.bucket.partition_id, b.bucket.bucket_id, bytes(b.records)) for b in parsed.batches] == buckets
     assert {batch.bucket.table_id for batch in parsed.batches} <= {table_id}
@@ -46,7 +48,7 @@ def test_put_requests_are_read_as_protobuf_reads_them(
     body = message.SerializeToString()
     # Packed as protobuf writes them, then one by one as others may.
     more = b"".join(bytes([4 << 3]) + encode_varint(target & (1 << 64) - 1) for target in targets)
-    parsed = parse_put_kv(memoryview(body + more))
+    parsed = parse_put_kv(memoryview(body + more), ITEMS_MAX)
     assert (parsed.acks, parsed.table_id, parsed.timeout_ms) == (-1, table_id, 7)
     assert parsed.target_columns == targets * 2
     assert parsed.agg_mode == (agg_mode or 0)
@@ -60,7 +62,7 @@ PARSERS: list[tuple[Any, Any]] = [(parse_produce_log, pb.ProduceLogRequest), (pa
 @given(body=st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused_as_protobuf_does(parse: Any, message_type: Any, body: bytes) -> None:
     try:
-        parsed = parse(memoryview(body))
+        parsed = parse(memoryview(body), ITEMS_MAX)
     except CorruptDataError:
         return
     try:
@@ -80,7 +82,26 @@ def test_cut_requests_are_refused(parse: Any, message_type: Any, cut: int) -> No
     message = message_type(acks=-1, table_id=1, timeout_ms=1)
     message.buckets_req.add(bucket_id=1, records=b"x" * 40)
     with pytest.raises(CorruptDataError):
-        parse(memoryview(message.SerializeToString())[:-cut])
+        parse(memoryview(message.SerializeToString())[:-cut], ITEMS_MAX)
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        (b"\x2a\x04\x10\x01\x1a\x00" * 500_000, f"{ITEMS_MAX} buckets"),
+        (b"\x20\x01" * 500_000, "target columns"),
+        (b"\x22\xa0\xc2\x1e" + b"\x01" * 500_000, "target columns"),
+        (b"".join(encode_varint(number << 3) + b"\x01" for number in range(1 << 14, 1 << 18)), "lacks"),
+    ],
+)
+def test_requests_that_name_too_much_take_no_memory(body: bytes, what: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptDataError, match=what):
+            parse_put_kv(memoryview(body), ITEMS_MAX)
+        assert tracemalloc.get_traced_memory()[1] < 3 << 20
+    finally:
+        tracemalloc.stop()
 
 
 FETCHED = st.lists(

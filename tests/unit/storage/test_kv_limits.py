@@ -9,6 +9,9 @@ import pytest
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.storage import kv_bucket, kv_buckets, kv_put, memory
+from fluss.storage.kv_store import MEMORY_BYTES_MIN
+from fluss.storage.rocks import RocksStore
+from fluss.storage.rocks_settings import Resources
 
 from .kv_support import Table, opened, row
 
@@ -31,6 +34,42 @@ async def test_rows_that_wait_for_the_store_are_bounded(tmp_path: Path, monkeypa
         assert [await put.applied for put in puts] == [3 + 2 * number for number in range(50)]
         assert await table.all_rows() == [row(1, TEXT, 49)]
         assert kv._unapplied_bytes == 0
+
+
+async def test_puts_that_wait_for_the_store_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_bucket, "UNAPPLIED_PUTS_MAX", 3)
+    async with opened(tmp_path / "data") as storage:
+        table = await Table.create(storage)
+        kv = table.kv()
+        puts = [kv.put(table.batch([row(number)])) for number in range(50)]
+        most = 0
+        while not puts[-1].applied.done():
+            most = max(most, len(kv._unapplied))
+            await asyncio.sleep(0)
+        assert 1 <= most <= 3
+        assert await table.all_rows() == [row(number) for number in range(50)]
+
+
+class Counting(RocksStore):
+    """Knows how many puts the last one looked into."""
+
+    puts = 0
+
+    def recent(self, keys: list[bytes], newer: list[kv_put.Rows]) -> tuple[kv_put.Rows, list[bytes]]:
+        self.puts = len(newer)
+        return super().recent(keys, newer)
+
+
+def test_rows_of_a_large_put_are_not_looked_for_in_every_small_one(tmp_path: Path) -> None:
+    """A thousand puts, a hundred thousand rows: two seconds without another thread."""
+    store = Counting(tmp_path / "kv", Resources(MEMORY_BYTES_MIN))
+    small: list[kv_put.Rows] = [{b"%d" % (number % 90): b"put %d" % number} for number in range(100)]
+    assert kv_put._stored([b"5"], small, store) == {b"5": b"put 95"}
+    assert store.puts == 100
+    old = kv_put._stored([b"%d" % number for number in range(1_000)], small, store)
+    assert store.puts == 1
+    assert list(map(old.get, (b"5", b"50", b"500"))) == [b"put 95", b"put 50", None]
+    store.close()
 
 
 async def test_puts_that_wait_are_told_when_their_table_is_dropped(

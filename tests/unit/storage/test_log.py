@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,19 @@ async def test_a_reader_that_follows_the_log_gets_each_batch_once(tmp_path: Path
                 read += [text for _, text in batches]
             assert read[-len(rows) :] == rows
         assert read == texts(log)
+
+
+async def test_a_reader_that_follows_a_file_that_was_cut_is_told(tmp_path: Path) -> None:
+    async with opened(tmp_path / "data") as log:
+        await append(log, "a").durable
+        assert len(read_all(log)) == 1
+        (path,) = log_files(tmp_path / "data")
+        size_bytes = path.stat().st_size
+        appended = append(log, "b")
+        await appended.durable
+        os.truncate(path, size_bytes)
+        with pytest.raises(CorruptDataError, match="ends before offset"):
+            log.read(appended.base_offset, 1 << 20)
 
 
 async def test_cold_bytes_are_checked_a_bounded_part_at_a_time(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from fluss.protocol import messages_pb2 as pb
 from fluss.server.answers import code_and_text
 from fluss.server.batch_check import check_batch
 from fluss.server.context import ConnectionContext, Handled
-from fluss.server.names import check_count, table_path
+from fluss.server.names import table_path
 from fluss.server.opened import when_open
 from fluss.server.write_request import BucketBatch, WriteRequest, parse_produce_log
 from fluss.server.write_wait import NO_ACKS, BucketWait, WriteResponse, WriteWait, answered, check_acks
@@ -25,9 +25,8 @@ async def init_writer(context: ConnectionContext, request: pb.InitWriterRequest)
 
 def produce_log(context: ConnectionContext, body: memoryview, _: int) -> Handled:
     """Append in the order of arrival; the answer waits aside until all batches are durable."""
-    request = parse_produce_log(body)
+    request = parse_produce_log(body, context.limits.request_items_max)
     check_acks(request.acks)
-    check_count(len(request.batches), context.limits.request_items_max, "buckets")
     buckets = [batch.bucket for batch in request.batches]
     return when_open(context.storage, buckets, partial(_append_all, context, request))
 

@@ -31,9 +31,8 @@ async def put_kv(context: ConnectionContext, body: memoryview, version: int) -> 
 
     The connection's next request waits only while a bucket has no room for more.
     """
-    request = parse_put_kv(body)
+    request = parse_put_kv(body, context.limits.request_items_max)
     check_acks(request.acks)
-    check_count(len(request.batches), context.limits.request_items_max, "buckets")
     overwrite = check_merge(request.target_columns, request.agg_mode)
     opening = context.storage.opening([batch.bucket for batch in request.batches])
     if opening is not None:

@@ -24,9 +24,8 @@ from fluss.storage.staged_index import REQUESTS_MAX
 
 def stage_write(context: ConnectionContext, body: memoryview, _: int) -> Handled:
     """Answered when the batches are checked and on disk, where nobody sees them."""
-    request = parse_stage_write(body)
+    request = parse_stage_write(body, context.limits.request_items_max)
     _check_numbers(batch_id=request.batch_id, task=request.task, attempt=request.attempt, sequence=request.sequence)
-    check_count(len(request.batches), context.limits.request_items_max, "buckets")
     return beside_others(context, partial(_stage, context, request, len(body)), write_wait_ms(request.timeout_ms))
 
 
