@@ -301,7 +301,7 @@ class Prefetcher:
     def _put(self, decoded: Sequence[DecodedPiece]) -> None:
         """With the lock held."""
         for piece, fetched in decoded:
-            size_bytes = fetched.size_bytes if fetched is not None else 0
+            size_bytes = 0 if fetched is None else max(fetched.size_bytes, piece.size_bytes)
             self._ready.append(Ready(piece.cursor, fetched, piece.next_offset, size_bytes))
             self._buffered_bytes += size_bytes
 

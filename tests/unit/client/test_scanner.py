@@ -18,6 +18,7 @@ from fluss.model.errors import FlussError, InvalidRequestError, NotFoundError
 from fluss.model.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.records import ChangeType
+from fluss.testing import FlussServer
 from tests.unit.client.conftest import everything, make_table
 
 
@@ -179,6 +180,25 @@ def test_what_is_ready_is_taken_in_any_thread(client: ClientCore) -> None:
     assert sum(scanner.positions().values()) == 2_000
     with pytest.raises(InvalidRequestError, match="timeout_ms"):
         scanner.ready_batches(-1)
+
+
+def test_long_values_fill_the_buffer_of_a_scanner_of_records(server: FlussServer) -> None:
+    fetch_bytes_max, row_bytes, row_count = 100_000, 50_000, 40
+    config = Config({"bootstrap.servers": server.bootstrap_servers, "scanner.log.fetch.max-bytes": fetch_bytes_max})
+    client = run(ClientCore.connect(config))
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
+    table = make_table(client, schema=schema, properties={"table.log.arrow.compression.type": "NONE"})
+    fill(table, *(pa.record_batch({"id": [number], "text": ["x" * row_bytes]}) for number in range(row_count)))
+    scanner = table.log_scanner(None, records=True)
+    run(scanner.subscribe({(None, 0): 0}))
+    seen = [record.row["id"] for record in to_records(run(scanner.poll_batches(5_000, 1)))]
+    time.sleep(0.5)
+    ahead_bytes = row_bytes * len(scanner._reading._prefetcher._ready)
+    assert ahead_bytes <= 4 * fetch_bytes_max
+    while len(seen) < row_count:
+        seen += [record.row["id"] for record in to_records(run(scanner.poll_batches(5_000)))]
+    assert seen == list(range(row_count))
+    run(client.close())
 
 
 def test_a_full_buffer_is_filled_again_when_another_thread_has_emptied_it(client: ClientCore) -> None:
