@@ -128,10 +128,6 @@ class Prefetcher:
         tail = self._tail
         return tail if tail is not None and tail.is_lent else None
 
-    def offer(self, connection: Connection | None) -> None:
-        """Who polls could fetch by himself, on this connection of his loop; in any thread."""
-        self._offered = connection
-
     def take_back(self) -> None:
         """Somebody else than the one it is lent to has to do with the scan."""
         with self.lock:
@@ -143,23 +139,31 @@ class Prefetcher:
 
     def _lend(self, node: ServerNode, cursors: list[Cursor]) -> bool:
         """Let a loop that offered it fetch alone, if there is nothing but fetching from one leader to do."""
-        connection, self._offered = self._offered, None
+        connection = self._offered
         if connection is None or connection.closed or connection.address != address_of(node) or self._waiting != 1:
             return False
-        if len(cursors) != len(self._cursors) or self._remote_reads or self._healing is not None:
+        if len(cursors) != len(self._cursors) or len(self._loops) != 1:
+            return False
+        if self._remote_reads or self._healing is not None:
             return False
         self._tail = Tail(connection, self._fetcher, self._cursors, self._min_bytes, self.lock, self._put)
         return True
 
-    async def wait(self, timeout_s: float) -> None:
-        """Wait until something is ready or has failed."""
+    @property
+    def has_ready(self) -> bool:
+        return bool(self._ready)
+
+    async def wait(self, timeout_s: float, offered: Connection | None = None) -> None:
+        """Wait until something is ready or has failed. Who waits could fetch by himself on the connection `offered`."""
         if self._arrived is None or self._arrived.done():
             self._arrived = asyncio.get_running_loop().create_future()
         self._waiting += 1
+        self._offered = offered
         try:
             await asyncio.wait([self._arrived], timeout=timeout_s)
         finally:
             self._waiting -= 1
+            self._offered = None
 
     def take(self) -> Ready | None:
         """The next thing for the reader, who polls by that."""

@@ -122,6 +122,62 @@ def test_a_bad_batch_is_told(reader: Reader, monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(tail())
 
 
+def test_rows_before_a_bad_batch_are_read(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = reader.scanner._reader._decode
+
+    def broken(part: Any) -> Any:
+        if part.header.base_offset == ROWS + 2:
+            raise FlussError("broken")
+        return decode(part)
+
+    async def tail() -> None:
+        await reader.tail()
+        for _ in range(3):  # the first answers the fetch that waits, the others share an answer
+            await reader.append()
+            await asyncio.sleep(0.05)
+        assert reader.is_lent
+        monkeypatch.setattr(reader.scanner._reader, "_decode", broken)
+        with pytest.raises(FlussError, match="broken"):
+            await reader.read()
+
+    asyncio.run(tail())
+    assert reader.seen == list(range(ROWS + 2))
+
+
+@pytest.mark.parametrize("is_lent", [False, True])
+def test_a_cancelled_poll_takes_no_rows(reader: Reader, is_lent: bool) -> None:
+    async def cancel() -> None:
+        if is_lent:
+            await reader.tail()
+        waiting = asyncio.ensure_future(reader.scanner.poll_batches_here(POLL_MS))
+        await asyncio.sleep(0.05)
+        run(reader.append())
+        run(asyncio.sleep(0.05))  # rows arrive for this loop, which can't deal with them before the cancel
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await reader.read()
+
+    asyncio.run(cancel())
+    reader.check()
+
+
+def test_a_loop_whose_poll_is_over_is_lent_nothing(reader: Reader) -> None:
+    async def tail() -> None:
+        await reader.tail()
+        await asyncio.to_thread(_poll_in_thread, reader)  # takes it back
+        assert await reader.scanner.poll_batches_here(50) == []
+        waiting = asyncio.ensure_future(asyncio.to_thread(_poll_in_thread, reader))
+        await asyncio.sleep(0.02)
+        await reader.append()
+        await waiting
+        assert not reader.is_lent
+        await reader.read()
+
+    asyncio.run(tail())
+    reader.check()
+
+
 def _poll_in_thread(reader: Reader) -> None:
     reader.take(run(reader.scanner.poll_batches(100)))
 
