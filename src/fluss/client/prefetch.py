@@ -95,9 +95,9 @@ class Prefetcher:
     # ---- for the scanner ----
 
     def start(self) -> None:
-        """Somebody polls: have a fetch under way at every leader."""
+        """Somebody polls: have a fetch under way at every leader, once they are known where one has failed."""
         self._polled_at = time.monotonic()
-        if self.closed or self._tail is not None:
+        if self.closed or self._tail is not None or self._healing is not None:
             return
         for cursor in list(self._cursors.values()):
             if not cursor.wanted:
@@ -202,15 +202,18 @@ class Prefetcher:
             for cursor in self._cursors_of(node_id):
                 cursor.error = FlussError(f"Reading table {self._path} failed unexpectedly: {problem!r}")
             self._notify()
-        if self._healing is None:
-            self._go_on()
+        self._go_on()
 
     def _go_on(self) -> None:
         """Start again what ended, as long as somebody polls."""
         polled_at = self._polled_at
-        if not self.closed and time.monotonic() - polled_at <= IDLE_S_MAX:
+        if not self._is_idle:
             self.start()
             self._polled_at = polled_at  # only a reader's poll counts
+
+    @property
+    def _is_idle(self) -> bool:
+        return not self._waiting and time.monotonic() - self._polled_at > IDLE_S_MAX
 
     async def _wait_for_room(self) -> None:
         with self.lock:
@@ -238,7 +241,7 @@ class Prefetcher:
         delivering: asyncio.Task[None] | None = None
         try:
             while cursors := self._cursors_of(node.id):
-                if time.monotonic() - self._polled_at > IDLE_S_MAX:
+                if self._is_idle:
                     return
                 if self._buffered_bytes >= self._buffer_bytes_max:
                     await self._wait_for_room()
@@ -345,7 +348,7 @@ class Prefetcher:
             await asyncio.sleep(pause_s(cursor.remote_failures))
 
     def _is_read(self, cursor: Cursor) -> bool:
-        return self._cursors.get(cursor.key) is cursor and time.monotonic() - self._polled_at <= IDLE_S_MAX
+        return self._cursors.get(cursor.key) is cursor and not self._is_idle
 
     def _remote_ended(self, cursor: Cursor, task: asyncio.Task[None]) -> None:
         self._remote_reads.pop(cursor, None)
@@ -354,8 +357,7 @@ class Prefetcher:
             cursor.error = FlussError(f"Reading table {self._path} failed unexpectedly: {problem!r}")
         self._notify()
         self.changed()
-        if self._healing is None:
-            self._go_on()
+        self._go_on()
 
     def _heal(self) -> None:
         """Look for the leaders anew, after a pause that grows with every failure in a row."""

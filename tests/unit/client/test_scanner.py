@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from fluss.client.connection import Connection
 from fluss.client.core import ClientCore
 from fluss.client.decode import to_record_batches, to_records, to_table
+from fluss.client.pool import ConnectionPool
 from fluss.client.runtime import run
 from fluss.client.scanner import LogScannerCore
 from fluss.client.table import TableCore
@@ -225,6 +229,25 @@ def test_few_buckets_are_fetched_in_larger_pieces_unless_a_limit_is_set(client: 
     limited = run(ClientCore.connect(Config(settings | limit)))
     assert make_table(limited).log_scanner(None)._fetcher._bucket_bytes_max(1) == 1 << 20
     run(limited.close())
+
+
+def test_a_server_that_is_gone_is_tried_with_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FlussServer(tmp_path / "data") as gone:
+        client = run(ClientCore.connect(Config({"bootstrap.servers": gone.bootstrap_servers})))
+        scanner = scanner_of(make_table(client))
+        assert run(scanner.poll_batches(100)) == []
+    tries = 0
+    connect = ConnectionPool._connect
+
+    async def counted(*args: Any) -> Connection:
+        nonlocal tries
+        tries += 1
+        return await connect(*args)
+
+    monkeypatch.setattr(ConnectionPool, "_connect", counted)
+    assert run(scanner.poll_batches(1_000)) == []
+    assert 1 < tries < 100
+    run(client.close())
 
 
 def test_an_offset_that_does_not_exist_names_the_valid_range(client: ClientCore) -> None:
