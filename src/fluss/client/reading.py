@@ -79,7 +79,8 @@ class Reading:
         while True:
             tail = self._prefetcher.tail
             if tail is not None and tail.loop is loop:
-                await tail.wait(deadline - time.monotonic())
+                if not self._prefetcher.has_ready:
+                    await tail.wait(deadline - time.monotonic())
             else:
                 await runtime.bridge(self._wait(deadline, self._connection_here()))
             batches = self.take(max_records)
