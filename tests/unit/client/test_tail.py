@@ -263,7 +263,7 @@ def test_whatever_happens_each_row_is_read_once_and_in_order(reader: Reader, see
 
     async def write() -> None:
         for _ in range(150):
-            await reader.append(chance.choice([1, 1, 1, 2, 3]) if chance.random() < 0.98 else 5_000)
+            await reader.append(chance.choice([1, 1, 1, 2, 3]) if chance.random() < 0.97 else 50_000)
             await asyncio.sleep(chance.random() * 0.006)
 
     async def cancelled() -> None:
@@ -297,7 +297,7 @@ def test_whatever_happens_each_row_is_read_once_and_in_order(reader: Reader, see
             await reader.read_one(10)
         await writing
 
-    asyncio.run(asyncio.wait_for(read(), 60))
+    asyncio.run(asyncio.wait_for(read(), 30))
     reader.check()
 
 
