@@ -194,6 +194,26 @@ def test_a_loop_whose_poll_is_over_is_lent_nothing(reader: Reader) -> None:
     reader.check()
 
 
+def test_a_fetch_that_can_not_be_sent_goes_back_to_the_io_loop(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> Any:
+        raise FlussError("too many requests")
+
+    async def tail() -> None:
+        await reader.tail()
+        tail = reader.scanner._reading._prefetcher.tail
+        assert tail is not None
+        waiting = asyncio.ensure_future(reader.scanner.poll_batches_here(POLL_MS))
+        await asyncio.sleep(0.05)
+        monkeypatch.setattr(tail._connection, "submit", full)
+        await asyncio.sleep(0.6)  # the server has answered that there is nothing
+        monkeypatch.undo()
+        await reader.append()
+        reader.take(await waiting)
+
+    asyncio.run(tail())
+    reader.check()
+
+
 def _poll_in_thread(reader: Reader) -> None:
     reader.take(run(reader.scanner.poll_batches(100)))
 
