@@ -40,12 +40,17 @@ class Part(NamedTuple):
     def next_offset(self) -> int:
         return self.header.next_offset
 
+    @property
+    def size_bytes(self) -> int:
+        return self.header.size_bytes
+
 
 class Skip(NamedTuple):
     """Offsets that hold nothing for this scan."""
 
     cursor: Cursor
     next_offset: int
+    size_bytes: int = 0
 
 
 Piece: TypeAlias = Part | Skip

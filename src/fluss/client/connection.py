@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import math
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -73,7 +74,8 @@ class Connection(asyncio.BufferedProtocol):
             padding=self._padding, growth_size_bytes=frames.FRAME_SIZE_BYTES_MAX, allocate=kernel.unset_bytes
         )
         self._pending: dict[int, _Pending] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = math.inf
         self._next_id = 0
 
     @classmethod
@@ -160,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
         request_id = self._take_id()
         deadline = self.loop.time() + timeout_s
         self._pending[request_id] = _Pending(api.name, answered, timeout_s, deadline)
-        if self._timer is None or deadline < self._timer.when():
+        if deadline < self._timer_at:
             self._expire_at(deadline)
         size_bytes = sum(map(len, parts))
         self._transport.writelines([frames.request_header(api.key, version, request_id, size_bytes), *parts])
@@ -186,16 +188,16 @@ class Connection(asyncio.BufferedProtocol):
         """One timer for all requests: setting and cancelling one for each takes as long as sending it."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self.loop.call_at(deadline, self._expire)
+        self._timer, self._timer_at = self.loop.call_at(deadline, self._expire), deadline
 
     def _expire(self) -> None:
-        self._timer = None
+        self._timer, self._timer_at = None, math.inf
         now = self.loop.time() + EXPIRY_S_MIN
         for request_id, waiting in list(self._pending.items()):
             if waiting.deadline <= now and self._pending.pop(request_id, None) is not None:
                 text = f"{self.address} did not answer {waiting.api} within {waiting.timeout_s:g} s."
                 waiting.answered(TimeoutError(text))
-        if self._pending and self._timer is None:
+        if self._pending:  # whoever was told may have set the timer, for what was sent then
             self._expire_at(min(waiting.deadline for waiting in self._pending.values()))
 
     def close(self) -> None:
@@ -210,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+            self._timer, self._timer_at = None, math.inf
         pending, self._pending = self._pending, {}
         for waiting in pending.values():
             waiting.answered(error)

@@ -37,7 +37,7 @@ class FetchedBatch:
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes in memory."""
+        """About what it takes in memory; rows may have long values besides."""
         size: int = self.batch.get_total_buffer_size() if self.rows is None else len(self.rows) * ROW_SIZE_BYTES
         return size
 

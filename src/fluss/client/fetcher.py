@@ -127,7 +127,7 @@ class Fetcher:
             decoded = None
         if decoded is None or any(not cursor.wanted or cursor.trouble is not None for cursor in cursors):
             for cursor, fetch_offset in zip(cursors, before, strict=True):
-                cursor.fetch_offset, cursor.remote = fetch_offset, None
+                cursor.fetch_offset, cursor.remote, cursor.error = fetch_offset, None, None
             return None
         return decoded
 

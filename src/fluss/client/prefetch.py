@@ -95,9 +95,9 @@ class Prefetcher:
     # ---- for the scanner ----
 
     def start(self) -> None:
-        """Somebody polls: have a fetch under way at every leader."""
+        """Somebody polls: have a fetch under way at every leader, once they are known where one has failed."""
         self._polled_at = time.monotonic()
-        if self.closed or self._tail is not None:
+        if self.closed or self._tail is not None or self._healing is not None:
             return
         for cursor in list(self._cursors.values()):
             if not cursor.wanted:
@@ -128,10 +128,6 @@ class Prefetcher:
         tail = self._tail
         return tail if tail is not None and tail.is_lent else None
 
-    def offer(self, connection: Connection | None) -> None:
-        """Who polls could fetch by himself, on this connection of his loop; in any thread."""
-        self._offered = connection
-
     def take_back(self) -> None:
         """Somebody else than the one it is lent to has to do with the scan."""
         with self.lock:
@@ -143,23 +139,31 @@ class Prefetcher:
 
     def _lend(self, node: ServerNode, cursors: list[Cursor]) -> bool:
         """Let a loop that offered it fetch alone, if there is nothing but fetching from one leader to do."""
-        connection, self._offered = self._offered, None
+        connection = self._offered
         if connection is None or connection.closed or connection.address != address_of(node) or self._waiting != 1:
             return False
-        if len(cursors) != len(self._cursors) or self._remote_reads or self._healing is not None:
+        if len(cursors) != len(self._cursors) or len(self._loops) != 1:
+            return False
+        if self._remote_reads or self._healing is not None:
             return False
         self._tail = Tail(connection, self._fetcher, self._cursors, self._min_bytes, self.lock, self._put)
         return True
 
-    async def wait(self, timeout_s: float) -> None:
-        """Wait until something is ready or has failed."""
+    @property
+    def has_ready(self) -> bool:
+        return bool(self._ready)
+
+    async def wait(self, timeout_s: float, offered: Connection | None = None) -> None:
+        """Wait until something is ready or has failed. Who waits could fetch by himself on the connection `offered`."""
         if self._arrived is None or self._arrived.done():
             self._arrived = asyncio.get_running_loop().create_future()
         self._waiting += 1
+        self._offered = offered
         try:
             await asyncio.wait([self._arrived], timeout=timeout_s)
         finally:
             self._waiting -= 1
+            self._offered = None
 
     def take(self) -> Ready | None:
         """The next thing for the reader, who polls by that."""
@@ -198,15 +202,18 @@ class Prefetcher:
             for cursor in self._cursors_of(node_id):
                 cursor.error = FlussError(f"Reading table {self._path} failed unexpectedly: {problem!r}")
             self._notify()
-        if self._healing is None:
-            self._go_on()
+        self._go_on()
 
     def _go_on(self) -> None:
         """Start again what ended, as long as somebody polls."""
         polled_at = self._polled_at
-        if not self.closed and time.monotonic() - polled_at <= IDLE_S_MAX:
+        if not self._is_idle:
             self.start()
             self._polled_at = polled_at  # only a reader's poll counts
+
+    @property
+    def _is_idle(self) -> bool:
+        return not self._waiting and time.monotonic() - self._polled_at > IDLE_S_MAX
 
     async def _wait_for_room(self) -> None:
         with self.lock:
@@ -234,7 +241,7 @@ class Prefetcher:
         delivering: asyncio.Task[None] | None = None
         try:
             while cursors := self._cursors_of(node.id):
-                if time.monotonic() - self._polled_at > IDLE_S_MAX:
+                if self._is_idle:
                     return
                 if self._buffered_bytes >= self._buffer_bytes_max:
                     await self._wait_for_room()
@@ -301,7 +308,7 @@ class Prefetcher:
     def _put(self, decoded: Sequence[DecodedPiece]) -> None:
         """With the lock held."""
         for piece, fetched in decoded:
-            size_bytes = fetched.size_bytes if fetched is not None else 0
+            size_bytes = 0 if fetched is None else max(fetched.size_bytes, piece.size_bytes)
             self._ready.append(Ready(piece.cursor, fetched, piece.next_offset, size_bytes))
             self._buffered_bytes += size_bytes
 
@@ -341,7 +348,7 @@ class Prefetcher:
             await asyncio.sleep(pause_s(cursor.remote_failures))
 
     def _is_read(self, cursor: Cursor) -> bool:
-        return self._cursors.get(cursor.key) is cursor and time.monotonic() - self._polled_at <= IDLE_S_MAX
+        return self._cursors.get(cursor.key) is cursor and not self._is_idle
 
     def _remote_ended(self, cursor: Cursor, task: asyncio.Task[None]) -> None:
         self._remote_reads.pop(cursor, None)
@@ -350,8 +357,7 @@ class Prefetcher:
             cursor.error = FlussError(f"Reading table {self._path} failed unexpectedly: {problem!r}")
         self._notify()
         self.changed()
-        if self._healing is None:
-            self._go_on()
+        self._go_on()
 
     def _heal(self) -> None:
         """Look for the leaders anew, after a pause that grows with every failure in a row."""

@@ -60,34 +60,45 @@ class Reading:
 
     async def poll(self, timeout_s: float, max_records: int | None = None) -> list[FetchedBatch]:
         """The next rows, at most `max_records`; waits for the first one up to the limit, then returns none."""
-        self._prefetcher.take_back()
         deadline = time.monotonic() + timeout_s
         while True:
-            self._prefetcher.start()
+            await self._wait(deadline)
             batches = self.take(max_records)
-            if batches or (self.cursors and all(cursor.finished for cursor in self.cursors.values())):
+            if batches or time.monotonic() >= deadline or self._prefetcher.closed:
                 return batches
-            await self._raise_trouble()
-            remaining_s = deadline - time.monotonic()
-            if remaining_s <= 0 or self._prefetcher.closed or self._prefetcher.tail is not None:
+            if self.cursors and all(cursor.finished for cursor in self.cursors.values()):
                 return []
-            await self._prefetcher.wait(remaining_s)
 
     async def poll_here(self, timeout_s: float, max_records: int | None = None) -> list[FetchedBatch]:
-        """The same on the caller's own loop, which may fetch by itself: see `Tail`."""
+        """The same on the caller's own loop, which may fetch by itself: see `Tail`.
+
+        Rows are taken on that loop: on their way from another one they would be lost to a caller that is cancelled.
+        """
         deadline = time.monotonic() + timeout_s
         loop = asyncio.get_running_loop()
         while True:
-            remaining_s = max(0.0, deadline - time.monotonic())
             tail = self._prefetcher.tail
             if tail is not None and tail.loop is loop:
-                await tail.wait(remaining_s)
-                batches = self.take(max_records)
+                if not self._prefetcher.has_ready:
+                    await tail.wait(deadline - time.monotonic())
             else:
-                self._prefetcher.offer(self._connection_here())
-                batches = await runtime.bridge(self.poll(remaining_s, max_records))
+                await runtime.bridge(self._wait(deadline, self._connection_here()))
+            batches = self.take(max_records)
             if batches or time.monotonic() >= deadline or self._prefetcher.closed:
                 return batches
+
+    async def _wait(self, deadline: float, offered: Connection | None = None) -> None:
+        """Wait until there is something to take, or the loop of the connection `offered` may fetch by itself."""
+        self._prefetcher.take_back()
+        while True:
+            self._prefetcher.start()
+            if self._prefetcher.has_ready:
+                return
+            await self._raise_trouble()
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0 or self._prefetcher.closed or self._prefetcher.tail is not None:
+                return
+            await self._prefetcher.wait(remaining_s, offered)
 
     def _connection_here(self) -> Connection | None:
         """The caller's own connection to the leader, if all buckets have the same and the connection is there."""

@@ -92,7 +92,7 @@ class Tail:
             return
         if is_empty:
             self._ask()
-        else:
+        if not self._is_asked:
             self.release()
             self.loop.call_soon(self._ask)  # behind those who wait
 

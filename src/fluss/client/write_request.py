@@ -40,6 +40,7 @@ BUCKET_OVERHEAD_BYTES = 32
 _RECORDS_TAG = bytes([pb.PbProduceLogBucketRequest.RECORDS_FIELD_NUMBER << 3 | 2])
 _BUCKET_TAG = pb.ProduceLogResponse.BUCKETS_RESP_FIELD_NUMBER << 3 | 2
 _OFFSET_TAG = pb.PbProduceLogBucketResponse.BASE_OFFSET_FIELD_NUMBER << 3
+VARINT_BYTES_MAX = 10
 HEADS_KEPT_MAX = 256
 PLACES_KEPT_MAX = 4_096
 
@@ -101,9 +102,12 @@ def says_stored(answer: memoryview, partition_id: int | None, bucket: int) -> bo
     """
     place = _place(partition_id, bucket)
     at = 2 + len(place)
-    if len(answer) <= at or answer[0] != _BUCKET_TAG or answer[1] != len(answer) - 2 or answer[at] != _OFFSET_TAG:
+    size = len(answer)
+    if not at + 1 < size <= at + 1 + VARINT_BYTES_MAX or answer[0] != _BUCKET_TAG or answer[1] != size - 2:
         return False
-    return answer[2:at] == place and min(answer[at + 1 : -1], default=0x80) >= 0x80 > answer[-1]
+    if answer[at] != _OFFSET_TAG or answer[2:at] != place:
+        return False
+    return min(answer[at + 1 : -1], default=0x80) >= 0x80 > answer[-1]
 
 
 def bucket_parts(field_number: int, batches: Iterable[PlacedBatch]) -> Iterator[BytesLike]:

@@ -119,7 +119,7 @@ def _values(column: _Column, count: int, length: int, null_count: int, buffers: 
         found = _variable(column, struct.unpack_from(f"<{count + 1}i", values), buffers[2])
     if null_count:
         bits = int.from_bytes(validity[: (count + 7) >> 3], "little") & ((1 << count) - 1)
-        if count - bits.bit_count() != null_count:
+        if 8 * len(validity) < count or count - bits.bit_count() != null_count:
             raise _Unfit
         found = [value if bits >> row & 1 else None for row, value in enumerate(found)]
     return kernel.datetimes_of(found, column.units, column.zone) if column.units else found

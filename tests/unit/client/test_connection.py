@@ -11,6 +11,7 @@ import pytest
 
 from fluss.client.address import Address
 from fluss.client.connection import Connection
+from fluss.client.runtime import run
 from fluss.model.errors import ConnectError, ErrorCode, FlussError, NotFoundError, TimeoutError
 from fluss.model.infos import ServerType
 from fluss.protocol import api_keys, frames
@@ -153,6 +154,46 @@ async def test_each_request_has_its_own_time() -> None:
                 await task
         assert await patient is True
         connection.close()
+
+
+async def test_who_asks_again_when_his_time_is_over_does_not_hold_up_others() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.shake_hands()
+        await peer.receive()
+        await peer.receive()
+        await peer.receive()
+        await peer.receive()
+
+    async with serving(script) as address:
+        connection = await Connection.open(address, TIMEOUT_S)
+        parts = (pb.DatabaseExistsRequest(database_name="db").SerializeToString(),)
+
+        def ask_again(_: object) -> None:
+            connection.submit(api_keys.DATABASE_EXISTS, parts, TIMEOUT_S, lambda _: None)
+
+        connection.submit(api_keys.DATABASE_EXISTS, parts, 0.05, ask_again)
+        async with asyncio.timeout(1):
+            with pytest.raises(TimeoutError):
+                await ask(connection, timeout_s=0.1)
+        connection.close()
+
+
+def test_requests_without_time_fail_as_such_on_any_loop() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.shake_hands()
+        while True:
+            await peer.receive()
+
+    async def ask_twice() -> None:
+        async with serving(script) as address:
+            connection = await Connection.open(address, TIMEOUT_S)
+            asking = [ask(connection, timeout_s=0) for _ in range(2)]
+            results = await asyncio.gather(*asking, return_exceptions=True)
+            assert all(isinstance(result, TimeoutError) for result in results), results
+            connection.close()
+
+    run(ask_twice())
+    asyncio.run(ask_twice())
 
 
 async def test_an_error_answer_raises_its_class_with_the_first_line_of_a_stack_trace() -> None:

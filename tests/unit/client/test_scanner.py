@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from fluss.client.connection import Connection
 from fluss.client.core import ClientCore
 from fluss.client.decode import to_record_batches, to_records, to_table
+from fluss.client.pool import ConnectionPool
 from fluss.client.runtime import run
 from fluss.client.scanner import LogScannerCore
 from fluss.client.table import TableCore
@@ -18,6 +22,7 @@ from fluss.model.errors import FlussError, InvalidRequestError, NotFoundError
 from fluss.model.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.records import ChangeType
+from fluss.testing import FlussServer
 from tests.unit.client.conftest import everything, make_table
 
 
@@ -181,6 +186,25 @@ def test_what_is_ready_is_taken_in_any_thread(client: ClientCore) -> None:
         scanner.ready_batches(-1)
 
 
+def test_long_values_fill_the_buffer_of_a_scanner_of_records(server: FlussServer) -> None:
+    fetch_bytes_max, row_bytes, row_count = 100_000, 50_000, 40
+    config = Config({"bootstrap.servers": server.bootstrap_servers, "scanner.log.fetch.max-bytes": fetch_bytes_max})
+    client = run(ClientCore.connect(config))
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
+    table = make_table(client, schema=schema, properties={"table.log.arrow.compression.type": "NONE"})
+    fill(table, *(pa.record_batch({"id": [number], "text": ["x" * row_bytes]}) for number in range(row_count)))
+    scanner = table.log_scanner(None, records=True)
+    run(scanner.subscribe({(None, 0): 0}))
+    seen = [record.row["id"] for record in to_records(run(scanner.poll_batches(5_000, 1)))]
+    time.sleep(0.5)
+    ahead_bytes = row_bytes * len(scanner._reading._prefetcher._ready)
+    assert ahead_bytes <= 4 * fetch_bytes_max
+    while len(seen) < row_count:
+        seen += [record.row["id"] for record in to_records(run(scanner.poll_batches(5_000)))]
+    assert seen == list(range(row_count))
+    run(client.close())
+
+
 def test_a_full_buffer_is_filled_again_when_another_thread_has_emptied_it(client: ClientCore) -> None:
     table = make_table(client)
     fill(table, *(rows(number * 1_000, 1_000) for number in range(10)))
@@ -205,6 +229,25 @@ def test_few_buckets_are_fetched_in_larger_pieces_unless_a_limit_is_set(client: 
     limited = run(ClientCore.connect(Config(settings | limit)))
     assert make_table(limited).log_scanner(None)._fetcher._bucket_bytes_max(1) == 1 << 20
     run(limited.close())
+
+
+def test_a_server_that_is_gone_is_tried_with_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FlussServer(tmp_path / "data") as gone:
+        client = run(ClientCore.connect(Config({"bootstrap.servers": gone.bootstrap_servers})))
+        scanner = scanner_of(make_table(client))
+        assert run(scanner.poll_batches(100)) == []
+    tries = 0
+    connect = ConnectionPool._connect
+
+    async def counted(*args: Any) -> Connection:
+        nonlocal tries
+        tries += 1
+        return await connect(*args)
+
+    monkeypatch.setattr(ConnectionPool, "_connect", counted)
+    assert run(scanner.poll_batches(1_000)) == []
+    assert 1 < tries < 100
+    run(client.close())
 
 
 def test_an_offset_that_does_not_exist_names_the_valid_range(client: ClientCore) -> None:

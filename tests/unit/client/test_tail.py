@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -60,9 +62,9 @@ class Reader:
             await self.append()
             await reading
 
-    async def read_one(self) -> None:
-        ready = self.scanner.ready_batches(POLL_MS)
-        self.take(ready or await self.scanner.poll_batches_here(POLL_MS))
+    async def read_one(self, timeout_ms: int = POLL_MS) -> None:
+        ready = self.scanner.ready_batches(timeout_ms)
+        self.take(ready or await self.scanner.poll_batches_here(timeout_ms))
 
     def check(self) -> None:
         assert self.seen == list(range(self.written))
@@ -93,6 +95,20 @@ def test_an_empty_poll_ends_at_its_timeout(reader: Reader) -> None:
     reader.check()
 
 
+def test_rows_that_came_while_nobody_waited_are_there_at_once(reader: Reader) -> None:
+    async def tail() -> None:
+        await reader.tail()
+        await reader.append()
+        await asyncio.sleep(0.1)
+        assert reader.is_lent
+        began = time.monotonic()
+        await reader.read()
+        assert time.monotonic() - began < POLL_MS / 2_000
+
+    asyncio.run(tail())
+    reader.check()
+
+
 def test_many_rows_go_back_to_the_io_loop_and_single_ones_come_again(reader: Reader) -> None:
     async def tail() -> None:
         for count in (1, 50_000, 1, 3, 50_000):
@@ -120,6 +136,82 @@ def test_a_bad_batch_is_told(reader: Reader, monkeypatch: pytest.MonkeyPatch) ->
             await reader.read()
 
     asyncio.run(tail())
+
+
+def test_rows_before_a_bad_batch_are_read(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = reader.scanner._reader._decode
+
+    def broken(part: Any) -> Any:
+        if part.header.base_offset == ROWS + 2:
+            raise FlussError("broken")
+        return decode(part)
+
+    async def tail() -> None:
+        await reader.tail()
+        for _ in range(3):  # the first answers the fetch that waits, the others share an answer
+            await reader.append()
+            await asyncio.sleep(0.05)
+        assert reader.is_lent
+        monkeypatch.setattr(reader.scanner._reader, "_decode", broken)
+        with pytest.raises(FlussError, match="broken"):
+            await reader.read()
+
+    asyncio.run(tail())
+    assert reader.seen == list(range(ROWS + 2))
+
+
+@pytest.mark.parametrize("is_lent", [False, True])
+def test_a_cancelled_poll_takes_no_rows(reader: Reader, is_lent: bool) -> None:
+    async def cancel() -> None:
+        if is_lent:
+            await reader.tail()
+        waiting = asyncio.ensure_future(reader.scanner.poll_batches_here(POLL_MS))
+        await asyncio.sleep(0.05)
+        run(reader.append())
+        run(asyncio.sleep(0.05))  # rows arrive for this loop, which can't deal with them before the cancel
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await reader.read()
+
+    asyncio.run(cancel())
+    reader.check()
+
+
+def test_a_loop_whose_poll_is_over_is_lent_nothing(reader: Reader) -> None:
+    async def tail() -> None:
+        await reader.tail()
+        await asyncio.to_thread(_poll_in_thread, reader)  # takes it back
+        assert await reader.scanner.poll_batches_here(50) == []
+        waiting = asyncio.ensure_future(asyncio.to_thread(_poll_in_thread, reader))
+        await asyncio.sleep(0.02)
+        await reader.append()
+        await waiting
+        assert not reader.is_lent
+        await reader.read()
+
+    asyncio.run(tail())
+    reader.check()
+
+
+def test_a_fetch_that_can_not_be_sent_goes_back_to_the_io_loop(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> Any:
+        raise FlussError("too many requests")
+
+    async def tail() -> None:
+        await reader.tail()
+        tail = reader.scanner._reading._prefetcher.tail
+        assert tail is not None
+        waiting = asyncio.ensure_future(reader.scanner.poll_batches_here(POLL_MS))
+        await asyncio.sleep(0.05)
+        monkeypatch.setattr(tail._connection, "submit", full)
+        await asyncio.sleep(0.6)  # the server has answered that there is nothing
+        monkeypatch.undo()
+        await reader.append()
+        reader.take(await waiting)
+
+    asyncio.run(tail())
+    reader.check()
 
 
 def _poll_in_thread(reader: Reader) -> None:
@@ -182,6 +274,51 @@ def test_readers_of_loops_and_threads_share_the_rows(reader: Reader) -> None:
     assert sorted(reader.seen + elsewhere) == list(range(reader.written))
     assert reader.seen == sorted(reader.seen)
     assert elsewhere == sorted(elsewhere)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_happens_each_row_is_read_once_and_in_order(reader: Reader, seed: int) -> None:
+    chance = random.Random(seed)
+    here = reader.scanner.poll_batches_here
+
+    async def write() -> None:
+        for _ in range(150):
+            await reader.append(chance.choice([1, 1, 1, 2, 3]) if chance.random() < 0.97 else 50_000)
+            await asyncio.sleep(chance.random() * 0.006)
+
+    async def cancelled() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(chance.random() * 0.005):
+                reader.take(await here(POLL_MS))
+
+    async def limited() -> None:
+        reader.take(await here(chance.randrange(30), chance.choice([None, 1, 2, 100])))
+
+    async def in_thread() -> None:
+        await asyncio.to_thread(_poll_in_thread, reader)
+
+    async def on_another_loop() -> None:
+        reader.take(await asyncio.to_thread(asyncio.run, here(5)))
+
+    async def from_position() -> None:
+        offsets = {(bucket.partition_id, bucket.bucket): at for bucket, at in reader.scanner.positions().items()}
+        await asyncio.to_thread(run, reader.scanner.subscribe(offsets))
+
+    async def after_a_loss() -> None:
+        tail = reader.scanner._reading._prefetcher.tail
+        if tail is not None and tail.loop is asyncio.get_running_loop():
+            tail._connection.close()
+
+    async def read() -> None:
+        writing = asyncio.ensure_future(write())
+        events = [cancelled] * 8 + [limited] * 6 + [in_thread, on_another_loop, from_position, after_a_loss]
+        while not writing.done() or len(reader.seen) < reader.written:
+            await chance.choice(events)()
+            await reader.read_one(10)
+        await writing
+
+    asyncio.run(asyncio.wait_for(read(), 30))
+    reader.check()
 
 
 def test_another_loop_goes_on(reader: Reader) -> None:

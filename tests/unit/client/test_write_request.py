@@ -35,6 +35,9 @@ def test_one_batch_that_is_stored(partition_id: int | None, bucket: int, offset:
         # An error behind the offset, as the wire may have it.
         memoryview(bytes([0x0A, 6, 0x10, 1, 0x28, 5, 0x18, 3])),
         memoryview(bytes([0x0A, 6, 0x10, 1, 0x28, 0x85, 0x18, 3])),
+        # An offset without digits, and one with too many.
+        memoryview(bytes([0x0A, 3, 0x10, 1, 0x28])),
+        memoryview(bytes([0x0A, 14, 0x10, 1, 0x28, *[0x80] * 10, 0])),
     ],
 )
 def test_all_else_is_parsed(said: memoryview) -> None:

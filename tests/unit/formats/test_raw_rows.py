@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import struct
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from fluss.formats import arrow_payload
+from fluss.formats.arrow_message import parse_metadata
 from fluss.formats.arrow_payload import Codec, Compression
 from fluss.formats.raw_rows import ROWS_MAX, RawRows
 from fluss.formats.row_reader import to_rows
@@ -81,6 +83,16 @@ def test_what_needs_arrow_is_left_to_it() -> None:
     assert read(message([{"text": "x" * 10_000}], schema=text), text) is None
     assert read(message([{"text": "x"}], schema=text)) is None
     assert read(bytearray()) is None
+
+
+def test_nulls_need_bits_that_say_so() -> None:
+    schema = pa.schema([("id", pa.int64())])
+    payload = message([{}] * 9, Compression.NONE, schema)
+    assert read(payload, schema) == [{"id": None}] * 9
+    start, _, *values = parse_metadata(memoryview(payload)).buffers
+    at = payload.index(struct.pack("<4q", start, 2, *values))
+    payload[at + 8] = 1
+    assert read(payload, schema) is None
 
 
 def test_damage_is_never_read_otherwise_than_arrow_reads_it() -> None:
