@@ -25,7 +25,7 @@ from fluss.testing.apache_config import (
 )
 from fluss.testing.maven import LAKE_ARTIFACTS, SERVER_ARTIFACTS, fetch_jars
 from fluss.testing.ports import LOOPBACK, free_ports
-from fluss.testing.probe import has_leaders, probe_cluster
+from fluss.testing.probe import has_database, has_leaders, probe_cluster
 from fluss.testing.processes import POLL_INTERVAL_S, ManagedProcess
 
 _MAIN_CLASSES = {
@@ -48,6 +48,7 @@ _JVM_OPTIONS = (
 
 TABLETS_MAX = 8
 
+_DEFAULT_DATABASE = "fluss"
 _PORTS_PER_NODE = 3
 _LEADER_TIMEOUT_S = 20.0
 _GRACEFUL_STOP_S = 15.0
@@ -227,7 +228,10 @@ class ApacheFluss:
             plugin.symlink_to(fetch_jars("lake", LAKE_ARTIFACTS, alone=True))
 
     def _wait_until_ready(self) -> None:
-        """Ready means that all servers answer and all know exactly the tablet servers that run here."""
+        """Ready means that all servers know exactly the tablet servers that run here, and the database of all clusters.
+
+        The coordinator makes that one while it answers already.
+        """
         deadline = time.monotonic() + self._startup_timeout_s
         wanted = {(LOOPBACK, node.port) for node in self._running() if node.role == TABLET}
         waiting = self._running()
@@ -246,4 +250,6 @@ class ApacheFluss:
 
 def _knows(node: Node, tablets: set[tuple[str, int]]) -> bool:
     cluster = probe_cluster(LOOPBACK, node.port)
-    return cluster is not None and cluster.coordinators == 1 and set(cluster.tablets) == tablets
+    if cluster is None or cluster.coordinators != 1 or set(cluster.tablets) != tablets:
+        return False
+    return has_database(LOOPBACK, node.port, _DEFAULT_DATABASE)

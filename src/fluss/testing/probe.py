@@ -1,4 +1,4 @@
-"""A small client of one request, GetMetadata, written without the package it helps to test."""
+"""A small client of two requests, written without the package it helps to test."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+_DATABASE_EXISTS = 1004
 _GET_METADATA = 1012
 _REQUEST = struct.Struct(">ihhi")  # length, api key, api version, request id
 _RESPONSE = struct.Struct(">iBi")  # length, type, request id
@@ -28,7 +29,7 @@ class Cluster:
 
 def probe_cluster(host: str, port: int) -> Cluster | None:
     """What the server at this address knows of its cluster; None when it does not answer, or not with success."""
-    fields = _metadata(host, port, b"")
+    fields = _ask(host, port, _GET_METADATA, b"")
     if fields is None:
         return None
     tablets = tuple(_node_address(node) for node in _messages(fields, 2))
@@ -42,15 +43,20 @@ def has_leaders(host: str, port: int, database: str, table: str, partition: str 
         body, answers, buckets = _tagged(1, path), 3, 5
     else:
         body, answers, buckets = _tagged(2, path + _text(3, partition)), 4, 4
-    response = _metadata(host, port, body)
+    response = _ask(host, port, _GET_METADATA, body)
     found = [bucket for answer in _messages(response or [], answers) for bucket in _messages(_parse(answer), buckets)]
     return bool(found) and all(any(number == 2 for number, _ in _parse(bucket)) for bucket in found)
 
 
-def _metadata(host: str, port: int, body: bytes) -> Fields | None:
+def has_database(host: str, port: int, name: str) -> bool:
+    """Whether the server at this address knows a database."""
+    return (1, 1) in (_ask(host, port, _DATABASE_EXISTS, _text(1, name)) or [])
+
+
+def _ask(host: str, port: int, api_key: int, body: bytes) -> Fields | None:
     try:
         with socket.create_connection((host, port), _TIMEOUT_S) as connection:
-            connection.sendall(_REQUEST.pack(8 + len(body), _GET_METADATA, 0, 1) + body)
+            connection.sendall(_REQUEST.pack(8 + len(body), api_key, 0, 1) + body)
             length, kind, _ = _RESPONSE.unpack(_read(connection, _RESPONSE.size))
             payload = _read(connection, length - 5)
     except (OSError, EOFError):
