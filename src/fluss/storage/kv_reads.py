@@ -51,12 +51,21 @@ def read_in_parts(store: ReadableStore, keys: list[bytes], size_bytes_max: int) 
 
 
 def values_by_prefix(store: ReadableStore, prefixes: list[bytes], size_bytes_max: int) -> list[list[bytes]]:
-    """The values at keys with each of the prefixes, by key; code 13 if they take more than that, counted as objects."""
-    found = []
+    """The values at keys with each of the prefixes, by key; code 13 if they take more than that, counted as objects.
+
+    Each prefix is read once however often it is named: a block with a large row is not kept, and takes milliseconds.
+    """
+    found: dict[bytes, list[bytes]] = {}
+    sizes: dict[bytes, int] = {}
     for prefix in prefixes:
-        found.append(first_values(store, prefix, sys.maxsize, size_bytes_max, VALUE_OVERHEAD_BYTES))
-        size_bytes_max -= sum(map(len, found[-1])) + VALUE_OVERHEAD_BYTES * len(found[-1])
-    return found
+        if prefix not in found:
+            values = first_values(store, prefix, sys.maxsize, size_bytes_max, VALUE_OVERHEAD_BYTES)
+            found[prefix] = values
+            sizes[prefix] = sum(map(len, values)) + VALUE_OVERHEAD_BYTES * len(values)
+        size_bytes_max -= sizes[prefix]
+        if size_bytes_max < 0:
+            raise _answer_too_large()
+    return list(map(found.__getitem__, prefixes))
 
 
 def few_by_prefix(store: ReadableStore, prefixes: list[bytes]) -> list[list[bytes]] | None:
@@ -84,10 +93,12 @@ def first_values(
         from_key = page.next_key
         size_bytes_max -= sum(map(len, page.values)) + overhead_bytes * len(page.values)
         if size_bytes_max < 0:
-            raise _too_large(
-                "The rows asked for take more bytes than one answer may have; ask for fewer, or scan the table."
-            )
+            raise _answer_too_large()
     return values
+
+
+def _answer_too_large() -> InvalidRequestError:
+    return _too_large("The rows asked for take more bytes than one answer may have; ask for fewer, or scan the table.")
 
 
 def _too_large(text: str) -> InvalidRequestError:

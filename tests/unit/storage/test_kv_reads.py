@@ -82,6 +82,11 @@ def test_scans_end_at_their_limits(store: Counting) -> None:
     assert too_large(caught)
 
 
+def test_a_prefix_that_is_named_often_is_read_once(store: Counting) -> None:
+    lists = values_by_prefix(store, [b"0001", b"0002"] * 500, MIB)
+    assert len({id(value) for values in lists for value in values}) == 20
+
+
 def test_rows_found_by_many_prefixes_are_counted_as_objects(store: Counting) -> None:
     taken = sum(VALUE_OVERHEAD_BYTES + len(b"v%d" % number) for number in range(10))
     assert values_by_prefix(store, [b"0000"] * 3, 3 * taken) == [[b"v%d" % number for number in range(10)]] * 3
