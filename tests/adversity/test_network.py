@@ -155,7 +155,8 @@ def free_port() -> int:
         return port
 
 
-TIMEOUT_MS = 400
+# Set-up has to keep it too, on a busy machine.
+TIMEOUT_MS = 1_000
 # Scheduling on a busy machine, and one try that began just before the deadline.
 SLACK_S = 3.0
 
@@ -222,7 +223,7 @@ def test_a_poll_keeps_its_time_in_a_frozen_network(proxied: tuple[FlussServer, F
         flush(table)
         assert scanner.poll_arrow(5_000).num_rows == 1
         proxy.freeze()
-        for wait_ms in (0, 50, 600):
+        for wait_ms in (0, 50, 1_200):
             began = time.monotonic()
             assert scanner.poll_arrow(wait_ms).num_rows == 0
             assert time.monotonic() - began < wait_ms / 1_000 + SLACK_S

@@ -53,6 +53,7 @@ INFO_LOG_BYTES_MAX: Final = 1 << 20
 TABLE_FORMAT_VERSION: Final = 5
 META_FAMILY: Final = "meta"
 _META_MEMTABLE_BYTES: Final = 1 << 20
+_ANY_CHARGE: Final = 0  # entries of all sizes
 
 
 class StoreRecentRows:
@@ -85,7 +86,9 @@ class Resources:
         cache_bytes = int(memory_bytes * CACHE_SHARE)
         memtables_bytes = int(cache_bytes * MEMTABLES_SHARE)
         self._memtable_bytes = min(MEMTABLE_BYTES_MAX, memtables_bytes // 2)
-        self.cache = Cache(cache_bytes)
+        # An LRU cache has shards of 2.5 MiB at most: what is larger, and small rows in its block, would be read anew
+        # each time.
+        self.cache = Cache.new_hyper_clock_cache(cache_bytes, _ANY_CHARGE)
         # Counted in the cache: the more memtables take, the less is left for blocks. It never stalls writers itself.
         self._memtables = WriteBufferManager.new_write_buffer_manager_with_cache(memtables_bytes, False, self.cache)
         self._pressed_bytes = int(memtables_bytes * MEMTABLES_PRESSED_SHARE)

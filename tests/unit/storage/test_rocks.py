@@ -338,6 +338,18 @@ def test_memory_stays_within_the_budget_of_all_stores(tmp_path: Path) -> None:
         store.close()
 
 
+def test_a_block_with_a_large_row_is_kept(path: Path) -> None:
+    """Small rows lie in it, too."""
+    resources = Resources(64 * MIB)
+    store = RocksStore(path, resources)
+    store.write([b"a", b"b"], [b"small", bytes(8 * MIB)], [], KvState(2, 2))
+    store.flush()
+    before = resources.cache.get_usage()
+    assert store.get_many([b"a"]) == [b"small"]
+    assert resources.cache.get_usage() - before > 8 * MIB
+    store.close()
+
+
 def test_a_budget_too_small_is_refused() -> None:
     with pytest.raises(ValueError, match="at least"):
         Resources(1)
