@@ -86,8 +86,8 @@ class Resources:
         cache_bytes = int(memory_bytes * CACHE_SHARE)
         memtables_bytes = int(cache_bytes * MEMTABLES_SHARE)
         self._memtable_bytes = min(MEMTABLE_BYTES_MAX, memtables_bytes // 2)
-        # An LRU cache has shards of 2.5 MiB at most: what is larger, and small rows in its block, would be read anew
-        # each time.
+        # An LRU cache has 64 shards, of 2.5 MiB by default: what is larger, and small rows in the same block, would be
+        # read anew each time.
         self.cache = Cache.new_hyper_clock_cache(cache_bytes, _ANY_CHARGE)
         # Counted in the cache: the more memtables take, the less is left for blocks. It never stalls writers itself.
         self._memtables = WriteBufferManager.new_write_buffer_manager_with_cache(memtables_bytes, False, self.cache)
