@@ -33,14 +33,18 @@ class ConnectionPool:
         connection = self._open.get(address)
         return connection if connection is not None and not connection.closed else None
 
-    def want(self, address: Address, role: ServerType) -> None:
-        """Somebody who can do without a connection had use for one.
+    def want(self, address: Address, role: ServerType) -> Connection | None:
+        """The connection to an address if there is one right now, for somebody who can do without.
 
-        It is opened for those who come again; after failures each next try waits for twice as many of them.
+        If not, it is opened for those who come again; after failures each next try waits for twice as many of them.
         """
+        connection = self.ready(address)
+        if connection is not None:
+            return connection
         wanted = self._wanted[address] = self._wanted.get(address, 0) + 1
         if wanted > 1 and wanted & (wanted - 1) == 0 and not self._closed:
             self._opening_of(address, role, self._connect_timeout_s)
+        return None
 
     async def get(self, address: Address, role: ServerType | None = None, timeout_s: float | None = None) -> Connection:
         """The connection to an address; callers that come while it is being opened share the attempt."""

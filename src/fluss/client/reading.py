@@ -64,10 +64,8 @@ class Reading:
         while True:
             await self._wait(deadline)
             batches = self.take(max_records)
-            if batches or time.monotonic() >= deadline or self._prefetcher.closed:
+            if batches or time.monotonic() >= deadline or self._is_over:
                 return batches
-            if self.cursors and all(cursor.finished for cursor in self.cursors.values()):
-                return []
 
     async def poll_here(self, timeout_s: float, max_records: int | None = None) -> list[FetchedBatch]:
         """The same on the caller's own loop, which may fetch by itself: see `Tail`.
@@ -84,19 +82,25 @@ class Reading:
             else:
                 await runtime.bridge(self._wait(deadline, self._connection_here()))
             batches = self.take(max_records)
-            if batches or time.monotonic() >= deadline or self._prefetcher.closed:
+            if batches or time.monotonic() >= deadline or self._is_over:
                 return batches
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether no more rows will come."""
+        is_finished = bool(self.cursors) and all(cursor.finished for cursor in self.cursors.values())
+        return self._prefetcher.closed or is_finished
 
     async def _wait(self, deadline: float, offered: Connection | None = None) -> None:
         """Wait until there is something to take, or the loop of the connection `offered` may fetch by itself."""
         self._prefetcher.take_back()
         while True:
             self._prefetcher.start()
-            if self._prefetcher.has_ready:
+            if self._prefetcher.has_ready or self._is_over:
                 return
             await self._raise_trouble()
             remaining_s = deadline - time.monotonic()
-            if remaining_s <= 0 or self._prefetcher.closed or self._prefetcher.tail is not None:
+            if remaining_s <= 0 or self._prefetcher.tail is not None:
                 return
             await self._prefetcher.wait(remaining_s, offered)
 
@@ -106,11 +110,7 @@ class Reading:
         leader = leaders.pop() if len(leaders) == 1 else None
         if leader is None or runtime.on_io_thread():
             return None
-        pool, address = self._loop_pools.here(), address_of(leader)
-        connection = pool.ready(address)
-        if connection is None:
-            pool.want(address, ServerType.TABLET_SERVER)
-        return connection
+        return self._loop_pools.here().want(address_of(leader), ServerType.TABLET_SERVER)
 
     def take(self, max_records: int | None) -> list[FetchedBatch]:
         """The next rows that are there already, at most `max_records`; in any thread."""

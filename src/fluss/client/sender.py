@@ -107,11 +107,8 @@ class Sender:
         leader = self._destinations.known_leader(queue)
         if leader is None:
             return False
-        pool = self._loop_pools.here()
-        address = address_of(leader)
-        connection = pool.ready(address)
+        connection = self._loop_pools.here().want(address_of(leader), ServerType.TABLET_SERVER)
         if connection is None:
-            pool.want(address, ServerType.TABLET_SERVER)
             return False
         now = time.monotonic()
         if not queue.may_use(connection) or queue.next_to_send(now, self._in_flight_max) is not batch:
