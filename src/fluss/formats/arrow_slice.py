@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from fluss.formats.arrow_layout import ArrowLayout
 from fluss.formats.arrow_message import parse_metadata
-from fluss.formats.arrow_template import STORED_RAW, ZSTD, MessageTemplate
+from fluss.formats.arrow_template import PADDING, RAW_PREFIX, ZSTD, MessageTemplate
 from fluss.model.errors import CorruptDataError
 
 Piece: TypeAlias = bytes | bytearray | memoryview
@@ -22,7 +22,6 @@ NULLS_SIZE_MAX_BYTES: Final = 64 << 20
 
 _ALIGNMENT_BYTES: Final = 8
 _GAP_MAX_BYTES: Final = 64  # writers align buffers to 8 or to 64 bytes
-_PADDING: Final = [bytes(size) for size in range(_ALIGNMENT_BYTES)]
 _I64: Final = struct.Struct("<q")
 _ZSTD_FRAME: Final = struct.Struct("<IBQ")
 _ZSTD_MAGIC: Final = 0xFD2FB528
@@ -110,7 +109,7 @@ class _Body:
             self.pieces.append(piece)
         padding = -len(piece) % _ALIGNMENT_BYTES
         if padding:
-            self.pieces.append(_PADDING[padding])
+            self.pieces.append(PADDING[padding])
         self.size_bytes += len(piece) + padding
 
 
@@ -134,7 +133,7 @@ def _zeros(size_bytes: int, codec: int | None) -> bytes:
     if codec is None:
         return bytes(size_bytes)
     if codec != ZSTD:
-        return _I64.pack(STORED_RAW) + bytes(size_bytes)
+        return RAW_PREFIX + bytes(size_bytes)
     frame = bytearray(_I64.pack(size_bytes))
     frame += _ZSTD_FRAME.pack(_ZSTD_MAGIC, _ZSTD_ONE_SEGMENT_SIZE_IN_8_BYTES, size_bytes)
     for at in range(0, size_bytes, _ZSTD_BLOCK_SIZE_BYTES):

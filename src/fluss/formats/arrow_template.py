@@ -9,11 +9,10 @@ from typing import Final
 
 LZ4_FRAME: Final = 0  # as Arrow numbers codecs
 ZSTD: Final = 1
-STORED_RAW: Final = -1  # in place of the size of a buffer that a codec left as it was
 
 _I64: Final = struct.Struct("<q")
-_RAW_PREFIX: Final = _I64.pack(STORED_RAW)
-_PADDING: Final = [bytes(size) for size in range(8)]
+RAW_PREFIX: Final = _I64.pack(-1)  # in place of the size of a buffer that a codec left as it was
+PADDING: Final = [bytes(size) for size in range(8)]
 
 
 class MessageTemplate:
@@ -67,9 +66,9 @@ class MessageTemplate:
             size = len(buffer)
             numbers += (len(body), size and size + _I64.size)
             if size:
-                body += _RAW_PREFIX
+                body += RAW_PREFIX
                 body += buffer
-                body += _PADDING[-size % 8]
+                body += PADDING[-size % 8]
         return self.fill(row_count, nodes, numbers, len(body)) + body
 
 

@@ -17,6 +17,7 @@ import pyarrow.types as pt
 from fluss.formats import kernel
 from fluss.formats.arrow_message import parse_metadata
 from fluss.formats.arrow_payload import empty_batch
+from fluss.formats.arrow_template import RAW_PREFIX
 from fluss.model.errors import CorruptDataError
 
 ROWS_MAX: Final = 16
@@ -29,7 +30,6 @@ _NUMBERS: Final = {
     pa.float32(): "f",
     pa.float64(): "d",
 }
-_RAW_PREFIX: Final = (-1).to_bytes(8, "little", signed=True)  # of a buffer that its codec left as it was
 
 
 class _Unfit(Exception):  # noqa: N818  # no failure: such batches are read through Arrow
@@ -102,7 +102,7 @@ def _column(name: str, arrow_type: pa.DataType) -> _Column | None:
 
 def _buffer(body: memoryview, start: int, size: int, is_prefixed: bool) -> memoryview:
     if is_prefixed and size:
-        if body[start : start + 8] != _RAW_PREFIX:
+        if body[start : start + 8] != RAW_PREFIX:
             raise _Unfit
         return body[start + 8 : start + size]
     return body[start : start + size]
