@@ -3,11 +3,16 @@
 Look-ups are plain calls on memory. A change is checked against memory, committed to SQLite in the catalog's thread, and
 only then applied to memory, all under one lock; so memory never shows what a crash could take back, and a failed commit
 changes nothing. A caller that is cancelled half way does not stop the change: it runs to its end on its own.
+
+A change is told to nobody before the mark of the catalog says that it happened. A catalog that has less than its mark
+says, or whose file is not as it was left, is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +25,6 @@ from fluss.model.durations import wall_clock_ms
 from fluss.model.errors import ErrorCode, FlussError, error_from_code
 from fluss.model.paths import TablePath
 from fluss.storage.catalog_db import (
-    WRITER_ID,
     CatalogDatabase,
     CatalogWork,
     DatabaseEntry,
@@ -29,8 +33,11 @@ from fluss.storage.catalog_db import (
     PartitionEntry,
     StagedQuery,
     TableEntry,
+    file_checksum,
 )
 from fluss.storage.catalog_view import CatalogView, check_partitioned
+from fluss.storage.directory import DataDirectoryError
+from fluss.storage.marks import CatalogMark, Marks
 from fluss.storage.row_ids import RowIds, block_of
 
 __all__ = [
@@ -45,12 +52,15 @@ __all__ = [
     "TableEntry",
 ]
 
+_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 DEFAULT_DATABASE: Final = "fluss"
 FIRST_SCHEMA_ID: Final = 1
 SCHEMA_ID_MAX: Final = 2**15 - 1  # a batch header has two bytes for it
-WRITER_ID_BLOCK: Final = 1000
+WRITER_ID_MAX: Final = 2**63 - 1
+# When so much was committed, it is moved into the database file.
+WAL_BYTES_MAX: Final = 4 << 20
 BUCKETS_MAX: Final = 128_000
 PARTITIONS_PER_TABLE_MAX: Final = 1_000
 DATABASES_MAX: Final = 10_000
@@ -78,33 +88,41 @@ Alteration: TypeAlias = Callable[[TableEntry, bytes], AlteredTable | None]
 
 
 class Catalog(CatalogView):
-    def __init__(self, database: CatalogDatabase, executor: ThreadPoolExecutor, limits: CatalogLimits) -> None:
+    def __init__(
+        self, database: CatalogDatabase, executor: ThreadPoolExecutor, limits: CatalogLimits, marks: Marks | None
+    ) -> None:
         super().__init__()
         self._database = database
+        self._marks = marks
         self._executor = executor
         self._limits = limits
         self._lock = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()
         self._on_drop: list[Callable[[int], None]] = []
         self._on_drop_partition: list[Callable[[PartitionEntry], None]] = []
-        self._writer_id_next = 0
-        self._writer_id_reserved = 0
         self._row_ids = RowIds()
         self._leases: dict[str, LeaseEntry] = {}
         self._staged_queries: dict[tuple[int, str], StagedQuery] = {}
         self._lake_snapshots: dict[int, tuple[LakeSnapshotEntry, ...]] = {}  # by table id
 
     @classmethod
-    async def open(cls, path: Path, limits: CatalogLimits | None = None) -> Catalog:
+    async def open(cls, path: Path, limits: CatalogLimits | None = None, marks: Marks | None = None) -> Catalog:
+        """Open a catalog, or make one; one that is not as its mark says is refused."""
         loop = asyncio.get_running_loop()
         executor = ThreadPoolExecutor(1, thread_name_prefix="fluss-catalog")
+        mark = None if marks is None else marks.catalog
         try:
-            database = await loop.run_in_executor(executor, CatalogDatabase, path)
-            catalog = cls(database, executor, limits or CatalogLimits())
-            await catalog._load()
+            database = await loop.run_in_executor(executor, open_database, path, mark)
+            catalog = cls(database, executor, limits or CatalogLimits(), marks)
+            try:
+                await catalog._settle()
+                await catalog._load()
+            except BaseException:
+                await loop.run_in_executor(executor, database.close)
+                raise
         except sqlite3.Error as error:
             executor.shutdown()
-            raise FlussError(f"{path}: the catalog can't be opened: {error}", ErrorCode.STORAGE_EXCEPTION) from error
+            raise _damaged(path, f"it can't be opened: {error}") from error
         except BaseException:
             executor.shutdown()
             raise
@@ -113,7 +131,6 @@ class Catalog(CatalogView):
     async def _load(self) -> None:
         content = await asyncio.get_running_loop().run_in_executor(self._executor, self._database.load)
         self._fill(content)
-        self._writer_id_next = self._writer_id_reserved = content.counters[WRITER_ID]
         self._row_ids = RowIds(content.row_ids)
         self._leases = {lease.lease_id: lease for lease in content.leases}
         self._staged_queries = {(entry.table_id, entry.query_id): entry for entry in content.staged_queries}
@@ -356,19 +373,8 @@ class Catalog(CatalogView):
     # --- writer ids and row ids
 
     async def next_writer_id(self) -> int:
-        """An id that was never given out before, not even by a server that was killed since."""
-        while self._writer_id_next == self._writer_id_reserved:
-            await self._change(self._reserve_writer_ids())
-        writer_id = self._writer_id_next
-        self._writer_id_next += 1
-        return writer_id
-
-    async def _reserve_writer_ids(self) -> None:
-        if self._writer_id_next < self._writer_id_reserved:
-            return
-        reserved = self._writer_id_reserved + WRITER_ID_BLOCK
-        await self._commit(lambda database: database.reserve_writer_ids(reserved))
-        self._writer_id_reserved = reserved
+        """An id that was never given out before: nothing has to remember which were."""
+        return int.from_bytes(os.urandom(8), "little") & WRITER_ID_MAX or 1
 
     async def reserve_ids(self, table_id: int, count: int) -> int:
         """The first of `count` ids in a row for the auto-increment column of a table; none was given out before.
@@ -473,6 +479,7 @@ class Catalog(CatalogView):
             if unused := self._row_ids.give_back():
                 with suppress(FlussError):
                     await self._commit(lambda database: database.set_row_ids(unused))
+            await self._settle()
             await asyncio.get_running_loop().run_in_executor(self._executor, self._database.close)
         self._executor.shutdown()
 
@@ -505,5 +512,57 @@ class Catalog(CatalogView):
     async def _commit(self, work: CatalogWork) -> None:
         try:
             await asyncio.get_running_loop().run_in_executor(self._executor, work, self._database)
+            self._put_mark()
         except (sqlite3.Error, OSError) as error:
             raise FlussError(f"The catalog could not be changed: {error}", ErrorCode.STORAGE_EXCEPTION) from error
+        if self._database.wal_size_bytes > WAL_BYTES_MAX:
+            await self._settle()
+
+    def _put_mark(self) -> None:
+        if self._marks is not None and self._marks.catalog is not None:
+            self._marks.put_catalog(self._marks.catalog._replace(generation=self._database.generation))
+
+    async def _settle(self) -> None:
+        """Leave a database file that does not change until the next time, and its checksum in the mark.
+
+        While it is written the mark says that it is not settled: a crash leaves a file of two times, which SQLite
+        repairs from its WAL.
+        """
+        loop, marks = asyncio.get_running_loop(), self._marks
+        if marks is None:
+            return
+        try:
+            marks.put_catalog(CatalogMark(self._database.generation, is_settled=False))
+            await loop.run_in_executor(self._executor, marks.sync)
+            settled = await loop.run_in_executor(self._executor, self._database.settle)
+            marks.put_catalog(CatalogMark(self._database.generation, True, *settled))
+            await loop.run_in_executor(self._executor, marks.sync)
+        except (sqlite3.Error, OSError) as error:
+            _log.warning("the catalog could not be settled, which is tried again later: %s", error)
+
+
+def open_database(path: Path, mark: CatalogMark | None) -> CatalogDatabase:
+    """Open the database, or make it; raise for one that has lost or changed what its mark says."""
+    if mark is not None and mark.is_settled:
+        found = file_checksum(path) if path.exists() else (0, 0)
+        if found != (mark.size_bytes, mark.crc):
+            raise _damaged(path, f"it has other bytes than were written: {found} instead of {mark[2:]} (size, CRC-32)")
+    database = CatalogDatabase(path)
+    try:
+        problem = None if mark is not None and mark.is_settled else database.check()
+        if problem is not None:
+            raise _damaged(path, problem)
+        if mark is not None and database.generation < mark.generation:
+            lost = mark.generation - database.generation
+            raise _damaged(path, f"the last {lost} changes are missing in it or in its -wal file")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _damaged(path: Path, reason: str) -> DataDirectoryError:
+    return DataDirectoryError(
+        f"{path}: the catalog is damaged: {reason}. Nothing was changed. Restore the directory from a backup ('fluss "
+        "restore'); 'fluss repair' shows what is left."
+    )

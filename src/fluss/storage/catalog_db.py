@@ -3,12 +3,18 @@
 A transaction is on disk when its commit returns, or it never happened; SQLite repairs its own files after a crash. Ids
 come from counters that only grow, advanced in the transaction that uses them, so an id is never given out twice, not
 even after a drop. An older schema is brought up to date in one transaction, keyed on `user_version`.
+
+SQLite takes a WAL that rotted for a shorter one, and has no checksums in the database file. So each transaction raises
+the generation, which shows when some were lost, and the WAL is moved into the database file only by `settle`, which
+leaves a file that does not change until the next time: its checksum can be kept. Both are kept in the marks.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -22,7 +28,10 @@ from fluss.storage.failpoints import Site
 
 TABLE_ID: Final = "table_id"
 PARTITION_ID: Final = "partition_id"
-WRITER_ID: Final = "writer_id"
+WRITER_ID: Final = "writer_id"  # of older versions, which counted them
+GENERATION: Final = "generation"
+
+_READ_BYTES: Final = 1 << 20
 
 # What makes version n + 1 of version n. Never changed once released.
 _MIGRATIONS: Final = (
@@ -65,6 +74,7 @@ _MIGRATIONS: Final = (
         " number INTEGER NOT NULL, snapshot_id INTEGER NOT NULL, file_name TEXT NOT NULL, readable INTEGER NOT NULL,"
         " offsets BLOB NOT NULL, PRIMARY KEY (table_id, number), UNIQUE (table_id, snapshot_id)) WITHOUT ROWID",
     ),
+    (f"INSERT INTO counters VALUES ('{GENERATION}', 0)",),
 )
 SCHEMA_VERSION: Final = len(_MIGRATIONS)
 
@@ -149,8 +159,11 @@ class CatalogDatabase:
     def __init__(self, path: Path) -> None:
         # isolation_level None: transactions begin and end where this file says so.
         self._connection = sqlite3.connect(path, isolation_level=None)
+        self._path = path
+        self.generation = 0  # raised by each transaction
         try:
             self._execute("PRAGMA journal_mode = WAL")
+            self._execute("PRAGMA wal_autocheckpoint = 0")
             self._execute("PRAGMA synchronous = FULL")
             self._execute("PRAGMA fullfsync = ON")
             self._execute("PRAGMA foreign_keys = ON")
@@ -176,13 +189,18 @@ class CatalogDatabase:
                     for statement in statements:
                         self._execute(statement)
                 self._execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        (self.generation,) = self._execute("SELECT next FROM counters WHERE name = ?", GENERATION).fetchone()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         self._execute("BEGIN IMMEDIATE")
         try:
             yield
+            (generation,) = self._execute(
+                "UPDATE counters SET next = next + 1 WHERE name = ? RETURNING next", GENERATION
+            ).fetchone()
             files.around_commit(self._connection.commit, Site.CATALOG_COMMIT)
+            self.generation = generation
         except BaseException:
             if self._connection.in_transaction:
                 self._connection.rollback()
@@ -273,11 +291,6 @@ class CatalogDatabase:
             ids = [(entry.partition_id,) for entry in entries]
             self._connection.executemany("DELETE FROM partitions WHERE partition_id = ?", ids)
 
-    def reserve_writer_ids(self, next_id: int) -> None:
-        """Promise that ids below `next_id` are never given out after a restart."""
-        with self._transaction():
-            self._advance(WRITER_ID, next_id)
-
     def set_row_ids(self, next_ids: Mapping[int, int]) -> None:
         """Set from where on a table's ids are free, for each table."""
         with self._transaction():
@@ -330,6 +343,26 @@ class CatalogDatabase:
         finally:
             files.close(fd)
 
+    @property
+    def wal_size_bytes(self) -> int:
+        """How much was committed since the catalog was settled, about."""
+        try:
+            return os.stat(f"{self._path}-wal").st_size
+        except FileNotFoundError:
+            return 0
+
+    def settle(self) -> tuple[int, int]:
+        """Move all that was committed into the database file, durably: its size and checksum from now on."""
+        busy, _, _ = self._execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise sqlite3.OperationalError("the catalog is being read")
+        return file_checksum(self._path)
+
+    def check(self) -> str | None:
+        """What SQLite finds wrong with the file; None: nothing."""
+        (found,) = self._execute("PRAGMA integrity_check(1)").fetchone()
+        return None if found == "ok" else str(found)
+
     def close(self) -> None:
         self._connection.close()
 
@@ -340,6 +373,16 @@ class CatalogDatabase:
 
     def _advance(self, counter: str, next_id: int) -> None:
         self._execute("UPDATE counters SET next = ? WHERE name = ?", next_id, counter)
+
+
+def file_checksum(path: Path) -> tuple[int, int]:
+    """Size and CRC-32 of a file."""
+    size_bytes = crc = 0
+    with path.open("rb", buffering=0) as file:
+        while data := file.read(_READ_BYTES):
+            crc = zlib.crc32(data, crc)
+            size_bytes += len(data)
+    return size_bytes, crc
 
 
 def _encode_snapshots(snapshots: Mapping[TableBucket, int]) -> str:

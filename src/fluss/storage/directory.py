@@ -20,11 +20,13 @@ from fluss.storage.failpoints import Site
 from fluss.storage.lock import try_lock
 
 # 1: log tables. 2: partitions, several schemas of a table, batches with statistics, rows in the INDEXED format.
-FORMAT_VERSION: Final = 2
+# 3: marks, generations of the catalog, writer ids that are random.
+FORMAT_VERSION: Final = 3
 VERSION_NAME: Final = "format_version"
 LOCK_NAME: Final = "server.lock"
 PID_NAME: Final = "server.pid"
 CATALOG_NAME: Final = "catalog.db"
+MARKS_NAME: Final = "marks"
 TABLES_NAME: Final = "tables"
 PARTITION_PREFIX: Final = "p"
 STAGING_NAME: Final = "staging"
@@ -81,6 +83,10 @@ class DataDirectory:
     @property
     def catalog_path(self) -> Path:
         return self.root / CATALOG_NAME
+
+    @property
+    def marks_path(self) -> Path:
+        return self.root / MARKS_NAME
 
     @property
     def held_path(self) -> Path:

@@ -26,6 +26,8 @@ class Site(StrEnum):
     DIRECTORY_CREATE = "directory.create"
     FORMAT_REPLACE = "format.replace"
     LOCK_PID = "lock.pid"
+    MARKS_CREATE = "marks.create"
+    MARKS_WRITE = "marks.write"
     CATALOG_CREATE = "catalog.create"
     CATALOG_COMMIT = "catalog.commit"
     BUCKET_DIRECTORY = "bucket.directory"
@@ -90,6 +92,8 @@ STEPS: Final[dict[Site, tuple[Step, ...]]] = {
     Site.DIRECTORY_CREATE: _CREATE + _SYNC_DIRECTORY,
     Site.FORMAT_REPLACE: _WRITE + _SYNC + _RENAME + _SYNC_DIRECTORY,
     Site.LOCK_PID: _WRITE,
+    Site.MARKS_CREATE: _CREATE + _SYNC_DIRECTORY,
+    Site.MARKS_WRITE: _WRITE + _SYNC,
     Site.CATALOG_CREATE: _SYNC_DIRECTORY,
     Site.CATALOG_COMMIT: _COMMIT,
     Site.BUCKET_DIRECTORY: _CREATE + _SYNC_DIRECTORY,
@@ -98,7 +102,7 @@ STEPS: Final[dict[Site, tuple[Step, ...]]] = {
     Site.SEGMENT_COMMIT: _SYNC,
     Site.SEGMENT_SEAL: _SYNC,
     Site.SEGMENT_RECOVER: _SYNC + _SYNC_DIRECTORY,
-    Site.SEGMENT_CUT: _TRUNCATE + _SYNC,
+    Site.SEGMENT_CUT: _CREATE + _WRITE + _TRUNCATE + _SYNC,
     Site.SEGMENT_REMOVE: _SYNC + _SYNC_DIRECTORY + _REMOVE,
     Site.INDEX_REPLACE: _WRITE + _RENAME,
     Site.WRITERS_REPLACE: _WRITE + _RENAME,

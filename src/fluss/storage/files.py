@@ -29,6 +29,7 @@ _FILE_MODE: Final = 0o640
 _DIRECTORY_MODE: Final = 0o750
 _SHOWN_FROM: Final = "tables"
 _COPY_BYTES: Final = 4 << 20
+_BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 
 
 def _full_sync(fd: int) -> None:
@@ -62,6 +63,15 @@ def shown(path: Path) -> str:
 def reason(error: OSError) -> str:
     """What is wrong, without the path that the error may name."""
     return error.strerror or type(error).__name__
+
+
+def boot_id() -> bytes:
+    """What tells one run of the system from the next; empty where the system does not say."""
+    try:
+        with open(_BOOT_ID_PATH, "rb") as file:
+            return file.read().strip()
+    except OSError:
+        return b""
 
 
 def open_existing(path: Path, *, writable: bool) -> int:
@@ -199,17 +209,17 @@ def link(path: Path, target: Path, site: Site) -> None:
     _pass(site, Step.AFTER_CREATE)
 
 
-def copy(path: Path, target: Path, size_bytes: int, site: Site) -> None:
-    """Copy the first bytes of a file to a new one, and return when they are on disk; its name need not be."""
+def copy(path: Path, target: Path, size_bytes: int, site: Site, *, start: int = 0) -> None:
+    """Copy bytes of a file, from `start` on, to a new one; return when they are on disk; its name need not be."""
     source = open_existing(path, writable=False)
     try:
         fd = create(target, site)
         try:
             position = 0
             while position < size_bytes:
-                data = read_at(source, min(_COPY_BYTES, size_bytes - position), position)
+                data = read_at(source, min(_COPY_BYTES, size_bytes - position), start + position)
                 if not data:
-                    raise OSError(errno.EIO, f"{path} has {position} bytes, {size_bytes} were to be copied")
+                    raise OSError(errno.EIO, f"{path} has {start + position} bytes, more were to be copied")
                 write_at(fd, data, position, site)
                 position += len(data)
             sync(fd, site)

@@ -192,7 +192,14 @@ class KvBuckets:
     async def _open_and_replay(self, bucket: TableBucket) -> KvStore:
         async with self.held_log(bucket) as log:
             trust_live = bucket not in self._damaged
-            work = partial(self._recover, bucket, log.log_start_offset, log.high_watermark, trust_live)
+            work = partial(
+                self._recover,
+                bucket,
+                log.log_start_offset,
+                log.high_watermark,
+                trust_live=trust_live,
+                log_may_lack_rows=log.may_lack_rows,
+            )
             store = await self.run_write(work)
             try:
                 while store.state.covered_offset < log.high_watermark:
@@ -204,14 +211,16 @@ class KvBuckets:
         self._damaged.discard(bucket)
         return store
 
-    def _recover(self, bucket: TableBucket, log_start: int, log_end: int, trust_live: bool) -> KvStore:
+    def _recover(
+        self, bucket: TableBucket, log_start: int, log_end: int, *, trust_live: bool, log_may_lack_rows: bool
+    ) -> KvStore:
         directory = self._storage.bucket_path(bucket)
         for path in reversed(lineage(directory, self._storage.root)):
             if not path.exists():
                 # Made durable with the log, without which the store is nothing.
                 files.make_directory(path, Site.KV_CREATE)
         open_path: Callable[[Path], KvStore] = partial(open_store, resources=self._resources)
-        recovery = Recovery(directory / STORE_NAME, log_start, log_end, open_path)
+        recovery = Recovery(directory / STORE_NAME, log_start, log_end, open_path, log_may_lack_rows=log_may_lack_rows)
         return recovery.run(recovery_candidates(directory, log_end), trust_live=trust_live)
 
     # --- the end

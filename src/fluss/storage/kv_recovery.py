@@ -2,11 +2,14 @@
 
 RocksDB syncs a file before its manifest names it, and we write to a store only what is durable in the log. So after a
 crash or a power loss the store opens as of some offset that the log still has, and the log is replayed from there. What
-else can be found is damage: the store does not open, its offset lies before the log's start (it was made anew where an
-old one should be, or an old one was put back) or behind the log's end (the log has lost what it had acknowledged, as it
-may in a power loss with durability "os"). Then the same is asked of the checkpoints, newest first, and a good one takes
-the store's place. Without one, a log that begins at 0 makes the store from nothing. Otherwise the bucket stays closed,
-with the reasons, and its files as they were.
+else can be found is damage: the store does not open, or its offset lies before the log's start (it was made anew where
+an old one should be, or an old one was put back). Then the same is asked of the checkpoints, newest first, and a good
+one takes the store's place. Without one, a log that begins at 0 makes the store from nothing. Otherwise the bucket
+stays closed, with the reasons, and its files as they were.
+
+A store whose offset lies behind the log's end proves that the log has lost rows. It may be the only place that still
+has them, so the bucket stays closed too. Only where a power loss may take acknowledged rows, with durability "os", the
+store is given up: the log goes on from where it ends.
 
 So the log is to be kept from the offset of the older of two checkpoints on: the newer one may be as damaged as the
 store. A damaged block inside a good file shows only when it is read: the read fails with DamagedKvStoreError, and the
@@ -33,8 +36,17 @@ _Store = TypeVar("_Store", bound=KvStore)
 class Recovery(Generic[_Store]):
     """Recovers the store in `path` for a log that has the offsets from `log_start` up to `log_end`."""
 
-    def __init__(self, path: Path, log_start: int, log_end: int, open_store: Callable[[Path], _Store]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        log_start: int,
+        log_end: int,
+        open_store: Callable[[Path], _Store],
+        *,
+        log_may_lack_rows: bool = False,
+    ) -> None:
         self._path = path
+        self._log_may_lack_rows = log_may_lack_rows
         self._log_start = log_start
         self._log_end = log_end
         self._open_store = open_store
@@ -76,7 +88,13 @@ class Recovery(Generic[_Store]):
         if self._log_start <= offset <= self._log_end:
             return store
         store.close()
-        self._note(f"{files.shown(path)} ends at {offset}, the log goes from {self._log_start} to {self._log_end}")
+        text = f"{files.shown(path)} ends at {offset}, the log goes from {self._log_start} to {self._log_end}"
+        if offset > self._log_end and not self._log_may_lack_rows:
+            raise DamagedKvStoreError(
+                f"{text}: the log has lost rows. The bucket stays closed and its files as they are; 'fluss repair' "
+                "shows what a repair would lose."
+            )
+        self._note(text)
         return None
 
     def _note(self, reason: str) -> None:

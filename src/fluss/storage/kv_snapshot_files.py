@@ -50,6 +50,11 @@ def list_snapshots(bucket_path: Path) -> list[Snapshot]:
     return [snapshot for snapshot, is_damaged in _found(bucket_path) if not is_damaged]
 
 
+def newest_log_offset(bucket_path: Path) -> int:
+    """How far a bucket's log reached when its newest snapshot was made; 0 without one."""
+    return max((snapshot.log_offset for snapshot in list_snapshots(bucket_path)), default=0)
+
+
 def files_of(snapshot: Snapshot) -> list[Path]:
     """The files to copy for a reader; none if the snapshot is gone."""
     try:

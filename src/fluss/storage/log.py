@@ -2,9 +2,10 @@
 
 All calls are made on the loop, except that `LogSync.run` may run in a thread. An append puts bytes into the page cache
 and hands out a future; the high watermark follows the syncs, so a reader never sees a batch that a crash can take back
-(with `fsync=False` it follows the appends, and a power loss can take the last seconds). The checksum of a batch is
-checked here and nowhere before. A failed sync makes the log read-only for good: what reached the disk is unknown, so
-the unacknowledged tail is cut off and no later sync is asked to vouch for it.
+(with `fsync=False` it follows the appends, and a power loss can take the last seconds). Before anybody is told that a
+batch is safe, the log's mark says so. The checksum of a batch is checked here and nowhere before. A failed sync makes
+the log read-only for good: what reached the disk is unknown, so the unacknowledged tail is cut off and no later sync is
+asked to vouch for it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -23,6 +25,7 @@ from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
 from fluss.storage import files
 from fluss.storage.commit import Durable, GroupCommit
 from fluss.storage.failpoints import Site
+from fluss.storage.marks import LogMark
 from fluss.storage.recovery import Recovered, lineage, recover, write_disposable
 from fluss.storage.scan import CorruptBatchError
 from fluss.storage.segment import WRITERS_SUFFIX, Segment, remove_segment_files, segment_path
@@ -107,6 +110,7 @@ class BucketLog:
         loop: asyncio.AbstractEventLoop,
         options: LogOptions,
         recovered: Recovered | None = None,
+        mark: LogMark | None = None,
     ) -> None:
         """Open the bucket in `directory`, as `recovered` in a thread before, or recover it here and now.
 
@@ -129,11 +133,18 @@ class BucketLog:
         self._in_flight: list[LogSync] = []  # in the order in which they began
         self._deferred: dict[Path, tuple[bytes, Site]] = {}
 
+        self._mark = mark
+        found = None if mark is None else mark.found
+        # A power loss may have taken what was acknowledged: that is what `fsync=False` means.
+        self.may_lack_rows = not options.fsync or (found is not None and not found.is_certain)
+
         if recovered is None:
-            recovered = recover(directory, root, options.writer_expiry_ms, options.keeps_writer)
+            recovered = recover(directory, root, options.writer_expiry_ms, options.keeps_writer, found)
         segments, self._writers, problem = recovered
+        self._is_damaged = problem is not None
         if problem is not None:
-            self._failure = (f"{problem.message} (the bucket is read-only)", ErrorCode.LOG_STORAGE_EXCEPTION)
+            text = f"{problem.message}. The bucket is read-only; 'fluss repair' shows what a repair would lose"
+            self._failure = (text, ErrorCode.LOG_STORAGE_EXCEPTION)
         self._segments = SegmentList(segments)
         # With fsync=False: full segments that wait for their sync in the background.
         self._unsynced: list[Segment] = []
@@ -143,6 +154,12 @@ class BucketLog:
         self._durable_position = active.size_bytes if active else 0
         self._checkpoint_position = self._durable_position
         self._timestamp_ms = active.timestamp_ms_max if active else 0
+        if active is not None and not self._is_damaged:
+            self._put_mark(active, active.size_bytes, self._end)
+
+    def _put_mark(self, active: Segment, position: int, end_offset: int, *, is_synced: bool = False) -> None:
+        if self._mark is not None:
+            self._mark.put(self.log_start_offset, active.base_offset, position, end_offset, is_synced=is_synced)
 
     # --- what there is
 
@@ -196,6 +213,7 @@ class BucketLog:
     def repeated(self, writer_id: int, batch_sequence: int, now_ms: int) -> Appended | None:
         """What was appended when a writer sent this batch before; None for its next one, code 31 for any other."""
         self._check_usable()
+        self._check_undamaged()
         stored = self._writers.check(writer_id, batch_sequence, now_ms) if writer_id != NO_WRITER_ID else None
         return None if stored is None else self._repeated(stored)
 
@@ -216,6 +234,7 @@ class BucketLog:
     def append(self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int) -> Appended:
         """Check one batch, stamp offset and commit time into it (in place), and write it."""
         self._check_usable()
+        self._check_undamaged()
         if header.size_bytes != len(batch):
             raise CorruptDataError(f"log batch: {header.size_bytes} bytes announced, {len(batch)} received")
         verify_crc(batch, 0, header)
@@ -234,6 +253,8 @@ class BucketLog:
             segment.append(batch, base_offset, last_offset + 1, timestamp_ms)
         except OSError as error:
             raise self._take_back(segment, error) from error
+        if not self._options.fsync:
+            self._mark_written(segment, last_offset + 1)
         self._options.stats.appended(header.record_count, len(batch))
         self._end = last_offset + 1
         self._timestamp_ms = timestamp_ms
@@ -243,6 +264,13 @@ class BucketLog:
         if self._waiters and not self._options.fsync:
             self._wake()
         return Appended(base_offset, last_offset, self._durable_at(last_offset), False)
+
+    def _mark_written(self, segment: Segment, end_offset: int) -> None:
+        """With `fsync=False` a batch counts as safe when the system has it."""
+        try:
+            self._put_mark(segment, segment.size_bytes, end_offset)
+        except OSError as error:
+            raise self._fail(error) from error
 
     async def flush(self) -> None:
         """Return when everything appended so far is on disk, whatever the durability mode."""
@@ -322,6 +350,7 @@ class BucketLog:
             return
         try:
             segment.sync(Site.SEGMENT_SEAL)
+            self._put_mark(segment, segment.size_bytes, self._end)
         except OSError as error:
             raise self._fail(error) from error
         self._advance(self._end, segment.size_bytes)
@@ -407,10 +436,12 @@ class BucketLog:
 
     def finish_sync(self, job: LogSync, error: Exception | None) -> None:
         if self._failure is None and self._closed is None:
-            if error is not None:
-                self._fail(error)
-            else:
+            try:
+                if error is not None:
+                    raise error
                 self._accept_sync(job)
+            except Exception as failure:
+                self._fail(failure)
         self._in_flight.remove(job)
         self._close_cold()
 
@@ -420,6 +451,8 @@ class BucketLog:
             segment.unsynced_directories = ()
         self._unsynced = [segment for segment in self._unsynced if segment not in synced]
         if job.end_offset > self._durable_end:
+            if self._options.fsync:
+                self._put_mark(synced[-1], job.end_position, job.end_offset)
             still_active = synced[-1] is self._segments.active
             self._advance(job.end_offset, job.end_position if still_active else self._durable_position)
         self._complete_covered()
@@ -466,7 +499,7 @@ class BucketLog:
             return b""
         segment = self._segments.at_offset(fetch_offset)
         readable_bytes = segment.size_bytes
-        if segment is self._segments.active and self._options.fsync:
+        if segment is self._segments.active and self._options.fsync and self._failure is None:
             readable_bytes = self._durable_position
         try:
             return segment.read(fetch_offset, max_bytes, readable_bytes)
@@ -494,8 +527,8 @@ class BucketLog:
     def bytes_behind(self, position: LogPosition) -> int:
         """How much a read from there could give by now."""
         active = self._segments.active
-        if active is None or position.segment_base_offset != active.base_offset:
-            # More can't come: a read does not go on into the next segment.
+        if active is None or position.segment_base_offset != active.base_offset or self._failure is not None:
+            # More can't come: a read does not go on into the next segment, and nothing is written to a failed log.
             return SEGMENT_SIZE_BYTES_MAX
         return (self._durable_position if self._options.fsync else active.size_bytes) - position.position
 
@@ -547,8 +580,20 @@ class BucketLog:
         if self._failure is not None or self._closed is not None:
             return
         self._options.stats.removed_segments += self._segments.remove_before(offset)
+        await self._mark_start()
         writers_path = segment_path(self._directory, active.base_offset, WRITERS_SUFFIX)
         await self._commit.run(partial(remove_segment_files, self._directory, self.log_start_offset, writers_path))
+
+    async def _mark_start(self) -> None:
+        """Make it known that the log begins later: segments that are removed without that count as lost."""
+        active = self._segments.active
+        if active is None or self._mark is None:
+            return
+        if self._options.fsync:
+            self._put_mark(active, self._durable_position, self._durable_end)
+        else:
+            self._put_mark(active, active.size_bytes, self._end)
+        await self._commit.run(self._mark.sync)
 
     def _close_cold(self) -> None:
         # A sync in flight may hold the descriptor of any segment that was active when it began.
@@ -560,6 +605,11 @@ class BucketLog:
     def _check_usable(self) -> None:
         if self._closed is not None:
             raise FlussError(*self._closed)
+
+    def _check_undamaged(self) -> None:
+        """What the writers of a damaged log have sent is not known."""
+        if self._is_damaged and self._failure is not None:
+            raise FlussError(*self._failure)
 
     async def close(self) -> None:
         """Make everything durable, leave a checkpoint, close the files."""
@@ -578,6 +628,8 @@ class BucketLog:
             self._defer_checkpoint(active)
             for path, (data, site) in self._deferred.items():
                 write_disposable(path, data, site)
+            with suppress(OSError):
+                self._put_mark(active, active.size_bytes, self._end, is_synced=True)
         self._closed = (f"{self._name}: the bucket was closed, look it up again", ErrorCode.LOG_STORAGE_EXCEPTION)
         self._segments.close()
 

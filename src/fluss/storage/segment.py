@@ -28,12 +28,14 @@ _log = logging.getLogger(__name__)
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 WRITERS_SUFFIX: Final = ".writers"
+ASIDE_SUFFIX: Final = ".cut"
 NO_TIMESTAMP_MS: Final = -1
 # Read at a time where checksums are still to be compared: that is done on the loop, batch by batch.
 UNCHECKED_BYTES_MAX: Final = 1 << 20
 
 _LOG_NAME: Final = re.compile(r"(\d{20})\.log\Z")
-_DISPOSABLE_NAME: Final = re.compile(r"(\d{20})\.(?:index|writers)(?:\.tmp)?\Z")
+_DISPOSABLE_NAME: Final = re.compile(r"(\d{20})\.(?:(?:index|writers)(?:\.tmp)?|log\.\d+\.cut)\Z")
+_ASIDE_FILES_MAX: Final = 4  # of a bucket
 _CLOSED: Final = -1
 _NEXT_READS_MAX: Final = 64
 
@@ -49,6 +51,11 @@ def list_base_offsets(directory: Path) -> list[int]:
     except FileNotFoundError:
         return []
     return sorted(int(match[1]) for match in map(_LOG_NAME.match, names) if match)
+
+
+def list_aside(directory: Path) -> list[Path]:
+    """Files with bytes that were cut off from segments."""
+    return list(directory.glob(f"*{LOG_SUFFIX}.*{ASIDE_SUFFIX}"))
 
 
 def remove_segment_files(directory: Path, start_offset: int, writers_path: Path) -> None:
@@ -80,6 +87,7 @@ class Segment:
         "directory",
         "end_offset",
         "index",
+        "limit_bytes",
         "path",
         "size_bytes",
         "timestamp_ms_max",
@@ -100,6 +108,7 @@ class Segment:
         self.unsynced_directories: tuple[tuple[Path, Site], ...] = ()
         # Where batches begin that readers got to: a reader who follows the log asks for the next one there.
         self._next_reads: dict[int, int] = {}
+        self.limit_bytes: int | None = None  # of a damaged one: what lies behind was never acknowledged
         self._fd = _CLOSED
         self._spare_fd = _CLOSED
 
@@ -118,19 +127,20 @@ class Segment:
         return segment
 
     @classmethod
-    def open_last(cls, directory: Path, base_offset: int) -> tuple[Segment, int]:
-        """The last segment up to its checkpoint (or empty without one), and the file's size: the caller recovers."""
+    def open_last(cls, directory: Path, base_offset: int) -> tuple[Segment, int, Checkpoint | None]:
+        """The last segment up to its checkpoint, the file's size, and the checkpoint: the caller recovers.
+
+        Without a checkpoint, or with one that says more than the file has, the segment is empty at first.
+        """
         segment = cls(directory, base_offset)
         segment._fd = files.open_existing(segment.path, writable=True)
         file_size_bytes = os.fstat(segment._fd).st_size
         loaded = segment._load_index()
-        if loaded is not None:
-            checkpoint_bytes = loaded[1].size_bytes
-            if checkpoint_bytes <= file_size_bytes:
-                segment._adopt(*loaded)
-            else:
-                _log.error("%s has %d bytes but once had %d", segment.path, file_size_bytes, checkpoint_bytes)
-        return segment, file_size_bytes
+        if loaded is None:
+            return segment, file_size_bytes, None
+        if loaded[1].size_bytes <= file_size_bytes:
+            segment._adopt(*loaded)
+        return segment, file_size_bytes, loaded[1]
 
     @property
     def is_open(self) -> bool:
@@ -183,6 +193,16 @@ class Segment:
         self._next_reads.clear()
         files.truncate(self._fd, size_bytes, Site.SEGMENT_CUT)
 
+    def keep_aside(self, position: int, end: int) -> Path:
+        """Copy bytes that are about to be cut off to a file of their own, and forget the oldest of such files."""
+        target = self.path.with_name(f"{self.path.name}.{position}{ASIDE_SUFFIX}")
+        files.remove(target, Site.SEGMENT_CUT)
+        files.copy(self.path, target, end - position, Site.SEGMENT_CUT, start=position)
+        earlier = sorted(list_aside(self.directory), key=lambda path: path.stat().st_mtime_ns)
+        for path in earlier[:-_ASIDE_FILES_MAX]:
+            files.remove(path, Site.SEGMENT_CUT)
+        return target
+
     def sync(self, site: Site) -> None:
         """Make names and bytes durable, in the loop's thread."""
         for directory, directory_site in self.unsynced_directories:
@@ -193,10 +213,10 @@ class Segment:
     def batches(self, position: int, offset: int, *, verify: bool) -> Iterator[tuple[int, BatchHeader]]:
         return scan(self._fd, self.path, position, self.size_bytes, offset, verify=verify)
 
-    def headers_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+    def headers_from(self, offset: int, *, verify: bool = False) -> Iterator[tuple[int, BatchHeader]]:
         """Headers from the batch that contains `offset` to the end."""
         entry = self.index.at_offset(offset)
-        for position, header in self.batches(entry.position, entry.offset, verify=False):
+        for position, header in self.batches(entry.position, entry.offset, verify=verify):
             if header.last_offset >= offset:
                 yield position, header
 
@@ -258,6 +278,8 @@ class Segment:
         self._fd = files.open_existing(self.path, writable=False)
         try:
             self.size_bytes = os.fstat(self._fd).st_size
+            if self.limit_bytes is not None:
+                self.size_bytes = min(self.size_bytes, self.limit_bytes)
             loaded = self._load_index()
             if loaded is not None and loaded[1][:2] == (self.size_bytes, self.end_offset):
                 self._adopt(*loaded)

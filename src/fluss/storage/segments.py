@@ -18,7 +18,7 @@ _TRANSIENT_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class SegmentList:
-    """The last segment is the active one: it is always open, the others when needed."""
+    """The last segment is the active one: it is always open, the others when needed; in a damaged log it is, too."""
 
     def __init__(self, segments: list[Segment]) -> None:
         self._segments = segments
@@ -92,7 +92,7 @@ class SegmentList:
             segment.release()
 
     def _open(self, segment: Segment) -> Segment:
-        if segment is self._segments[-1]:
+        if segment is self._segments[-1] and segment.is_open:
             return segment
         try:
             segment.ensure_open()

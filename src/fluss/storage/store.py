@@ -30,9 +30,11 @@ from fluss.storage.directory import PARTITION_PREFIX, DataDirectory, DataDirecto
 from fluss.storage.disk_guard import DiskGuard, free_bytes_limit
 from fluss.storage.failpoints import Site
 from fluss.storage.kv_pool import OPEN_STORES_MAX
+from fluss.storage.kv_snapshot_files import newest_log_offset
 from fluss.storage.kv_store import MEMORY_BYTES
 from fluss.storage.lake_snapshots import LakeSnapshots
 from fluss.storage.log import SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES_MAX, BucketLog, LogOptions
+from fluss.storage.marks import LogMark, Mark, Marks
 from fluss.storage.recovery import Recovered, recover
 from fluss.storage.staging import BYTES_MAX, EXPIRE_MS, Staging
 from fluss.storage.stats import StorageStats
@@ -45,6 +47,7 @@ _log = logging.getLogger(__name__)
 
 OPEN_LOGS_MAX: Final = 256
 OPEN_THREADS: Final = 2
+MARKS_SYNC_S: Final = 1.0  # so old the marks may be after a power loss
 # Logs opened ahead for one request; small enough that none is closed again before the request gets to it.
 OPENINGS_MAX: Final = OPEN_LOGS_MAX // 2
 # How many of the longest unused logs are looked at beyond those to be closed; bounds the work of one turn.
@@ -77,9 +80,12 @@ class StorageOptions:
 
 
 class Storage:
-    def __init__(self, options: StorageOptions, directory: DataDirectory, catalog: Catalog) -> None:
+    def __init__(self, options: StorageOptions, directory: DataDirectory, marks: Marks, catalog: Catalog) -> None:
         self.options = options
         self.catalog = catalog
+        self.marks = marks
+        self._marks_sync: asyncio.TimerHandle | None = None
+        self._marks_tasks: set[asyncio.Task[None]] = set()
         self._directory = directory
         self._loop = asyncio.get_running_loop()
         self.stats = StorageStats()
@@ -105,6 +111,7 @@ class Storage:
             writer_expiry_ms=options.writer_expiry_ms,
             keeps_writer=self.staging.keeps_writer,
         )
+        marks.on_dirty = self._schedule_marks_sync
         catalog.on_drop(self._table_dropped)
         catalog.on_drop_partition(self._partition_dropped)
 
@@ -112,20 +119,24 @@ class Storage:
     async def open(cls, options: StorageOptions) -> Storage:
         """Lock the directory, open the catalog, remove what dropped tables left. Buckets are opened when asked for."""
         directory = DataDirectory.open(Path(options.data_dir))
+        marks: Marks | None = None
         try:
             _check_catalog_present(directory)
-            catalog = await Catalog.open(directory.catalog_path, options.catalog_limits)
+            marks = _open_marks(directory)
+            was_marked = marks.catalog is not None
+            catalog = await Catalog.open(directory.catalog_path, options.catalog_limits, marks)
         except BaseException:
+            if marks is not None:
+                marks.close()
             directory.close()
             raise
-        storage = cls(options, directory, catalog)
+        storage = cls(options, directory, marks, catalog)
         try:
             if any(has_primary_key(entry.table_json) for entry in catalog.all_tables()):
                 await storage.load_kv()
             if directory.held_path.exists():
                 await storage._remove(directory.held_path, Site.BACKUP_HOLD)
-            for orphan in list(_orphans(directory, catalog)):
-                await storage._remove(*orphan)
+            await storage._remove_orphans(sure=was_marked)
             await storage.staging.load()
             await storage.lake.load()
         except BaseException:
@@ -188,13 +199,10 @@ class Storage:
             await asyncio.wait(tasks)
 
     async def _open(self, bucket: TableBucket) -> None:
-        path = self._directory.bucket_path(bucket)
-        options = self._log_options
-        work = partial(recover, path, self._directory.root, options.writer_expiry_ms, options.keeps_writer)
         try:
-            recovered = await self._loop.run_in_executor(self._open_pool, work)
+            recovered = await self._loop.run_in_executor(self._open_pool, self._recovery(bucket))
         except Exception as error:
-            _log.error("%s can't be opened: %s", path, error)
+            _log.error("%s can't be opened: %s", self._directory.bucket_path(bucket), error)
             return
         finally:
             del self._opening[bucket]
@@ -203,10 +211,19 @@ class Storage:
         else:
             recovered.release()
 
+    def _recovery(self, bucket: TableBucket) -> Callable[[], Recovered]:
+        """What opens the files of a bucket, in any thread."""
+        # Without fsync a power loss may take from the log what others have of it.
+        tiered_offset = self.lake.log_kept_from(bucket) if self._log_options.fsync else None
+        path, mark = self._directory.bucket_path(bucket), self.marks.get(bucket)
+        return partial(_recover, path, self._directory.root, self._log_options, mark, tiered_offset)
+
     def _add(self, bucket: TableBucket, recovered: Recovered | None) -> BucketLog:
         path = self._directory.bucket_path(bucket)
         try:
-            log = BucketLog(path, self._directory.root, self._commit, self._loop, self._log_options, recovered)
+            recovered = recovered or self._recovery(bucket)()
+            mark = LogMark(self.marks, bucket, is_synced=self._log_options.fsync)
+            log = BucketLog(path, self._directory.root, self._commit, self._loop, self._log_options, recovered, mark)
         except OSError as error:
             _log.error("%s can't be opened: %s", path, error)
             text = f"{files.shown(path)}: the bucket can't be opened: {files.reason(error)}"
@@ -300,10 +317,32 @@ class Storage:
                 await log.close()
             self._logs.clear()
             self._open_pool.shutdown()
-            self._commit.close()
             await self.catalog.close()
+            if self._marks_tasks:
+                await asyncio.wait(self._marks_tasks)
+            await self._sync_marks()
+            self._commit.close()
         finally:
+            if self._marks_sync is not None:
+                self._marks_sync.cancel()
+            self.marks.close()
             self._directory.close()
+
+    def _schedule_marks_sync(self) -> None:
+        if self._marks_sync is None:
+            self._marks_sync = self._loop.call_later(MARKS_SYNC_S, self._start_marks_sync)
+
+    def _start_marks_sync(self) -> None:
+        self._marks_sync = None
+        task = self._loop.create_task(self._sync_marks())
+        self._marks_tasks.add(task)
+        task.add_done_callback(self._marks_tasks.discard)
+
+    async def _sync_marks(self) -> None:
+        try:
+            await self._commit.run(self.marks.sync)
+        except OSError as error:
+            _log.error("the marks can't be synced; after a power loss they may be older than they should be: %s", error)
 
     def _evict(self) -> None:
         self._eviction_scheduled = False
@@ -368,12 +407,44 @@ class Storage:
         for log in logs:
             await log.discard()
         await self._remove(*removal)
+        self._forget_marks()
+
+    async def _remove_orphans(self, *, sure: bool) -> None:
+        """Remove what dropped tables left; not when the catalog may be older than its data for all that is known."""
+        for path, site in list(_orphans(self._directory, self.catalog)):
+            if sure:
+                await self._remove(path, site)
+            else:
+                _log.warning("%s is of no table of the catalog; it stays until the next start", path)
+        self._forget_marks()
+
+    def _forget_marks(self) -> None:
+        for bucket in [bucket for bucket in self.marks.buckets if not self.exists(bucket)]:
+            try:
+                self.marks.forget(bucket)
+            except OSError as error:
+                _log.warning("the mark of %s, which is gone, can't be removed: %s", bucket, error)
 
     async def _remove(self, path: Path, site: Site) -> None:
         try:
             await self._commit.run(partial(files.remove_tree, path, site))
         except OSError as error:
             _log.warning("%s is left over from a drop and can't be removed now: %s", path, error)
+
+
+def _recover(path: Path, root: Path, options: LogOptions, mark: Mark | None, tiered_offset: int | None) -> Recovered:
+    end_offset_min = 0 if tiered_offset is None else max(newest_log_offset(path), tiered_offset)
+    return recover(path, root, options.writer_expiry_ms, options.keeps_writer, mark, end_offset_min)
+
+
+def _open_marks(directory: DataDirectory) -> Marks:
+    was_there = directory.marks_path.exists()
+    if directory.catalog_path.exists() and not was_there:
+        _log.warning("%s is not there and is made: what was safe is known by checkpoints only", directory.marks_path)
+    try:
+        return Marks.open(directory.marks_path)
+    except OSError as error:
+        raise DataDirectoryError(f"{directory.marks_path} can't be used: {files.reason(error)}.") from error
 
 
 def _check_catalog_present(directory: DataDirectory) -> None:

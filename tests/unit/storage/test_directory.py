@@ -9,19 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from fluss.storage.directory import DataDirectory, DataDirectoryError
+from fluss.storage.directory import FORMAT_VERSION, DataDirectory, DataDirectoryError
 
 
 def test_a_fresh_directory_is_made_with_its_parents(tmp_path: Path) -> None:
     root = tmp_path / "a" / "b"
     DataDirectory.open(root).close()
-    assert (root / "format_version").read_text() == "2\n"
+    assert (root / "format_version").read_text() == f"{FORMAT_VERSION}\n"
     DataDirectory.open(root).close()
 
 
 def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "format_version").write_text("3\n")
-    with pytest.raises(DataDirectoryError, match=r"version 3; .*up to 2\. Upgrade flussbett"):
+    newer = FORMAT_VERSION + 1
+    (tmp_path / "format_version").write_text(f"{newer}\n")
+    with pytest.raises(DataDirectoryError, match=rf"version {newer}; .*up to {FORMAT_VERSION}\. Upgrade flussbett"):
         DataDirectory.open(tmp_path)
     assert os.listdir(tmp_path) == ["format_version"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TablePath
-from fluss.storage import failpoints
+from fluss.storage import failpoints, files
 from fluss.storage.store import Storage
 
 from .kv_support import Row, Table, by_id, fold, opened, row
@@ -268,22 +268,47 @@ async def test_durability_os(tmp_path: Path) -> None:
         assert await Table(storage, T).all_rows() == expected
 
 
-async def test_a_store_ahead_of_a_log_that_lost_its_end(tmp_path: Path) -> None:
-    """As after a power loss with durability "os": the store is made again from what the log has."""
-    async with opened(tmp_path / "data", durability="os") as storage:
+async def _with_a_shorter_log(tmp_path: Path, durability: str) -> Path:
+    """A killed server's directory whose log has lost its last batch and its checkpoints; the store has all."""
+    async with opened(tmp_path / "data", durability=durability) as storage:
         table = await Table.create(storage)
         await table.kv().put(table.batch([row(1, "kept")])).applied
         size_bytes = next(storage.bucket_path(table.bucket()).glob("*.log")).stat().st_size
         await table.kv().put(table.batch([row(1, "lost"), row(2, "lost")])).applied
-        directory = storage.bucket_path(table.bucket())
+        await storage.kv.pool.close()
+        image = crash_image(tmp_path / "data", "killed")
+        directory = image / storage.bucket_path(table.bucket()).relative_to(tmp_path / "data")
     log = next(directory.glob("*.log"))
     log.write_bytes(log.read_bytes()[:size_bytes])
-    for name in ("*.index", "*.writers"):
-        for file in directory.glob(name):
-            file.unlink()
-    async with opened(tmp_path / "data", durability="os") as storage:
+    return image
+
+
+async def test_a_store_ahead_of_a_log_that_lost_its_end_in_a_power_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With durability "os" that may be: the store is made again from what the log has."""
+    image = await _with_a_shorter_log(tmp_path, "os")
+    monkeypatch.setattr(files, "boot_id", lambda: b"another")
+    async with opened(image, durability="os") as storage:
+        assert await Table(storage, T).all_rows() == [row(1, "kept")]
+
+
+@pytest.mark.parametrize("has_mark", [True, False])
+async def test_a_store_ahead_of_its_log_stops_the_bucket(tmp_path: Path, has_mark: bool) -> None:
+    """The log was on disk, so it lost rows: nothing is changed, and nobody reads the older ones as if they were new."""
+    image = await _with_a_shorter_log(tmp_path, "fsync")
+    if not has_mark:
+        (image / "marks").unlink()
+    kept = [*image.glob("tables/*/*/*.log"), *image.glob("tables/*/*/kv/*.sst")]
+    before = [path.read_bytes() for path in kept]
+    async with opened(image) as storage:
         table = Table(storage, T)
-        assert await table.all_rows() == [row(1, "kept")]
+        if not has_mark:
+            with pytest.raises(FlussError, match="the log has lost rows"):
+                await table.all_rows()
+        with pytest.raises(FlussError, match=r"fluss repair"):
+            await table.kv().put(table.batch([row(3, "new")])).applied
+    assert [path.read_bytes() for path in kept] == before
 
 
 async def test_more_buckets_than_open_stores_and_logs(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from fluss.model.errors import ErrorCode, FlussError
 from fluss.storage.log import LogOptions
 from fluss.storage.scan import CorruptBatchError
 
-from .support import append, bucket_directory, crash_image, log_files, opened, parse, read_all, texts
+from .support import READ_BYTES, append, bucket_directory, crash_image, log_files, opened, parse, read_all, texts
 
 SMALL = LogOptions(segment_size_bytes=250)
 ROWS = [f"row {number} " + "x" * (number % 7) for number in range(12)]
@@ -251,15 +251,21 @@ async def _answers(root: Path) -> object:
         return rows, times, fates, log.log_start_offset, log.log_end_offset
 
 
-async def test_an_index_of_other_content_is_not_believed(tmp_path: Path) -> None:
-    """An index that survived while its log was replaced by a shorter one."""
+async def test_a_log_that_is_shorter_than_its_checkpoint_is_read_only(tmp_path: Path) -> None:
     async with opened(tmp_path / "data") as log:
         for row in ROWS:
             await append(log, row).durable
     (path,) = log_files(tmp_path / "data")
-    path.write_bytes(path.read_bytes()[: _boundaries(path)[4]])
+    cut = path.read_bytes()[: _boundaries(path)[4]]
+    path.write_bytes(cut)
     async with opened(tmp_path / "data") as log:
-        assert texts(log) == ROWS[:5]
+        assert log.high_watermark == 3 * len(ROWS), "an offset that was used must not be free"
+        assert [text for _, text in parse(log.read(0, READ_BYTES))] == ROWS[:5]
+        with pytest.raises(CorruptBatchError, match=rf"{path.name}: corrupt batch at byte {len(cut)}"):
+            log.read(15, READ_BYTES)
+        with pytest.raises(FlussError, match=rf"{path.name}.* read-only"):
+            append(log, "new")
+    assert path.read_bytes() == cut
 
 
 async def test_checkpoints_bound_what_is_walked_again(tmp_path: Path) -> None:

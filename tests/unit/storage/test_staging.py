@@ -184,7 +184,16 @@ async def test_a_query_id_has_a_limit(tmp_path: Path) -> None:
             await storage.staging.commit(entry.table_id, query, 0, [StagedTask(0, 0, 1)])
         assert contents(storage, entry) == ["a"] * 7
         assert {path.name for path in tmp_path.iterdir()} <= {
-            *("catalog.db", "catalog.db-wal", "catalog.db-shm", "format_version", "server.lock", "server.pid", "tables")
+            *(
+                "catalog.db",
+                "catalog.db-wal",
+                "catalog.db-shm",
+                "format_version",
+                "marks",
+                "server.lock",
+                "server.pid",
+                "tables",
+            )
         }
 
 

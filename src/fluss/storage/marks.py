@@ -1,0 +1,286 @@
+"""The marks file: how far the catalog and each log were known to be safe, kept apart from both.
+
+A file that lost its end looks like one that was never longer, and bad bytes at the end of a log look like a write that
+was cut off. The mark tells them apart: it is written after a sync has returned and before anybody is told, so all that
+was acknowledged lies before it. Whatever is wrong before a mark is damage; what lies behind it was never acknowledged.
+
+A mark is written without a sync of its own, which would double the price of an acknowledgement. While the same system
+runs, a killed process loses nothing of it: the mark is exact. After a restart of the system it is a lower bound, about
+a second old, for so often the file is synced. The boot id tells which of the two holds.
+
+The file consists of pairs of slots of 64 bytes, each with a checksum and a number; a write goes to the older slot. The
+first pair is the catalog's, each other one a bucket's. A damaged slot says nothing; its twin is a lower bound. All
+calls are made on the loop, but `sync` may run in a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Final, NamedTuple
+from zlib import crc32  # CRC-32C would load a package that an idle server does without
+
+from fluss.model.paths import TableBucket
+from fluss.storage import files
+from fluss.storage.failpoints import Site
+
+_SLOT_BYTES: Final = 64
+_PAIR_BYTES: Final = 2 * _SLOT_BYTES
+_GROW_BYTES: Final = 32 << 10
+_NO_PARTITION: Final = -1
+_CRC: Final = struct.Struct("<I")  # of the rest of the slot, which follows
+# number, boot and mode, bucket id, table id, partition id, start offset, segment, position, end offset
+_LOG: Final = struct.Struct("<IIIqqqqqq")
+# number, magic, is settled, generation, size, checksum
+_CATALOG: Final = struct.Struct("<IIIqqI28x")
+_CATALOG_MAGIC: Final = 0x54434C46
+_BOOT_MASK: Final = (1 << 31) - 1
+_SYNCED: Final = 1 << 31
+_NUMBER_MASK: Final = (1 << 32) - 1
+
+
+class Mark(NamedTuple):
+    """What a log is known to have had."""
+
+    start_offset: int
+    segment_base_offset: int
+    position: int  # of its end in that segment
+    end_offset: int
+    is_exact: bool = True  # nothing behind it was acknowledged
+    is_synced: bool = True  # it was on disk, and not in the system's memory alone
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the log must still have all of it: a power cut takes what was not synced."""
+        return self.is_synced or self.is_exact
+
+
+class CatalogMark(NamedTuple):
+    """What the catalog is known to have had."""
+
+    generation: int
+    is_settled: bool  # its file has the size and checksum that follow
+    size_bytes: int = 0
+    crc: int = 0
+
+
+class _Pair:
+    """Two slots: where they lie, which one is newer, and its number."""
+
+    __slots__ = ("newer", "number", "position")
+
+    def __init__(self, position: int, newer: int = 1, number: int = 0) -> None:
+        self.position = position
+        self.newer = newer
+        self.number = number
+
+
+class Marks:
+    def __init__(self, fd: int | None, content: bytes, boot: int) -> None:
+        self._fd = fd
+        self._boot = boot
+        self._size_bytes = len(content)
+        self._pairs: dict[TableBucket, _Pair] = {}
+        self._marks: dict[TableBucket, Mark] = {}
+        self._free: list[_Pair] = []
+        self._catalog_pair = _Pair(0)
+        self._is_dirty = False
+        self.catalog: CatalogMark | None = None
+        self.on_dirty: Callable[[], None] = lambda: None  # called when a sync is due
+        self._load(content)
+
+    @classmethod
+    def open(cls, path: Path) -> Marks:
+        """The marks in a file, which is made if it is not there."""
+        try:
+            fd = files.open_existing(path, writable=True)
+        except FileNotFoundError:
+            fd = files.create(path, Site.MARKS_CREATE)
+            files.sync_directory(path.parent, Site.MARKS_CREATE)
+        try:
+            marks = cls(fd, files.read_at(fd, os.fstat(fd).st_size, 0), _boot_number())
+            if not marks._size_bytes:
+                marks._grow()
+        except BaseException:
+            files.close(fd)
+            raise
+        return marks
+
+    @classmethod
+    def read(cls, path: Path) -> Marks:
+        """The marks in a file that is only looked at; none if it is not there."""
+        try:
+            return cls(None, path.read_bytes(), _boot_number())
+        except FileNotFoundError:
+            return cls(None, b"", _boot_number())
+
+    def _load(self, content: bytes) -> None:
+        self._size_bytes -= len(content) % _PAIR_BYTES
+        for position in range(0, self._size_bytes, _PAIR_BYTES):
+            newer = _newer(content, position)
+            if position == 0:
+                self._load_catalog(content, newer)
+            elif newer is None:
+                self._free.append(_Pair(position))
+            else:
+                self._load_log(content, position, newer)
+
+    def _load_catalog(self, content: bytes, newer: int | None) -> None:
+        if newer is not None:
+            number, magic, settled, *rest = _CATALOG.unpack_from(content, newer * _SLOT_BYTES + _CRC.size)
+            if magic == _CATALOG_MAGIC:
+                self._catalog_pair = _Pair(0, newer, number)
+                self.catalog = CatalogMark(rest[0], bool(settled), *rest[1:])
+
+    def _load_log(self, content: bytes, position: int, newer: int) -> None:
+        fields = _LOG.unpack_from(content, position + newer * _SLOT_BYTES + _CRC.size)
+        number, boot, bucket_id, table_id, partition_id = fields[:5]
+        start_offset, segment_base_offset, end_position, end_offset = fields[5:]
+        bucket = TableBucket(table_id, bucket_id, None if partition_id == _NO_PARTITION else partition_id)
+        pair = _Pair(position, newer, number)
+        if bucket in self._pairs:
+            # A pair was used again and that was lost in a power cut: the other one is the newer.
+            if self._marks[bucket].end_offset >= end_offset:
+                self._free.append(pair)
+                return
+            self._free.append(self._pairs[bucket])
+        self._pairs[bucket] = pair
+        self._marks[bucket] = Mark(
+            start_offset,
+            segment_base_offset,
+            end_position,
+            end_offset,
+            is_exact=boot & _BOOT_MASK == self._boot,
+            is_synced=boot & _SYNCED != 0,
+        )
+
+    # --- what is known
+
+    @property
+    def buckets(self) -> Collection[TableBucket]:
+        """Those with a mark."""
+        return self._marks.keys()
+
+    def get(self, bucket: TableBucket) -> Mark | None:
+        return self._marks.get(bucket)
+
+    # --- writing
+
+    def put(self, bucket: TableBucket, mark: Mark) -> None:
+        """Write a mark of this boot; raises OSError when it can't be kept."""
+        pair = self._pairs.get(bucket)
+        if pair is None:
+            if not self._free:
+                self._grow()
+            pair = self._free[-1]
+        boot = self._boot | _SYNCED if mark.is_synced else self._boot
+        partition_id = _NO_PARTITION if bucket.partition_id is None else bucket.partition_id
+        number = (pair.number + 1) & _NUMBER_MASK
+        self._write(pair, number, _LOG.pack(number, boot, bucket.bucket_id, bucket.table_id, partition_id, *mark[:4]))
+        if bucket not in self._pairs:
+            self._pairs[bucket] = self._free.pop()
+        self._marks[bucket] = mark
+
+    def put_catalog(self, mark: CatalogMark) -> None:
+        """Write the mark of the catalog; raises OSError when it can't be kept."""
+        pair = self._catalog_pair
+        number = (pair.number + 1) & _NUMBER_MASK
+        self._write(pair, number, _CATALOG.pack(number, _CATALOG_MAGIC, mark.is_settled, *mark[:1], *mark[2:]))
+        self.catalog = mark
+
+    def forget(self, bucket: TableBucket) -> None:
+        """Drop the mark of a bucket that is gone."""
+        pair = self._pairs.get(bucket)
+        if pair is None or self._fd is None:
+            return
+        files.write_at(self._fd, bytes(_PAIR_BYTES), pair.position, Site.MARKS_WRITE)
+        del self._pairs[bucket], self._marks[bucket]
+        self._free.append(_Pair(pair.position))
+        self._note_dirty()
+
+    def _write(self, pair: _Pair, number: int, body: bytes) -> None:
+        assert self._fd is not None, "these marks are only looked at"
+        older = 1 - pair.newer
+        slot = _CRC.pack(crc32(body)) + body
+        files.write_at(self._fd, slot, pair.position + older * _SLOT_BYTES, Site.MARKS_WRITE)
+        pair.newer, pair.number = older, number
+        self._note_dirty()
+
+    def _grow(self) -> None:
+        """Make room with bytes that are written: a mark must not fail for want of space."""
+        assert self._fd is not None, "these marks are only looked at"
+        start = self._size_bytes
+        files.write_at(self._fd, bytes(_GROW_BYTES), start, Site.MARKS_WRITE)
+        self._size_bytes += _GROW_BYTES
+        positions = range(max(start, _PAIR_BYTES), self._size_bytes, _PAIR_BYTES)
+        self._free += map(_Pair, reversed(positions))
+
+    def _note_dirty(self) -> None:
+        if not self._is_dirty:
+            self._is_dirty = True
+            self.on_dirty()
+
+    def sync(self) -> None:
+        """Return when all marks that were put before are on disk."""
+        if self._fd is not None:
+            self._is_dirty = False
+            files.sync(self._fd, Site.MARKS_WRITE)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            files.close(self._fd)
+            self._fd = None
+
+
+class LogMark:
+    """The mark of one log, for whoever writes it."""
+
+    __slots__ = ("_bucket", "_is_synced", "_marks")
+
+    def __init__(self, marks: Marks, bucket: TableBucket, *, is_synced: bool) -> None:
+        self._marks = marks
+        self._bucket = bucket
+        self._is_synced = is_synced
+
+    @property
+    def found(self) -> Mark | None:
+        """What was written last."""
+        return self._marks.get(self._bucket)
+
+    def put(
+        self, start_offset: int, segment_base_offset: int, position: int, end_offset: int, *, is_synced: bool = False
+    ) -> None:
+        """Note how far the log is safe; that it is on disk, if it was just synced or always is."""
+        is_synced = is_synced or self._is_synced
+        mark = Mark(start_offset, segment_base_offset, position, end_offset, True, is_synced)
+        if mark != self.found:
+            self._marks.put(self._bucket, mark)
+
+    def sync(self) -> None:
+        """Return when the mark is on disk; may be called in a thread."""
+        self._marks.sync()
+
+
+def _newer(content: bytes, position: int) -> int | None:
+    """Which slot of a pair counts: the good one, or of two the one that was written later."""
+    numbers = [_number(content, position), _number(content, position + _SLOT_BYTES)]
+    if numbers[0] is None or numbers[1] is None:
+        return None if numbers[0] is numbers[1] else int(numbers[0] is None)
+    return int((numbers[1] - numbers[0]) & _NUMBER_MASK <= _NUMBER_MASK >> 1)
+
+
+def _number(content: bytes, position: int) -> int | None:
+    """The number of a good slot. One that was never written is not good: the checksum of zeros is not zero."""
+    body = memoryview(content)[position + _CRC.size : position + _SLOT_BYTES]
+    (crc,) = _CRC.unpack_from(content, position)
+    if crc32(body) != crc:
+        return None
+    (number,) = _CRC.unpack_from(body)
+    return int(number)
+
+
+def _boot_number() -> int:
+    """A number for the run of the system; where it does not tell its boot id, one that was never used."""
+    return crc32(files.boot_id() or os.urandom(16)) & _BOOT_MASK
