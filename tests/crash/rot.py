@@ -50,13 +50,14 @@ class Verdict(NamedTuple):
 class RotRun:
     """Seeds with the templates they share, below one directory."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, templates: int = TEMPLATES) -> None:
+        self.directory = directory
+        self._template_count = templates
         self._templates: dict[int, RotTemplate] = {}
 
     def template(self, number: int) -> RotTemplate:
         if number not in self._templates:
-            root = self._directory / f"template-{number}"
+            root = self.directory / f"template-{number}"
             self._templates[number] = asyncio.run(Builder(root, number).run())
             shutil.rmtree(root)
         return self._templates[number]
@@ -64,11 +65,11 @@ class RotRun:
     def verdict(self, seed: int) -> Verdict:
         """Damage and use one copy."""
         chance = random.Random(seed)
-        template = self.template(chance.randrange(TEMPLATES))
+        template = self.template(chance.randrange(self._template_count))
         ending = chance.choice([KILLED, STOPPED])
         image = template.killed if ending == KILLED else template.stopped
         damage = draw(chance, image, template.earlier)
-        root = self._directory / f"seed-{seed}"
+        root = self.directory / f"seed-{seed}"
         image.write(root)
         damage.apply(root)
         try:

@@ -66,7 +66,9 @@ class Damage(NamedTuple):
 
 def kinds(image: DirectoryImage) -> dict[str, list[str]]:
     """The files by their kinds."""
-    stores = {str(PurePosixPath(name).parents[1]) for name in image.files if PurePosixPath(name).parts[-2:-1] == ("kv",)}
+    stores = {
+        str(PurePosixPath(name).parents[1]) for name in image.files if PurePosixPath(name).parts[-2:-1] == ("kv",)
+    }
     last: dict[str, str] = {}
     for name in sorted(image.files):
         if _is_segment(name):

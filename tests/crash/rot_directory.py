@@ -94,10 +94,10 @@ class StagedContent(NamedTuple):
 
 
 class LakeContent(NamedTuple):
-    snapshot_id: int
-    offset: int
-    prepared_path: str  # of a snapshot that is not registered
-    prepared_offset: int
+    snapshot_id: int = -1
+    offset: int = -1
+    prepared_path: str = ""  # of a snapshot that is not registered
+    prepared_offset: int = -1
 
 
 @dataclass
@@ -113,7 +113,7 @@ class Acknowledged:
     numbers: dict[int, int] = field(default_factory=dict)
     numbers_used: set[int] = field(default_factory=set)
     staged: list[StagedContent] = field(default_factory=list)
-    lake: LakeContent = LakeContent(-1, -1, "", -1)
+    lake: LakeContent = field(default_factory=LakeContent)
 
 
 @dataclass
@@ -353,7 +353,7 @@ class Builder:
         end = (await storage.opened(self.bucket(LAKE))).high_watermark
         path = await self._prepare(storage, end)
         await storage.lake.commit(table_id, 1_000 + phase, path, readable=True, earliest_to_keep=-1)
-        self.known.lake = LakeContent(1_000 + phase, end, "", -1)
+        self.known.lake = LakeContent(1_000 + phase, end)
 
     async def _prepare(self, storage: Storage, offset: int) -> str:
         table = storage.catalog.table(table_path(LAKE))

@@ -8,22 +8,20 @@ everything has to be there.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 from fluss.formats.keys import KeyEncoder
 from fluss.formats.log_batch import parse_header, walk
-from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage.lake_snapshots import offsets_of
 from fluss.storage.store import Storage
 from tests.crash import kv_model
 from tests.crash.kv_stored import rows_of
-from tests.crash.rot_damage import DELETE, DISPOSABLE, SEGMENTS, STAGED_ROWS, Damage
+from tests.crash.rot_damage import Damage
 from tests.crash.rot_directory import (
     DONE,
     DROPPED,
@@ -50,6 +48,7 @@ from tests.crash.rot_directory import (
     table_path,
 )
 from tests.crash.rot_image import DirectoryImage
+from tests.crash.rot_judgement import Judgement, Scope
 from tests.crash.rot_reader import RotReader
 from tests.crash.rows import Row, stored_batches
 
@@ -58,11 +57,7 @@ READS_MAX: Final = 3
 NEW_ROWS: Final = [Row(99, number) for number in range(3)]
 NEW_KEY: Final = 5_000
 NEW_ID: Final = 7_000
-_POSITION: Final = re.compile(r"\b(?:byte|position) \d+")
-_CATALOG: Final = "catalog.db"
 _KEY_ENCODER: Final = KeyEncoder(kv_model.SCHEMA.columns[:1])
-
-Scope = TableBucket | str  # a bucket, or what lies beside the buckets of a table: its staged rows, its lake snapshots
 
 
 class Examination:
@@ -72,7 +67,8 @@ class Examination:
         self._known = known
         self._image = image
         self._damage = damage
-        self._links = [] if damage is None else image.links(damage.path)
+        self._judgement = Judgement(image, damage)
+        self._problem, self._judge = self._judgement.problem, self._judgement.judge
         self._added: dict[TableBucket, dict[int, bytes]] = {}
         self._keys: dict[int, list[kv_model.Row | None]] = {key: [row] for key, row in known.keys.items()}
         self._numbers = dict(known.numbers)
@@ -80,8 +76,14 @@ class Examination:
         self._writer_ids = set(known.writer_ids)
         self._lake_offset = known.lake.offset
         self._staged_done: list[Row] = []
-        self.problems: list[str] = []
-        self.errors: list[str] = []  # that are as they should be
+
+    @property
+    def problems(self) -> list[str]:
+        return self._judgement.problems
+
+    @property
+    def errors(self) -> list[str]:
+        return self._judgement.errors
 
     async def run(self, root: Path) -> None:
         """Use the directory in `root`, a damaged copy of the image."""
@@ -110,10 +112,7 @@ class Examination:
             storage = await Storage.open(options(root))
             await storage.staging.recover()
         except Exception as error:
-            if self._damage is not None and self._damage.path.startswith("tables/"):
-                self._problem("start", f"one bucket keeps all others from being served: {error!r}")
-            else:
-                self._judge(error, "start", None)
+            self._judgement.judge_start(error)
             return None
         return storage
 
@@ -121,49 +120,8 @@ class Examination:
         damage.undo(root, self._image)
         after = Examination(self._known, self._image, None)
         await after.run(root)
-        self.problems += [f"restored after a refused start: {problem}" for problem in after.problems]
-
-    # --- verdicts
-
-    def _problem(self, where: object, text: str) -> None:
-        self.problems.append(f"{where}: {text}")
-
-    def _judge(self, error: Exception, where: object, scope: Scope | None) -> None:
-        """Whether an error is as it should be."""
-        shown = f"{type(error).__name__}: {error}"
-        if not isinstance(error, FlussError):
-            self._problem(where, f"not an error for clients: {shown}")
-        elif self._damage is None or self._damage.kind in DISPOSABLE:
-            self._problem(where, f"nothing is lost, and yet: {shown}")
-        elif not self._is_in_scope(scope):
-            self._problem(where, f"another file is damaged: {shown}")
-        elif not self._is_named(error.message):
-            self._problem(where, f"does not name the file and the position: {shown}")
-        else:
-            self.errors.append(f"{where}: {error.message}")
-
-    def _is_in_scope(self, scope: Scope | None) -> bool:
-        assert self._damage is not None
-        if not self._damage.path.startswith("tables/") or scope is None:
-            return True
-        place = scope if isinstance(scope, str) else _path_of(scope)
-        return self._damage.path.startswith(place + "/")
-
-    def _is_named(self, message: str) -> bool:
-        damage = self._damage
-        assert damage is not None
-        path = PurePosixPath(damage.path)
-        if path.name.startswith(_CATALOG):
-            return _CATALOG in message
-        if "kv" in path.parts or "snapshots" in path.parts:
-            # RocksDB does not always tell which of its files is bad. One may be in a store and in its snapshots.
-            return any(str(PurePosixPath(name).parent) in message for name in self._links)
-        if damage.how == DELETE and damage.kind in SEGMENTS:
-            return path.name in message or str(path.parent) in message
-        if damage.how == DELETE and damage.kind == STAGED_ROWS:
-            # As if it had expired: the commit says which request of which task is not there.
-            return path.name in message or "requests are staged" in message
-        return path.name in message and (damage.kind not in SEGMENTS or bool(_POSITION.search(message)))
+        for problem in after.problems:
+            self._problem("restored after a refused start", problem)
 
     # --- the two sessions
 
@@ -301,9 +259,7 @@ class Examination:
         done = [content for content in self._known.staged if content.state == DONE]
         undone = [content for content in self._known.staged if content.state != DONE]
         await self._repeat_commit(storage, done[-1])
-        for content in undone:
-            if await self._commit(storage, content):
-                done.append(content)
+        done += [content for content in undone if await self._commit(storage, content)]
         self._staged_done = [row for content in done for row in content.rows]
         await self._check_staged_rows(storage, self._bucket(STAGED))
 
@@ -475,11 +431,6 @@ class Examination:
 
     def _bucket(self, table: str) -> TableBucket:
         return TableBucket(self._known.table_ids[table], 0, None)
-
-
-def _path_of(bucket: TableBucket) -> str:
-    partition = "" if bucket.partition_id is None else f"/p{bucket.partition_id}"
-    return f"tables/{bucket.table_id}{partition}/{bucket.bucket_id}"
 
 
 def _continued(content: LogContent) -> Iterable[tuple[int, int]]:
