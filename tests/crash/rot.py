@@ -24,14 +24,18 @@ from types import FrameType
 from typing import Final, NamedTuple
 
 from tests.crash.ledger import record
+from tests.crash.rot_client import examine_by_client
 from tests.crash.rot_damage import Damage, draw
 from tests.crash.rot_directory import Builder, RotTemplate
 from tests.crash.rot_oracle import examine
+from tests.crash.rot_server import ServerTemplate, build
 
-SUITE: Final = "rot"
+SUITE, SERVER_SUITE = "rot", "rot-server"
 TEMPLATES: Final = 24
+SERVER_TEMPLATES: Final = 6
 KILLED, STOPPED = "kill", "stop"
 SEED_S_MAX: Final = 60
+SERVER_SEED_S_MAX: Final = 180
 _MEMORY_DIRECTORY: Final = Path("/dev/shm")
 
 
@@ -80,6 +84,45 @@ class RotRun:
             return Verdict(seed, ending, damage, [f"the examination ended with {error!r}"], [])
         finally:
             shutil.rmtree(root, ignore_errors=True)
+
+
+class ServerRotRun:
+    """The same with a server process and its clients."""
+
+    def __init__(self, directory: Path, templates: int = SERVER_TEMPLATES) -> None:
+        self.directory = directory
+        self._template_count = templates
+        self._templates: dict[int, ServerTemplate] = {}
+
+    def template(self, number: int) -> ServerTemplate:
+        if number not in self._templates:
+            place = self.directory / f"template-{number}"
+            self._templates[number] = build(place, kill=_is_killed(number))
+            shutil.rmtree(place)
+        return self._templates[number]
+
+    def verdict(self, seed: int) -> Verdict:
+        """Damage one copy, and start a server over it."""
+        chance = random.Random(seed)
+        number = chance.randrange(self._template_count)
+        template, ending = self.template(number), KILLED if _is_killed(number) else STOPPED
+        damage = draw(chance, template.image, template.earlier)
+        place = self.directory / f"seed-{seed}"
+        place.mkdir()
+        template.image.write(place / "data")
+        damage.apply(place / "data")
+        try:
+            with _time_limit(SERVER_SEED_S_MAX):
+                found = examine_by_client(place, template, damage)
+            return Verdict(seed, ending, damage, found.problems, found.errors)
+        except Exception as error:
+            return Verdict(seed, ending, damage, [f"the examination ended with {error!r}"], [])
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _is_killed(number: int) -> bool:
+    return number % 2 == 0
 
 
 @contextmanager
@@ -131,12 +174,12 @@ class Summary:
             print(f"{kind:26} {how:8} {ending:6} {counts}")
 
 
-def run(first: int, end: int) -> Summary:
+def run(first: int, end: int, *, server: bool) -> Summary:
     """All seeds from `first` to before `end`."""
     summary = Summary()
     started_s = time.monotonic()
     with work_directory() as directory:
-        seeds = RotRun(directory)
+        seeds = ServerRotRun(directory) if server else RotRun(directory)
         for seed in range(first, end):
             verdict = seeds.verdict(seed)
             summary.add(verdict)
@@ -155,9 +198,9 @@ def main() -> int:
     arguments = parser.parse_args()
     first, end = map(int, arguments.seeds.split(":"))
     logging.disable(logging.CRITICAL)
-    summary = run(first, end)
+    summary = run(first, end, server=arguments.server)
     if not arguments.no_ledger:
-        record(SUITE, first, end - 1, summary.failures)
+        record(SERVER_SUITE if arguments.server else SUITE, first, end - 1, summary.failures)
     return 1 if summary.failures else 0
 
 

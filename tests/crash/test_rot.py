@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fluss.formats.log_batch import parse_header, stamp
-from tests.crash.rot import RotRun, Verdict, work_directory
+from tests.crash.rot import RotRun, ServerRotRun, Verdict, work_directory
 from tests.crash.rot_damage import LAST_SEGMENT, SEALED_SEGMENT, Damage, kinds
 from tests.crash.rot_directory import LOG, RotTemplate, log_batch
 from tests.crash.rot_image import DirectoryImage
@@ -22,6 +22,8 @@ SEEDS = 40
 TEMPLATES = 4
 FULL_SEEDS = 5_000
 FULL_CHUNKS = 20
+SERVER_SEEDS = 3
+FULL_SERVER_SEEDS = 200
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +61,12 @@ def examined(root: Path, template: RotTemplate, image: DirectoryImage, damage: D
 
 def test_one_damage_to_one_file(rot: RotRun, seed: int) -> None:
     check([rot.verdict(number) for number in range(seed, seed + SEEDS)])
+
+
+def test_one_damage_under_a_server(seed: int) -> None:
+    with work_directory() as directory:
+        run = ServerRotRun(directory, templates=1)
+        check([run.verdict(number) for number in range(seed, seed + SERVER_SEEDS)])
 
 
 @pytest.mark.parametrize("ending", ["killed", "stopped"])
@@ -109,3 +117,11 @@ def test_five_thousand_seeds(chunk: int) -> None:
     with work_directory() as directory:
         whole = RotRun(directory)
         check([whole.verdict(number) for number in range(chunk * count, (chunk + 1) * count)])
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3_600)
+def test_two_hundred_seeds_under_a_server() -> None:
+    with work_directory() as directory:
+        run = ServerRotRun(directory)
+        check([run.verdict(number) for number in range(FULL_SERVER_SEEDS)])
