@@ -1,0 +1,69 @@
+"""Reading a storage as the server does for its clients: fetches with and without a projection, scans of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from fluss.formats.log_batch import walk
+from fluss.model.paths import TableBucket
+from fluss.server.batch_picker import BatchPicker
+from fluss.server.fetch_plan import Allowance, BucketFetch
+from fluss.server.projection import Projection
+from fluss.storage.store import Storage
+
+FETCH_BYTES: Final = 1 << 20
+ROWS_MAX: Final = 1_000
+
+
+class RotReader:
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def fetch(self, bucket: TableBucket, offset: int) -> bytes:
+        """One answer: whole batches."""
+        return self._fetch(BucketFetch(bucket, offset, FETCH_BYTES))
+
+    def fetch_projected(self, bucket: TableBucket, offset: int) -> bytes:
+        """The same with the first two columns."""
+        entry = self._storage.catalog.table_by_id(bucket.table_id)
+        assert entry is not None
+        picker = BatchPicker(None, Projection(self._storage.catalog, entry, (0, 1)))
+        return self._fetch(BucketFetch(bucket, offset, FETCH_BYTES, picker))
+
+    def _fetch(self, fetch: BucketFetch) -> bytes:
+        fetch.read(self._storage, Allowance(FETCH_BYTES))
+        return b"".join(fetch.parts)
+
+    def batches(self, bucket: TableBucket, start: int, end: int) -> dict[int, bytes]:
+        """All batches by their base offsets."""
+        return _all(self.fetch, bucket, start, end)
+
+    def projected(self, bucket: TableBucket, start: int, end: int) -> dict[int, bytes]:
+        return _all(self.fetch_projected, bucket, start, end)
+
+    async def rows(self, bucket: TableBucket) -> list[bytes]:
+        """The values of a primary-key table."""
+        scan = await self._storage.kv.bucket(bucket).open_scan()
+        try:
+            found: list[bytes] = []
+            while page := await scan.read(FETCH_BYTES, ROWS_MAX):
+                found += page
+        finally:
+            scan.close()
+        return found
+
+
+def split(data: bytes) -> dict[int, bytes]:
+    """The batches of an answer by their base offsets."""
+    return {header.base_offset: data[at : at + header.size_bytes] for at, header in walk(data)}
+
+
+def _all(fetch: Callable[[TableBucket, int], bytes], bucket: TableBucket, start: int, end: int) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    while start < end:
+        data = fetch(bucket, start)
+        for at, header in walk(data):
+            found[header.base_offset] = data[at : at + header.size_bytes]
+            start = header.next_offset
+    return found
