@@ -34,9 +34,10 @@ from fluss.storage.catalog_db import (
     StagedQuery,
     TableEntry,
     file_checksum,
+    look_at,
 )
 from fluss.storage.catalog_view import CatalogView, check_partitioned
-from fluss.storage.directory import DataDirectoryError
+from fluss.storage.directory import MARKS_NAME, DataDirectoryError
 from fluss.storage.marks import CatalogMark, Marks
 from fluss.storage.row_ids import RowIds, block_of
 
@@ -546,19 +547,18 @@ def open_database(path: Path, mark: CatalogMark | None) -> CatalogDatabase:
     if mark is not None and mark.is_settled:
         found = file_checksum(path) if path.exists() else (0, 0)
         if found != (mark.size_bytes, mark.crc):
-            raise _damaged(path, f"it has other bytes than were written: {found} instead of {mark[2:]} (size, CRC-32)")
-    database = CatalogDatabase(path)
-    try:
-        problem = None if mark is not None and mark.is_settled else database.check()
+            raise _damaged(
+                path, f"it has other bytes than '{MARKS_NAME}' says: {found} instead of {mark[2:]} (size, CRC-32)"
+            )
+    if path.exists():
+        # Without the right to write: closing a database would move what is left of its WAL into it.
+        generation, problem = look_at(path, check_all=mark is None or not mark.is_settled)
         if problem is not None:
             raise _damaged(path, problem)
-        if mark is not None and database.generation < mark.generation:
-            lost = mark.generation - database.generation
+        if mark is not None and generation < mark.generation:
+            lost = mark.generation - generation
             raise _damaged(path, f"the last {lost} changes are missing in it or in its -wal file")
-    except BaseException:
-        database.close()
-        raise
-    return database
+    return CatalogDatabase(path)
 
 
 def _damaged(path: Path, reason: str) -> DataDirectoryError:

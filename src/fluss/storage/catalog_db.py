@@ -76,6 +76,7 @@ _MIGRATIONS: Final = (
     ),
     (f"INSERT INTO counters VALUES ('{GENERATION}', 0)",),
 )
+_GENERATION_VERSION: Final = 6  # has generations
 SCHEMA_VERSION: Final = len(_MIGRATIONS)
 
 
@@ -358,11 +359,6 @@ class CatalogDatabase:
             raise sqlite3.OperationalError("the catalog is being read")
         return file_checksum(self._path)
 
-    def check(self) -> str | None:
-        """What SQLite finds wrong with the file; None: nothing."""
-        (found,) = self._execute("PRAGMA integrity_check(1)").fetchone()
-        return None if found == "ok" else str(found)
-
     def close(self) -> None:
         self._connection.close()
 
@@ -373,6 +369,20 @@ class CatalogDatabase:
 
     def _advance(self, counter: str, next_id: int) -> None:
         self._execute("UPDATE counters SET next = ? WHERE name = ?", next_id, counter)
+
+
+def look_at(path: Path, *, check_all: bool) -> tuple[int, str | None]:
+    """The generation of a database that is not changed by this, and what is wrong with it; None: nothing."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        if check_all:
+            (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+            if found != "ok":
+                return 0, str(found)
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version < _GENERATION_VERSION:
+            return 0, None
+        (generation,) = connection.execute("SELECT next FROM counters WHERE name = ?", (GENERATION,)).fetchone()
+    return generation, None
 
 
 def file_checksum(path: Path) -> tuple[int, int]:

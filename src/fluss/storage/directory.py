@@ -165,7 +165,7 @@ def _version(root: Path) -> int | None:
     version = int(line)
     if version > FORMAT_VERSION:
         raise DataDirectoryError(
-            f"Data directory {root} has format version {version}; this program knows versions up to {FORMAT_VERSION}. "
+            f"{path} says format version {version}; this program knows versions up to {FORMAT_VERSION}. "
             "Upgrade flussbett, or name another directory."
         )
     return version

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from fluss.formats.checksum import crc32c
 from fluss.model.errors import CorruptDataError, ErrorCode, InvalidRequestError, NotFoundError
 from fluss.model.paths import TableBucket
 from fluss.storage import files
@@ -29,6 +30,7 @@ UNUSED_KEPT_S: Final = 24 * 60 * 60
 _SUFFIX: Final = ".offsets"
 _PATH: Final = re.compile(rf"/(\d+)/{LAKE_OFFSETS_NAME}/([0-9a-f]{{32}}\{_SUFFIX})\Z", re.ASCII)
 _OFFSET_MAX: Final = 2**63 - 1
+_CHECKSUM: Final = re.compile(rb',"crc32c":(\d+)\}\Z')
 
 
 class _Found(NamedTuple):
@@ -49,7 +51,7 @@ def encode(table_id: int, offsets: Mapping[TableBucket, int]) -> bytes:
             {"partition_id": partition_id, "bucket_offsets": _places(known)}
             for partition_id, known in sorted((key, value) for key, value in by_partition.items() if key is not None)
         ]
-    data = json.dumps(content, separators=(",", ":")).encode()
+    data = _with_checksum(json.dumps(content, separators=(",", ":")).encode())
     if len(data) > OFFSETS_BYTES_MAX:
         raise InvalidRequestError(
             f"The offsets of table {table_id} take {len(data)} bytes, {OFFSETS_BYTES_MAX} are allowed; drop partitions "
@@ -63,9 +65,22 @@ def _places(known: Mapping[int, int]) -> list[int]:
     return [known.get(bucket_id, UNKNOWN) for bucket_id in range(max(known) + 1)]
 
 
-def decode(data: bytes, table_id: int) -> dict[TableBucket, int]:
+def _with_checksum(data: bytes) -> bytes:
+    """As the last member, which other readers of the format pass over."""
+    return data[:-1] + b',"crc32c":%d}' % crc32c(data)
+
+
+def _check_checksum(data: bytes) -> None:
+    """Files of earlier versions have none."""
+    match = _CHECKSUM.search(data)
+    if match is not None and int(match[1]) != crc32c(data[: match.start()] + b"}"):
+        raise ValueError("its checksum does not fit")
+
+
+def decode(data: bytes, table_id: int, file_name: str) -> dict[TableBucket, int]:
     """The offsets that are known; raises for anything that `encode` does not write for this table."""
     try:
+        _check_checksum(data)
         content = json.loads(data)
         if (content["version"], content["table_id"]) != (VERSION, table_id):
             raise ValueError("another version or table")
@@ -75,7 +90,8 @@ def decode(data: bytes, table_id: int) -> dict[TableBucket, int]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         # Not the code of a bad checksum, which clients answer by trying again.
         raise CorruptDataError(
-            f"The offsets file of a lake snapshot of table {table_id} is damaged ({error}); tier the table anew.",
+            f"tables/{table_id}/{LAKE_OFFSETS_NAME}/{file_name}: the offsets of a lake snapshot are damaged ({error}); "
+            "tier the table anew.",
             ErrorCode.UNKNOWN_SERVER_ERROR,
         ) from None
     return offsets

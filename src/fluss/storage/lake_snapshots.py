@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 @lru_cache(_DECODED_MAX)
 def offsets_of(entry: LakeSnapshotEntry) -> Mapping[TableBucket, int]:
     """How far a snapshot reaches, by bucket."""
-    return lake_offsets.decode(entry.offsets, entry.table_id)
+    return lake_offsets.decode(entry.offsets, entry.table_id, entry.file_name)
 
 
 class LakeSnapshots:
@@ -125,7 +125,8 @@ class LakeSnapshots:
             data = await self._run(
                 table_id, partial(lake_offsets.read, self._storage.lake_offsets_path(table_id), name)
             )
-            self._check_not_back(table, offsets_of(earlier[-1]) if earlier else {}, lake_offsets.decode(data, table_id))
+            offsets = lake_offsets.decode(data, table_id, name)
+            self._check_not_back(table, offsets_of(earlier[-1]) if earlier else {}, offsets)
             number = earlier[-1].number + 1 if earlier else 0
             new = LakeSnapshotEntry(table_id, number, snapshot_id, name, int(readable), data)
             kept_from = _kept_from([*earlier, new], earliest_to_keep)

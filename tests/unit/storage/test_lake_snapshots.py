@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fluss.formats.checksum import crc32c
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints, lake_offsets, lake_snapshots
@@ -23,6 +24,7 @@ from .support import NOW_MS, append
 
 T = TablePath("fluss", "t")
 LAKE = {"table.datalake.enabled": "true"}
+NAME = "0123.offsets"
 HOUR_MS = 3_600_000
 SEGMENT_BYTES = 300  # two batches
 
@@ -82,8 +84,17 @@ def names(storage: Storage, table: TableEntry) -> set[str]:
 )
 def test_offsets_as_a_file_has_them(offsets: dict[TableBucket, int], content: dict[str, object]) -> None:
     data = encode(4, offsets)
-    assert json.loads(data) == {"version": 1, "table_id": 4, **content}
-    assert decode(data, 4) == offsets
+    found = json.loads(data)
+    assert found.pop("crc32c") == crc32c(json.dumps(found, separators=(",", ":")).encode())
+    assert found == {"version": 1, "table_id": 4, **content}
+    assert decode(data, 4, NAME) == offsets
+    for at in range(8 * len(data)):
+        rotten = bytearray(data)
+        rotten[at // 8] ^= 1 << at % 8
+        try:
+            assert decode(bytes(rotten), 4, NAME) == offsets
+        except FlussError as error:
+            assert NAME in error.message
 
 
 @pytest.mark.parametrize(
@@ -110,7 +121,7 @@ def test_offsets_as_a_file_has_them(offsets: dict[TableBucket, int], content: di
 )
 def test_a_damaged_file(text: str) -> None:
     with pytest.raises(FlussError, match="damaged"):
-        decode(text.encode(), 4)
+        decode(text.encode(), 4, NAME)
 
 
 async def test_a_disk_that_fails_leaves_nothing_half_done(storage: Storage) -> None:

@@ -236,7 +236,7 @@ async def test_data_without_its_catalog_is_never_taken_for_dropped(tmp_path: Pat
     async with storage(tmp_path / "other"):
         pass
     shutil.copy(tmp_path / "other" / "catalog.db", tmp_path / "data" / "catalog.db")
-    with pytest.raises(DataDirectoryError, match=r"catalog\.db: .* has other bytes than were written"):
+    with pytest.raises(DataDirectoryError, match=r"catalog\.db: .* has other bytes than 'marks' says"):
         await Storage.open(StorageOptions(tmp_path / "data"))
     shutil.copy(tmp_path / "backup.db", tmp_path / "data" / "catalog.db")
     async with storage(tmp_path / "data") as s:
