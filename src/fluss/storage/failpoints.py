@@ -57,6 +57,7 @@ class Site(StrEnum):
     BACKUP_COPY = "backup.copy"
     BACKUP_FINISH = "backup.finish"
     BACKUP_REMOVE = "backup.remove"
+    SCRUB_REPORT = "scrub.report"
 
 
 class Step(StrEnum):
@@ -123,6 +124,7 @@ STEPS: Final[dict[Site, tuple[Step, ...]]] = {
     Site.BACKUP_COPY: _CREATE + _WRITE + _SYNC + _SYNC_DIRECTORY,
     Site.BACKUP_FINISH: _WRITE + _SYNC + _RENAME + _SYNC_DIRECTORY,
     Site.BACKUP_REMOVE: _REMOVE,
+    Site.SCRUB_REPORT: _WRITE + _RENAME,
 }
 
 NAMES: Final[tuple[str, ...]] = tuple(f"{site}.{step}" for site, steps in STEPS.items() for step in steps)

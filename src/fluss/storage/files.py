@@ -98,6 +98,12 @@ def read_at(fd: int, size_bytes: int, position: int) -> bytes:
     return b"".join(parts)
 
 
+def forget_cached(fd: int, position: int, size_bytes: int) -> None:
+    """Let the system drop what it has in memory of a file, but for unsynced bytes; size 0 means up to the end."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, position, size_bytes, os.POSIX_FADV_DONTNEED)
+
+
 def create(path: Path, site: Site) -> int:
     """Make an empty file, or open one that an interrupted attempt left empty; the directory is not synced."""
     _pass(site, Step.BEFORE_CREATE)

@@ -180,6 +180,16 @@ class KvBuckets:
         """Rebuild the bucket's store when it is opened next."""
         self._damaged.add(bucket)
 
+    async def rebuild(self, bucket: TableBucket) -> None:
+        """Close a damaged store and make it anew from a snapshot and the log."""
+        self.mark_damaged(bucket)
+        found = self._buckets.get(bucket)
+        if found is not None:
+            found.close_scans()
+        await asyncio.wait([self.pool.discard(bucket)])
+        async with self.pool.use(bucket):
+            pass
+
     # --- stores
 
     async def _open_store(self, bucket: TableBucket) -> KvStore:

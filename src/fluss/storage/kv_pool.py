@@ -88,6 +88,15 @@ class KvPool:
         self._entries.move_to_end(bucket)
         return entry.store
 
+    def is_open(self, bucket: TableBucket) -> bool:
+        """Whether a store is open, or being opened or closed."""
+        return bucket in self._entries
+
+    def is_changing(self, bucket: TableBucket) -> bool:
+        """Whether a store is being opened, and perhaps rebuilt, or closed."""
+        entry = self._entries.get(bucket)
+        return entry is not None and (not entry.opened.done() or entry.closed is not None)
+
     def discard(self, bucket: TableBucket) -> asyncio.Future[None]:
         """Close a store, if it is open, when its last user gives it back; who asks for it meanwhile waits for that.
 

@@ -190,6 +190,11 @@ class BucketLog:
             return False
         return self._durable_end == self._end and not self._commit.is_busy(self)
 
+    @property
+    def open_base_offsets(self) -> set[int]:
+        """Of segments that are, or were lately, written or read."""
+        return self._segments.open_base_offsets
+
     def cut(self) -> LogCut | None:
         """What the log has now, durable or not; None if it was never written to."""
         active = self._segments.active

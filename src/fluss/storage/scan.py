@@ -7,7 +7,7 @@ break the walk when wrong, the third is caught by density.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +37,14 @@ def _reason(error: CorruptDataError) -> str:
 
 
 def scan(
-    fd: int, path: Path, position: int, end: int, offset: int, *, verify: bool
+    fd: int,
+    path: Path,
+    position: int,
+    end: int,
+    offset: int,
+    *,
+    verify: bool,
+    read_at: Callable[[int, int, int], bytes] = files.read_at,
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Yield each batch from `position` to `end`, the first beginning at `offset`; a bad one raises CorruptBatchError.
 
@@ -48,14 +55,14 @@ def scan(
     while position < end:
         at = position - window_start
         if at + HEADER_SIZE_BYTES_MAX > len(window):
-            window, window_start, at = files.read_at(fd, min(window_bytes, end - position), position), position, 0
+            window, window_start, at = read_at(fd, min(window_bytes, end - position), position), position, 0
         try:
             header = parse_header(window, at)
             _check_place(header, position, end, offset)
             if verify:
                 if at + header.size_bytes > len(window):
                     wanted = min(max(window_bytes, header.size_bytes), end - position)
-                    window, window_start, at = files.read_at(fd, wanted, position), position, 0
+                    window, window_start, at = read_at(fd, wanted, position), position, 0
                 verify_crc(window, at, header)
         except CorruptDataError as error:
             raise CorruptBatchError(path, position, _reason(error)) from None

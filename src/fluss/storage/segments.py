@@ -35,6 +35,11 @@ class SegmentList:
         return tuple(self._bases)
 
     @property
+    def open_base_offsets(self) -> set[int]:
+        """Of those that are open, so that they are or were read or written lately."""
+        return {segment.base_offset for segment in self._segments if segment.is_open}
+
+    @property
     def start_offset(self) -> int:
         return self._bases[0] if self._bases else 0
 

@@ -248,6 +248,14 @@ class Storage:
         """Of primary-key tables."""
         return len(self._kv.pool) if self._kv is not None else 0
 
+    def is_store_open(self, bucket: TableBucket) -> bool:
+        """Whether the rows of a bucket are, or were lately, used."""
+        return self._kv is not None and self._kv.pool.is_open(bucket)
+
+    def is_store_changing(self, bucket: TableBucket) -> bool:
+        """Whether the store of a bucket is being opened, and perhaps rebuilt, or closed."""
+        return self._kv is not None and self._kv.pool.is_changing(bucket)
+
     def buckets(self, entry: TableEntry) -> Iterator[TableBucket]:
         """All buckets of a table, whether opened or not."""
         partitions = self.catalog.partitions(entry) if entry.partition_keys else [None]

@@ -17,8 +17,10 @@ from fluss.formats.log_batch import encode_batch, parse_header
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints
 from fluss.storage.catalog import AlteredTable
+from fluss.storage.kv_snapshots import KvSnapshots
 from fluss.storage.log import Appended, BucketLog
 from fluss.storage.retention import Retention
+from fluss.storage.scrub import Scrubber
 from fluss.storage.store import Storage, StorageOptions
 
 SEGMENT_SIZE_BYTES = 400
@@ -80,6 +82,12 @@ async def expire(storage: Storage, run: str) -> None:
     tell("start", storage.bucket(bucket).log_start_offset)
 
 
+async def scrub(storage: Storage) -> None:
+    scrubber = Scrubber(storage, KvSnapshots(storage, storage.kv.bucket), bytes_per_second=1 << 30)
+    await scrubber.run_once()
+    tell("damaged", *(finding.file for finding in scrubber.report.findings))
+
+
 async def main(data_dir: str, run: str) -> None:
     storage = await Storage.open(StorageOptions(data_dir, segment_size_bytes=SEGMENT_SIZE_BYTES))
     catalog = storage.catalog
@@ -103,6 +111,7 @@ async def main(data_dir: str, run: str) -> None:
     await change_partitions(storage, run)
     await expire(storage, run)
     await writer.write(0, 3)
+    await scrub(storage)
     await storage.close()
     tell("done")
 

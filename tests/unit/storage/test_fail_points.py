@@ -54,6 +54,7 @@ async def check_promises(root: Path, told: list[list[str]]) -> None:
                 await _check_bucket(storage, bucket, told, writer_id)
         if storage.catalog.table_exists(crash_driver.EXPIRING):
             _check_expiring(storage, told)
+        assert all(words == ["damaged"] for words in told if words[0] == "damaged"), "the scrubber found what is none"
     finally:
         await storage.close()
 
