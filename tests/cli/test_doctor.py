@@ -118,3 +118,39 @@ def test_damage_is_found(server: FlussServer, tmp_path: Path) -> None:
     assert "99" in doctor(data_dir, status=1)["catalog"]["text"]
     catalog.write_bytes(b"?" * 9_000)
     assert doctor(data_dir, status=1)["catalog"]["status"] == "problem"
+
+
+def test_what_the_scrubber_found(tmp_path: Path) -> None:
+    """As the server left it: the log is not read again by the server, but the doctor reads it, too."""
+    import asyncio
+
+    from fluss.storage.kv_snapshots import KvSnapshots
+    from fluss.storage.scrub import Scrubber
+    from fluss.storage.store import Storage, StorageOptions
+
+    async def scrub() -> None:
+        storage = await Storage.open(StorageOptions(tmp_path / "data"))
+        await Scrubber(storage, KvSnapshots(storage, storage.kv.bucket)).run_once()
+        await storage.close()
+
+    with FlussServer(tmp_path / "data") as server, fluss.sync.connect(server.bootstrap_servers) as connection:
+        descriptor = fluss.TableDescriptor(fluss.Schema(pa.schema([("id", pa.int64())])), bucket_count=1)
+        connection.get_admin().create_table(PATH, descriptor)
+        writer = connection.get_table(PATH).new_append().create_writer()
+        writer.write_arrow(pa.table({"id": range(10)}))
+        writer.flush()
+    assert "scrub" not in doctor(tmp_path / "data", status=0)
+    asyncio.run(scrub())
+    assert doctor(tmp_path / "data", status=0)["scrub"]["text"].startswith("last one ended ")
+    (path,) = (tmp_path / "data").rglob("*.log")
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    asyncio.run(scrub())
+    found = doctor(tmp_path / "data", status=1)["scrub"]
+    assert found["status"] == "problem"
+    assert path.name in found["text"]
+    assert "fluss repair" in found["advice"]
+    data[-3] ^= 1
+    path.write_bytes(data)
+    assert doctor(tmp_path / "data", status=0)["scrub"]["status"] == "warning", "it was changed since"

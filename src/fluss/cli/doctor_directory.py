@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from fluss.cli.doctor_scrub import scrub_findings
 from fluss.cli.findings import Finding, ok, problem, warning
 from fluss.cli.progress import ByteBar, size_text
 from fluss.model.errors import FlussError
@@ -36,6 +37,7 @@ def directory_findings(root: Path, bar: ByteBar) -> Iterator[Finding]:
     served = is_served(root)
     yield ok("server", "running; its last writes are looked at as they go" if served else "not running")
     yield _free_space(root)
+    yield from scrub_findings(root)
     if (root / HELD_NAME).exists() and not served:
         yield warning("backup", "a backup was interrupted; its links take room", "The next start removes them.")
     try:

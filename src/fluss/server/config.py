@@ -17,6 +17,9 @@ from fluss.storage.kv_snapshots import INTERVAL_MS as SNAPSHOT_INTERVAL_MS
 from fluss.storage.kv_store import MEMORY_BYTES, MEMORY_BYTES_MIN
 from fluss.storage.log import SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES_MAX
 from fluss.storage.retention import INTERVAL_MS, SIZE_KEY, UNLIMITED
+from fluss.storage.scrub import BYTES_PER_SECOND as SCRUB_BYTES_PER_SECOND
+from fluss.storage.scrub import INTERVAL_MS as SCRUB_INTERVAL_MS
+from fluss.storage.scrub import OFF as SCRUB_OFF
 from fluss.storage.staging import BYTES_MAX, EXPIRE_MS
 
 DURABILITIES: Final = ("fsync", "os")
@@ -58,6 +61,8 @@ class ServerConfig:
     kv_snapshot_interval_ms: int = SNAPSHOT_INTERVAL_MS  # of buckets that changed
     staging_expire_ms: int = EXPIRE_MS  # then staged writes that nobody committed go
     staging_bytes_max: int = BYTES_MAX  # of all staged writes
+    scrub_bytes_per_second: int = SCRUB_BYTES_PER_SECOND  # 0: stored files are not read to look for damage
+    scrub_interval_ms: int = SCRUB_INTERVAL_MS  # from the begin of a pass to that of the next, at least
     disk_free_bytes_min: int | None = None  # None: by the size of segments
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None  # None: no metrics; 0: any free one
@@ -90,6 +95,8 @@ class ServerConfig:
             ("kv.open-stores-max", self.kv_open_stores_max, 1),
             ("staging.expire-ms", self.staging_expire_ms, 1),
             ("staging.bytes-max", self.staging_bytes_max, 1),
+            ("scrub.bytes-per-second", self.scrub_bytes_per_second, SCRUB_OFF),
+            ("scrub.interval-ms", self.scrub_interval_ms, 1),
         ):
             if number < number_min:
                 raise _bad(f"{key} must be at least {number_min}, not {number}")
@@ -114,6 +121,8 @@ _KEYS: Final[dict[str, tuple[type, str]]] = {
     "kv.snapshot.interval-ms": (int, "kv_snapshot_interval_ms"),
     "staging.expire-ms": (int, "staging_expire_ms"),
     "staging.bytes-max": (int, "staging_bytes_max"),
+    "scrub.bytes-per-second": (int, "scrub_bytes_per_second"),
+    "scrub.interval-ms": (int, "scrub_interval_ms"),
     "disk.free-bytes-min": (int, "disk_free_bytes_min"),
     "metrics-host": (str, "metrics_host"),
     "metrics-port": (int, "metrics_port"),

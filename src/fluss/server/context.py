@@ -17,6 +17,7 @@ from fluss.server.lake_options import LakeOptions
 from fluss.server.metrics import Metrics
 from fluss.server.tiering import Tiering
 from fluss.storage.kv_snapshots import KvSnapshots
+from fluss.storage.scrub import Scrubber
 from fluss.storage.store import Storage
 
 
@@ -33,6 +34,12 @@ class ServerContext:
         self.response_budget = ResponseBudget(config.limits.response_bytes_total_max)
         self.scanners = ServerScanners()
         self.kv_snapshots = KvSnapshots(storage, lambda bucket: storage.kv.bucket(bucket))
+        self.scrubber = Scrubber(
+            storage,
+            self.kv_snapshots,
+            bytes_per_second=config.scrub_bytes_per_second,
+            interval_ms=config.scrub_interval_ms,
+        )
         self.backups = Backups(storage, self.kv_snapshots)
         self.lake_options = LakeOptions(config.datalake_iceberg, storage.root)
         self.tiering = Tiering(storage.catalog)

@@ -15,6 +15,7 @@ from fluss.model.errors import ErrorCode, FlussError
 from fluss.protocol import api_keys
 from fluss.server.context import ServerContext
 from fluss.server.metrics import Metrics
+from fluss.storage.scrub import Scrubber
 from fluss.storage.stats import SYNC_BOUNDS_S
 from fluss.storage.store import Storage
 
@@ -44,6 +45,7 @@ def snapshot(context: ServerContext, connections: int, fetches_waiting: int) -> 
         _counter("fluss_lookup_keys", "Keys and prefixes looked up.", metrics.lookup_keys),
         GaugeMetricFamily("fluss_kv_scanners", "Open scans of primary-key tables.", context.scanners.count),
         *_storage(context.storage),
+        *_scrubber(context.scrubber),
     ]
 
 
@@ -76,6 +78,15 @@ def _storage(storage: Storage) -> Iterator[Metric]:
     yield GaugeMetricFamily("fluss_disk_free_bytes", "Free space where the data lies.", guard.free_bytes())
     yield GaugeMetricFamily("fluss_disk_low", "1 while writes are refused for lack of space.", int(guard.is_low))
     yield _counter("fluss_writes_refused", "Writes refused for lack of space.", guard.refused)
+
+
+def _scrubber(scrubber: Scrubber) -> Iterator[Metric]:
+    report = scrubber.report
+    yield _counter("fluss_scrub_bytes", "Bytes read to look for damage.", scrubber.read_bytes)
+    yield GaugeMetricFamily("fluss_scrub_damaged_files", "Files found damaged.", scrubber.damaged_files)
+    yield GaugeMetricFamily("fluss_scrub_pass_seconds", "How long the last pass took.", report.last_seconds)
+    ended_s = report.last_ended_ms / 1_000
+    yield GaugeMetricFamily("fluss_scrub_pass_end_timestamp_seconds", "When the last pass ended; 0: never.", ended_s)
 
 
 def _counter(name: str, text: str, value: float) -> Metric:
