@@ -8,7 +8,7 @@ everything has to be there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -107,10 +107,9 @@ class Examination:
         if self._damage is not None and self._can_be_put_back(self._damage):
             await self._put_back(root, self._damage)
 
-    async def _session(self, storage: Storage, use: Callable[[Storage], object]) -> None:
+    async def _session(self, storage: Storage, use: Callable[[Storage], Awaitable[None]]) -> None:
         try:
-            result = use(storage)
-            await result  # type: ignore[misc]
+            await use(storage)
         finally:
             try:
                 await storage.close()
@@ -165,6 +164,7 @@ class Examination:
     async def _use_again(self, storage: Storage) -> None:
         self._check_catalog(storage)
         await self._check_all(storage)
+        await self._check_staged_rows(storage, self._bucket(STAGED))
         await self._new_writer(storage)
         self._check_latest(storage)
 
