@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, InvalidRequestError
 from fluss.model.paths import TableBucket, TablePath
-from fluss.model.staging import StagedTask
-from fluss.storage import failpoints
+from fluss.model.staging import StagedRows, StagedTask
+from fluss.storage import catalog_db, failpoints
 from fluss.storage.catalog import TableEntry
 from fluss.storage.store import Storage
 
@@ -238,3 +239,26 @@ async def test_rows_that_are_not_known_are_not_compared(
     async with opened(tmp_path) as storage:
         with pytest.raises(InvalidRequestError, match="is refused"):
             await write(storage, entry, 2, "other", attempt=1)
+
+
+def test_queries_of_an_older_catalog_are_kept(tmp_path: Path) -> None:
+    """With a commit that was decided: what its rows are is not known."""
+    path = tmp_path / "catalog.db"
+    database = sqlite3.connect(path)
+    for statement in chain.from_iterable(catalog_db._MIGRATIONS[:5]):
+        database.execute(statement)
+    database.execute("PRAGMA user_version = 5")
+    database.execute("INSERT INTO databases VALUES ('fluss', x'7b7d', 0, 0)")
+    columns = "table_id, database, name, json, schema_id, buckets, created_ms, modified_ms"
+    database.execute(f"INSERT INTO tables ({columns}) VALUES (1, 'fluss', 'log', x'7b7d', 1, 1, 0, 0)")
+    database.execute("INSERT INTO staged_queries VALUES (1, 'a query', 7, 99, '[8, 1000, [[0, 5, 2], [1, 6, 1]]]')")
+    database.commit()
+    database.close()
+    opened_again = catalog_db.CatalogDatabase(path)
+    (query,) = opened_again.load().staged_queries
+    decided = catalog_db.StagedDecision(8, 1000, (StagedTask(0, 5, 2), StagedTask(1, 6, 1)))
+    assert query == catalog_db.StagedQuery(1, QUERY, 7, 99, decided, None, -1)
+    changed = query._replace(rows=StagedRows(3, 2**64 - 1), accepted=6)
+    opened_again.put_staged_query(changed)
+    assert opened_again.load().staged_queries == [changed]
+    opened_again.close()
