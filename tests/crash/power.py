@@ -6,15 +6,16 @@ there without an earlier one; a name that was made, renamed or removed since its
 after. `image` writes what a disk could hold if the power failed now; with `lose_at` that is done at a step of the
 workload's own, whichever thread takes it. What lies in the directory is found by walking, so files of any kind count.
 
-SQLite and RocksDB do their own syncs. A catalog is taken as it was after its last commit. A store is durable as of its
-last flush, and none is under way when an image is made; `test_kv_power_loss` looks into flushes. After a loss the
-kernel's boot id is another one.
+SQLite and RocksDB do their own syncs. A catalog is taken as it was after its last commit or checkpoint. A store is
+durable as of its last flush, and none is under way when an image is made; `test_kv_power_loss` looks into flushes.
+After a loss the kernel's boot id is another one.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import sqlite3
 import stat
 import threading
 import time
@@ -27,6 +28,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from fluss.storage import files, rocks
+from fluss.storage.catalog_db import CatalogDatabase
 from fluss.storage.failpoints import Site
 
 _CATALOG_NAMES = ("catalog.db", "catalog.db-wal")
@@ -103,6 +105,7 @@ class PowerSupply:
             for name in ("_data_sync", "_full_sync"):
                 patch.setattr(files, name, self._sync)
             patch.setattr(files, "around_commit", self._around_commit)
+            patch.setattr(CatalogDatabase, "_execute", self._watched_statement(CatalogDatabase._execute))
             patch.setattr(files, "boot_id", lambda: self._boot_id, raising=False)
             patch.setattr(os, "pwrite", self._watched_write(os.pwrite))
             patch.setattr(os, "ftruncate", self._watched_cut(os.ftruncate))
@@ -186,6 +189,21 @@ class PowerSupply:
             commit()
             self._catalog = self._read_catalog()
         self._step()
+
+    def _watched_statement(self, execute: Callable[..., sqlite3.Cursor]) -> Callable[..., sqlite3.Cursor]:
+        """Statements outside of transactions change files too: a checkpoint of the write-ahead log."""
+
+        def watched(database: CatalogDatabase, statement: str, *values: Any) -> sqlite3.Cursor:
+            if not statement.startswith("PRAGMA"):
+                return execute(database, statement, *values)
+            with self._lock:
+                cursor = execute(database, statement, *values)
+                if not cursor.connection.in_transaction:
+                    self._catalog = self._read_catalog()
+            self._step()
+            return cursor
+
+        return watched
 
     def _read_catalog(self) -> dict[str, bytes]:
         paths = [self._root / name for name in _CATALOG_NAMES]
