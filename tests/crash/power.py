@@ -159,9 +159,10 @@ class PowerSupply:
 
     def _sync(self, fd: int) -> None:
         """In place of a real sync: takes a little while, and then what was there at its beginning is durable."""
-        if self.is_lost:
-            return
         self._step()
+        with self._lock:  # Nobody goes on while an image is made: what comes after this sync must not be in it.
+            if self.is_lost:
+                return
         path = Path(f"/proc/self/fd/{fd}")  # by name, for the descriptor may be open for writing only
         with self._lock:
             begun = next(self._numbers)

@@ -50,7 +50,7 @@ RECORDED_SEEDS = 500  # at a time: a run that is stopped has done those before
 EIGHT_DAYS_MS = 8 * 24 * 60 * 60 * 1_000  # longer than logs are kept
 _MEMORY = Path("/dev/shm")
 
-_KINDS: tuple[type[PoweredTable], ...] = (
+KINDS: tuple[type[PoweredTable], ...] = (
     LogTable,
     RetainedTable,
     LakeTable,
@@ -63,20 +63,22 @@ _KINDS: tuple[type[PoweredTable], ...] = (
 Durability = Literal["fsync", "os"]
 
 
-def tables(chance: random.Random) -> list[PoweredTable]:
+def tables(chance: random.Random, kinds: Sequence[type[PoweredTable]]) -> list[PoweredTable]:
     """Some of the kinds, so that each seed is short and different."""
-    chosen = chance.sample(_KINDS, chance.randint(1, TABLES_MAX))
+    chosen = chance.sample(kinds, chance.randint(1, min(len(kinds), TABLES_MAX)))
     return [kind(random.Random(f"{chance.random()}/{kind.name}")) for kind in chosen]
 
 
 class Seed:
     """The losses of one seed; `problems` is what they have broken."""
 
-    def __init__(self, directory: Path, seed: int, durability: Durability = "fsync") -> None:
+    def __init__(
+        self, directory: Path, seed: int, durability: Durability, kinds: Sequence[type[PoweredTable]] = KINDS
+    ) -> None:
         self._directory = directory
         self._chance = random.Random(seed)
         self._durability: Durability = durability
-        self._tables = tables(self._chance)
+        self._tables = tables(self._chance, kinds)
         self._storage: Storage | None = None
         self._known: list[Any] = [None] * len(self._tables)
         self._noted = self._known
@@ -179,11 +181,13 @@ def _remove_stores(root: Path) -> None:
         shutil.rmtree(path)
 
 
-async def lose_power(directory: Path, seed: int, durability: Durability = "fsync") -> list[str]:
+async def lose_power(
+    directory: Path, seed: int, durability: Durability = "fsync", kinds: Sequence[type[PoweredTable]] = KINDS
+) -> list[str]:
     """What the losses of a seed have broken."""
     place = directory / str(seed)
     place.mkdir(parents=True)
-    found = await Seed(place, seed, durability).problems()
+    found = await Seed(place, seed, durability, kinds).problems()
     if not found:
         shutil.rmtree(place)
     return [f"seed {seed}, {problem}" for problem in found]

@@ -21,7 +21,9 @@ from fluss.storage import files, kv_snapshots, lake_snapshots, log, segment
 from fluss.storage.catalog_db import CatalogDatabase, StagedQuery
 from fluss.storage.failpoints import Site
 from tests.crash.power import Loss, PowerSupply
+from tests.crash.power_keys import KeyTable
 from tests.crash.power_runs import Durability, lose_power, run, scratch
+from tests.crash.power_tables import LakeTable, LogTable, PartitionedTable, PoweredTable, RetainedTable, StagedTable
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at descriptors through /proc")
 
@@ -101,27 +103,27 @@ def _cut_beyond_the_lake(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lake_snapshots.LakeSnapshots, "log_kept_from", lambda snapshots, bucket: 1 << 60)
 
 
-DEFECTS = (
-    _no_syncs_of_files,
-    _no_syncs_of_directories,
-    _no_sync_after_renames,
-    _numbers_from_memory,
-    _no_decisions,
-    _writers_forgotten,
-    _cut_beyond_snapshots,
-    _cut_beyond_the_lake,
-)
+DEFECTS: dict[Callable[[pytest.MonkeyPatch], None], type[PoweredTable]] = {
+    _no_syncs_of_files: LakeTable,
+    _no_syncs_of_directories: PartitionedTable,
+    _no_sync_after_renames: KeyTable,
+    _numbers_from_memory: KeyTable,
+    _no_decisions: StagedTable,
+    _writers_forgotten: RetainedTable,
+    _cut_beyond_snapshots: KeyTable,
+    _cut_beyond_the_lake: LakeTable,
+}
 
 
-def notice(directory: Path, durability: Durability = "fsync") -> list[str]:
+def notice(directory: Path, kind: type[PoweredTable], durability: Durability = "fsync") -> list[str]:
     for seed in range(NOTICED_SEEDS_MAX):
-        if found := asyncio.run(lose_power(directory, seed, durability)):
+        if found := asyncio.run(lose_power(directory, seed, durability, [kind])):
             return found
     raise AssertionError(f"{NOTICED_SEEDS_MAX} seeds found nothing wrong")
 
 
 def test_without_syncs_of_logs_the_loss_is_noticed(directory: Path) -> None:
-    assert notice(directory, "os")
+    assert notice(directory, LogTable, "os")
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
@@ -129,7 +131,7 @@ def test_a_defect_is_noticed(
     directory: Path, monkeypatch: pytest.MonkeyPatch, defect: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     defect(monkeypatch)
-    assert notice(directory)
+    assert notice(directory, DEFECTS[defect])
 
 
 # --- the power supply itself
