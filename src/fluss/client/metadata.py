@@ -116,6 +116,11 @@ class Metadata:
             running.add_done_callback(lambda task: self._refreshed(path, task))
         await asyncio.shield(running)
 
+    def close(self) -> None:
+        """Ask no more: an embedded server would be started for nobody."""
+        for refreshing in list(self._refreshing.values()):
+            refreshing.cancel()
+
     def _refreshed(self, path: TablePath | None, task: asyncio.Task[None]) -> None:
         self._refreshing.pop(path, None)
         if not task.cancelled():
