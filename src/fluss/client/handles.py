@@ -131,12 +131,16 @@ def _release(waiter: asyncio.Future[None]) -> None:
 
 def _raise(source: Source, error: FlussError) -> NoReturn:
     source.seen(error)
-    # One exception per caller: a traceback grows with every raise of the same object.
+    raise own_copy(error)
+
+
+def own_copy(error: FlussError) -> FlussError:
+    """One exception per caller: a traceback grows with every raise of the same object."""
     own = type(error)(error.message, error.error_code)
     own.__cause__ = error.__cause__
     for note in getattr(error, "__notes__", ()):
         own.add_note(note)
-    raise own
+    return own
 
 
 class WriteHandle:

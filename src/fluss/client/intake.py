@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fluss.client import runtime
 from fluss.client.chunk import Chunk, WireBatch
+from fluss.client.handles import own_copy
 from fluss.client.memory import BufferMemory
 from fluss.client.tasks import KeyedTasks
 from fluss.model.errors import FlussError
@@ -177,9 +178,10 @@ class Intake:
 
 def summed_up(failures: list[FlussError]) -> FlussError:
     """The first failure, with the others as notes."""
+    first = own_copy(failures[0])
     for other in failures[1:]:
-        _note(failures[0], other)
-    return failures[0]
+        _note(first, other)
+    return first
 
 
 def _note(error: FlussError, other: FlussError) -> None:
