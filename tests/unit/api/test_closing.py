@@ -19,7 +19,7 @@ import fluss.aio
 import fluss.sync
 from fluss.client import closing, runtime, sender
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.api.closing_programs import FACADES, Facade
+from tests.facades import FACADES, Facade
 from tests.unit.client.scripted import PATH, Cut, Refuse, ScriptedServer, Silence
 
 NEVER_MS = 600_000
