@@ -1,9 +1,9 @@
 """Programs that close and reconnect after every error while their server is killed, and know what each row became.
 
 A program upserts ever larger counters to a few keys of a table of its own, so an old value that is stored behind a
-newer one shows in the changelog. Each row's handle says after closing whether it was stored; an error of a row must have been
-reported by flush, by its handle, by the next upsert or by close, and one that does not say "may have been stored" is
-a promise that it was not.
+newer one shows in the changelog. Each row's handle says after closing whether it was stored; an error of a row must
+have been reported by flush, by its handle, by the next upsert or by close, and one that does not say "may have been
+stored" is a promise that it was not.
 """
 
 from __future__ import annotations
