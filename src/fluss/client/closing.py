@@ -110,11 +110,12 @@ class Closing:
             giving_up.cancel()
 
     def _say_what_is_left(self) -> None:
-        rows = ", ".join(f"{row_count} rows for {table}" for table, row_count in self._client.sender.unsent())
+        tables = ", ".join(f"{row_count} of {table}" for table, row_count in self._client.sender.unsent())
         _log.warning(
-            "Closing the connection to %s waits for %s, for up to %g s more (close.timeout-ms).",
+            "Closing the connection to %s waits for rows that are not acknowledged yet (%s), "
+            "for up to %g s more (close.timeout-ms).",
             self._client.config.bootstrap_servers,
-            rows,
+            tables,
             self._timeout_s - QUIET_S_MAX,
         )
 

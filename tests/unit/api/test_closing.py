@@ -26,6 +26,7 @@ NEVER_MS = 600_000
 LONG_MS = 60_000
 SHORT_MS = 100
 PRODUCE = 1014
+METADATA = 1012
 
 
 @pytest.fixture
@@ -403,7 +404,33 @@ def test_a_long_close_says_what_it_waits_for(
     with caplog.at_level(logging.WARNING, "fluss"), pytest.raises(fluss.TimeoutError):
         facade.close_connection(connection)
     (record,) = caplog.records
-    assert "waits for 1 rows for db.t" in record.getMessage()
+    assert "waits for rows that are not acknowledged yet (1 of db.t)" in record.getMessage()
+
+
+def test_a_call_under_way_is_told_that_the_connection_was_closed(server: ScriptedServer) -> None:
+    connection, _ = opened(Facade("fluss.sync"), server)
+    asked = threading.Event()
+
+    def metadata(_: object) -> pb.MetadataResponse:
+        asked.set()
+        raise Silence
+
+    server.handlers[METADATA] = metadata
+    told: list[BaseException] = []
+
+    def get_table() -> None:
+        try:
+            connection.get_table(PATH)
+        except BaseException as error:
+            told.append(error)
+
+    thread = threading.Thread(target=get_table)
+    thread.start()
+    assert asked.wait(10)
+    connection.close()
+    thread.join(10)
+    assert isinstance(told[0], fluss.FlussError)
+    assert "closed" in str(told[0])
 
 
 # ---- interrupts ----
