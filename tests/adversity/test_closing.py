@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -123,6 +125,38 @@ def test_a_frozen_network_leaves_doubt_and_close_says_so(
         second.flush()
     # What the network held is delivered at most once, and nothing was sent anew.
     assert before + 1 <= proxy.counters.requests_by_api[PUT_KV] <= before + 2
+
+
+def test_a_server_that_stood_still_takes_nothing_from_a_connection_that_was_closed(
+    facade: Facade, server: FlussServer
+) -> None:
+    """The row lies in its socket, and behind it the end of the connection, which the kernel knows of."""
+    connection = facade.connect(server.bootstrap_servers, **{"close.timeout-ms": 200, "writer.batch-timeout-ms": 0})
+    writer = writer_of(facade, connection)
+    writer.upsert([0, "a"])
+    facade.do(writer.flush)
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        writer.upsert([1, "old"])
+        with pytest.raises(fluss.TimeoutError, match="may have been stored"):
+            facade.close_connection(connection)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    other = facade.connect(server.bootstrap_servers)
+    second = writer_of(facade, other)
+    second.upsert([1, "new"])
+    facade.close_connection(other)
+    changes = [row["name"] for row in all_changes(server.bootstrap_servers)]
+    assert changes == ["a", "new"]
+
+
+def all_changes(address: str) -> list[dict[str, Any]]:
+    with fluss.sync.connect(address) as connection:
+        scanner = connection.get_table(PATH).new_scan().create_changelog_batch_scanner()
+        scanner.subscribe_buckets({0: fluss.EARLIEST_OFFSET})
+        rows: list[dict[str, Any]] = scanner.to_arrow().to_pylist()
+        scanner.close()
+    return rows
 
 
 # ---- processes ----
