@@ -45,7 +45,7 @@ class ConnectionContext:
     """What the requests of one connection share."""
 
     def __init__(
-        self, server: ServerContext, address: Address, peer_host: str, is_connected: Callable[[], bool] = lambda: True
+        self, server: ServerContext, address: Address, peer_host: str, is_connected: Callable[[], bool]
     ) -> None:
         self.server = server
         self._is_connected = is_connected
