@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 from typing import Any
 
 import pyarrow as pa
@@ -172,6 +173,82 @@ def test_what_is_refused(client: Client) -> None:
     client.do(writer.finish())
     with pytest.raises(fluss.FlussError, match="finished"):
         client.do(writer.write_arrow_batch(people(1)))
+
+
+def write(client: Client, table: Any, batch_id: int, *tasks: list[pa.RecordBatch], attempt: int = 0) -> bool:
+    """A batch by several tasks; whether it had been committed before."""
+    staged_write = table.new_staged_write("again", batch_id)
+    staged = [stage(client, staged_write, *batches, task=task, attempt=attempt) for task, batches in enumerate(tasks)]
+    client.do(staged_write.commit(staged))
+    repeated: bool = staged_write.is_repeated
+    return repeated
+
+
+FORMATS: dict[str, dict[str, Any]] = {
+    "log": {"bucket_count": 3},
+    "plain_log": {"bucket_count": 1, "properties": {"table.log.arrow.compression.type": "NONE"}},
+    "indexed_log": {"bucket_count": 2, "properties": {"table.log.format": "INDEXED"}},
+    "rows": {"bucket_count": 3, "primary_keys": ["id"]},
+    "indexed_rows": {"bucket_count": 2, "primary_keys": ["id"], "properties": {"table.kv.format": "INDEXED"}},
+}
+
+
+@ON_OURS
+@pytest.mark.parametrize("kind", FORMATS)
+def test_the_last_batch_comes_again(client: Client, kind: str) -> None:
+    """Cut otherwise, in another order, by other tasks, it is known; with one row more or less or other it is not."""
+    table = client.create(f"again_{kind}", COLUMNS, **FORMATS[kind])
+    batch = people(*range(100))
+    assert not write(client, table, 3, [batch])
+    shuffled = batch.take(pa.array(random.Random(1).sample(range(100), 100)))
+    assert write(client, table, 3, [shuffled.slice(0, 7), shuffled.slice(7, 30)], [shuffled.slice(37)], attempt=1)
+    others = (batch.slice(1), people(*range(101)), people(*range(99), 99, name="y"), people(*range(99), 100))
+    for attempt, other in enumerate((*others, batch.slice(0, 0)), 2):
+        with pytest.raises(
+            fluss.InvalidRequestError, match=r"`fluss staged accept .* again 3`.*reset .* 2`\.$"
+        ) as raised:
+            write(client, table, 3, [other], attempt=attempt)
+        assert not raised.value.is_retriable
+    with pytest.raises(fluss.InvalidRequestError, match="is refused: batch 3 is the last one committed"):
+        write(client, table, 2, [batch], attempt=9)
+    assert [row["id"] for row in rows(client, table)] == list(range(100))
+
+
+@ON_OURS
+def test_what_a_row_is_for_counts_as_well(client: Client) -> None:
+    """To delete a key, to upsert it, and to set one of its columns to null are three things."""
+    columns = [("id", pa.int64()), ("a", pa.string()), ("b", pa.string())]
+    table = client.create("again_kinds", columns, ["id"])
+    rows = pa.record_batch({"id": [1], "a": pa.nulls(1, pa.string()), "b": pa.nulls(1, pa.string())})
+    found = set()
+    for attempt, names in enumerate((None, ["id", "a"], ["id", "b"], ["id", "a", "b"], ["id"], "delete")):
+        chosen = None if names == "delete" else names
+        writer = table.new_staged_write("again", 0).create_writer(0, attempt, columns=chosen)
+        if names == "delete":
+            client.do(writer.delete_arrow_batch(rows.select(["id"])))
+        else:
+            client.do(writer.write_arrow_batch(rows if names is None else rows.select(names)))
+        task = client.do(writer.finish())
+        assert task.row_count == 1
+        found.add(task.digest)
+    assert len(found) == 6
+    # The order of columns is none of them.
+    digests = []
+    for attempt, names in enumerate((["id", "a"], ["a", "id"]), 10):
+        writer = table.new_staged_write("again", 0).create_writer(0, attempt, columns=names)
+        client.do(writer.write_arrow_batch(rows.select(names)))
+        digests.append(client.do(writer.finish()).digest)
+    assert digests[0] == digests[1]
+
+
+@ON_OURS
+def test_a_batch_comes_again_after_its_table_got_a_column(client: Client) -> None:
+    table = client.create("again_altered", COLUMNS)
+    assert not write(client, table, 0, [people(1, 2)])
+    client.do(client.admin.alter_table(table.table_path, add_columns=[("more", fluss.DataTypes.string())]))
+    altered = client.do(client.conn.get_table(table.table_path))
+    more = people(2, 1).append_column("more", pa.nulls(2, pa.string()))
+    assert write(client, altered, 0, [more], attempt=1)
 
 
 @ON_OURS

@@ -1,4 +1,4 @@
-"""Rot, by seed: a data directory after a kill or a stop, one damage to one of its files, and the verdict.
+"""Rot, by seed: a data directory after a kill, a stop or a start, one damage to one of its files, and the verdict.
 
     python -m tests.crash.rot --seeds 0:5000 [--server] [--no-ledger]
 
@@ -33,7 +33,8 @@ from tests.crash.rot_server import ServerTemplate, build
 SUITE, SERVER_SUITE = "rot", "rot-server"
 TEMPLATES: Final = 24
 SERVER_TEMPLATES: Final = 6
-KILLED, STOPPED = "kill", "stop"
+KILLED, STOPPED, RUNNING = "kill", "stop", "start"
+_ENDINGS: Final = (KILLED, STOPPED, KILLED, STOPPED, RUNNING)
 SEED_S_MAX: Final = 60
 SERVER_SEED_S_MAX: Final = 180
 _MEMORY_DIRECTORY: Final = Path("/dev/shm")
@@ -70,15 +71,14 @@ class RotRun:
         """Damage and use one copy."""
         chance = random.Random(seed)
         template = self.template(chance.randrange(self._template_count))
-        ending = chance.choice([KILLED, STOPPED])
-        image = template.killed if ending == KILLED else template.stopped
-        damage = draw(chance, image, template.earlier)
+        ending = chance.choice(_ENDINGS)
+        image = template.stopped if ending == STOPPED else template.killed
+        damage = draw(chance, image, template.earlier, under_way=ending == RUNNING)
         root = self.directory / f"seed-{seed}"
         image.write(root)
-        damage.apply(root)
         try:
             with _time_limit(SEED_S_MAX):
-                found = asyncio.run(examine(root, template, image, damage))
+                found = asyncio.run(examine(root, template, image, damage, damage_later=ending == RUNNING))
             return Verdict(seed, ending, damage, found.problems, found.errors)
         except Exception as error:
             return Verdict(seed, ending, damage, [f"the examination ended with {error!r}"], [])

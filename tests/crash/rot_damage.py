@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
-from fluss.formats.log_batch import walk
+from fluss.formats.log_batch import HEADER_SIZE_BYTES, walk
 from tests.crash.rot_image import DirectoryImage
 
 SECTOR_BYTES: Final = 512
 BYTES_MAX: Final = 16
 GARBAGE_BYTES_MAX: Final = 600
+HEADER_SHARE: Final = 0.3
 CUT, OLD, DELETE = "cut", "old", "delete"
 
 LAST_SEGMENT, SEALED_SEGMENT = "last segment", "sealed segment"
@@ -103,14 +104,17 @@ def _kind(name: str, stores: set[str], last: Mapping[str, str]) -> str:
     return path.suffix[1:] if path.suffix in (".index", ".writers") else path.name
 
 
-def draw(chance: random.Random, image: DirectoryImage, earlier: Sequence[DirectoryImage]) -> Damage:
-    """A damage that changes something."""
+def draw(
+    chance: random.Random, image: DirectoryImage, earlier: Sequence[DirectoryImage], *, under_way: bool = False
+) -> Damage:
+    """A damage that changes something; `under_way`: one that can happen to a log while a server reads it."""
     by_kind = kinds(image)
-    names = sorted(by_kind)
+    names = sorted(SEGMENTS & by_kind.keys() if under_way else by_kind)
+    ways = sorted(WAYS.keys() - {OLD, DELETE} if under_way else WAYS)
     while True:
         (kind,) = chance.choices(names, [_weight(name) for name in names])
         path = chance.choice(by_kind[kind])
-        how = chance.choice(sorted(WAYS))
+        how = chance.choice(ways)
         before = image.files[path].data
         if how == OLD:
             versions = [found.files[path].data for found in earlier if path in found.files]
@@ -136,16 +140,24 @@ Changed = tuple[bytes | None, str] | None
 def _flip_bit(chance: random.Random, data: bytes) -> Changed:
     if not data:
         return None
-    at, bit = chance.randrange(len(data)), chance.randrange(8)
+    at, bit = _place(chance, data), chance.randrange(8)
     return _patched(data, at, bytes([data[at] ^ 1 << bit])), f"bit {bit} of byte {at} of {len(data)}"
 
 
 def _overwrite(chance: random.Random, data: bytes) -> Changed:
     if not data:
         return None
-    at = chance.randrange(len(data))
+    at = _place(chance, data)
     patch = chance.randbytes(min(chance.randint(1, BYTES_MAX), len(data) - at))
     return _patched(data, at, patch), f"{len(patch)} bytes at {at} of {len(data)}"
+
+
+def _place(chance: random.Random, data: bytes) -> int:
+    """Anywhere; in a log often in a header, of which not all fields are in the checksum."""
+    starts = [0, *_boundaries(data)]
+    if len(starts) > 1 and chance.random() < HEADER_SHARE:
+        return min(chance.choice(starts) + chance.randrange(HEADER_SIZE_BYTES), len(data) - 1)
+    return chance.randrange(len(data))
 
 
 def _zero_sector(chance: random.Random, data: bytes) -> Changed:

@@ -10,6 +10,7 @@ from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from tests.crash.rot_damage import DELETE, DISPOSABLE, SEGMENTS, STAGED_ROWS, Damage
 from tests.crash.rot_image import DirectoryImage
+from tests.crash.rot_reader import ClientRefusalError
 
 # A bucket, or a directory that has more: the staged rows of a table, its lake snapshots, all its buckets.
 Scope: TypeAlias = TableBucket | str
@@ -25,8 +26,14 @@ class Judgement:
     def __init__(self, image: DirectoryImage, damage: Damage | None) -> None:
         self._damage = damage
         self._links = [] if damage is None else image.links(damage.path)
+        # The damage came after the storage had looked: then it may be left to clients to look again.
+        self.was_verified = False
         self.problems: list[str] = []
         self.errors: list[str] = []
+
+    def expect_no_error(self) -> None:
+        """The damage was repaired."""
+        self._damage = None
 
     def problem(self, where: object, text: str) -> None:
         self.problems.append(f"{where}: {text}")
@@ -45,9 +52,11 @@ class Judgement:
             self.problem(where, f"not an error for clients: {shown}")
         elif self._damage is None or self._damage.kind in DISPOSABLE:
             self.problem(where, f"nothing is lost, and yet: {shown}")
-        elif not _is_within(self._damage.path, scope):
+        elif not is_within(self._damage.path, scope):
             self.problem(where, f"another file is damaged: {shown}")
-        elif not self._is_named(error.message, self._damage):
+        elif not (isinstance(error, ClientRefusalError) and self.was_verified) and not self._is_named(
+            error.message, self._damage
+        ):
             self.problem(where, f"does not name the file and the position: {shown}")
         else:
             self.errors.append(f"{where}: {error.message}")
@@ -67,7 +76,8 @@ class Judgement:
         return path.name in message and (damage.kind not in SEGMENTS or bool(_POSITION.search(message)))
 
 
-def _is_within(path: str, scope: Scope | None) -> bool:
+def is_within(path: str, scope: Scope | None) -> bool:
+    """Whether a file is one of a bucket or directory, or of all."""
     if not path.startswith(_TABLES) or scope is None:
         return True
     return path.startswith((scope if isinstance(scope, str) else _path_of(scope)) + "/")

@@ -8,20 +8,20 @@ everything has to be there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 from fluss.formats.keys import KeyEncoder
-from fluss.formats.log_batch import parse_header, walk
+from fluss.formats.log_batch import parse_header
 from fluss.model.paths import TableBucket
 from fluss.storage.lake_snapshots import offsets_of
 from fluss.storage.store import Storage
 from tests.crash import kv_model
 from tests.crash.kv_stored import rows_of
-from tests.crash.rot_damage import Damage
+from tests.crash.rot_damage import SEALED_CHANGELOG, SEALED_SEGMENT, SEGMENTS, Damage
 from tests.crash.rot_directory import (
     DONE,
     DROPPED,
@@ -48,8 +48,8 @@ from tests.crash.rot_directory import (
     table_path,
 )
 from tests.crash.rot_image import DirectoryImage
-from tests.crash.rot_judgement import Judgement, Scope
-from tests.crash.rot_reader import RotReader
+from tests.crash.rot_judgement import Judgement, Scope, is_within
+from tests.crash.rot_reader import RotReader, split
 from tests.crash.rows import Row, stored_batches
 
 # A store that is found damaged while it is read is rebuilt at its next use.
@@ -70,6 +70,7 @@ class Examination:
         self._judgement = Judgement(image, damage)
         self._problem, self._judge = self._judgement.problem, self._judgement.judge
         self._added: dict[TableBucket, dict[int, bytes]] = {}
+        self._written: set[TableBucket] = set()
         self._keys: dict[int, list[kv_model.Row | None]] = {key: [row] for key, row in known.keys.items()}
         self._numbers = dict(known.numbers)
         self._numbers_used = set(known.numbers_used)
@@ -85,22 +86,30 @@ class Examination:
     def errors(self) -> list[str]:
         return self._judgement.errors
 
-    async def run(self, root: Path) -> None:
-        """Use the directory in `root`, a damaged copy of the image."""
+    async def run(self, root: Path, *, damage_later: bool = False) -> None:
+        """Use the directory in `root`, a copy of the image that is damaged, or will be once all was read."""
         storage = await self._open(root)
         if storage is None:
             if self._damage is not None and not self.problems:
                 await self._restore(root, self._damage)
             return
+        if damage_later and self._damage is not None:
+            await self._check_all(storage)
+            if self.errors:
+                self._problem("before the damage", self.errors[0])
+            self._damage.apply(root)
+            self._judgement.was_verified = True
         await self._session(storage, self._use)
+        self._judgement.was_verified = False
         storage = await self._open(root)
         if storage is not None:
             await self._session(storage, self._use_again)
+        if self._damage is not None and self._can_be_put_back(self._damage):
+            await self._put_back(root, self._damage)
 
-    async def _session(self, storage: Storage, use: Callable[[Storage], object]) -> None:
+    async def _session(self, storage: Storage, use: Callable[[Storage], Awaitable[None]]) -> None:
         try:
-            result = use(storage)
-            await result  # type: ignore[misc]
+            await use(storage)
         finally:
             try:
                 await storage.close()
@@ -123,6 +132,24 @@ class Examination:
         for problem in after.problems:
             self._problem("restored after a refused start", problem)
 
+    def _can_be_put_back(self, damage: Damage) -> bool:
+        """Whether an operator who has the segment as it was can repair a bucket by it alone."""
+        if damage.kind not in SEGMENTS or not self.errors or self.problems:
+            return False
+        return damage.kind in (SEALED_SEGMENT, SEALED_CHANGELOG) or not any(
+            is_within(damage.path, bucket) for bucket in self._written
+        )
+
+    async def _put_back(self, root: Path, damage: Damage) -> None:
+        """Then nothing is lost: the storage has kept all else."""
+        damage.undo(root, self._image)
+        self._judgement.expect_no_error()
+        storage = await self._open(root)
+        if storage is not None:
+            await self._session(storage, self._use_again)
+        if self.problems:
+            self.problems.insert(0, "after the segment was put back")
+
     # --- the two sessions
 
     async def _use(self, storage: Storage) -> None:
@@ -137,6 +164,7 @@ class Examination:
     async def _use_again(self, storage: Storage) -> None:
         self._check_catalog(storage)
         await self._check_all(storage)
+        await self._check_staged_rows(storage, self._bucket(STAGED))
         await self._new_writer(storage)
         self._check_latest(storage)
 
@@ -192,26 +220,20 @@ class Examination:
         where = f"{bucket} by {fetch.__name__}"
         while offset < end:
             try:
-                data = fetch(bucket, offset)
+                answer = split(fetch(bucket, offset))
             except Exception as error:
                 self._judge(error, f"{where} at {offset}", bucket)
                 offset = next((base for base in bases if base > offset), end)
                 continue
-            following = self._compare_answer(data, where, offset, end, expected)
-            if following <= offset:
+            if not answer:
                 self._problem(where, f"nothing at offset {offset}, acknowledged up to {end}")
                 return
-            offset = following
-
-    def _compare_answer(self, data: bytes, where: str, offset: int, end: int, expected: dict[int, bytes]) -> int:
-        for at, header in walk(data):
-            if header.base_offset > offset:
-                self._problem(where, f"offsets {offset} to {header.base_offset} are left out")
-            known = expected.get(header.base_offset)
-            if known != data[at : at + header.size_bytes] and header.base_offset < end:
-                self._problem(where, f"another batch at offset {header.base_offset}")
-            offset = header.next_offset
-        return offset
+            if min(answer) > offset:
+                self._problem(where, f"offsets {offset} to {min(answer)} are left out")
+            for base, batch in answer.items():
+                if batch != expected.get(base) and base < end:
+                    self._problem(where, f"another batch at offset {base}")
+            offset = max(offset + 1, parse_header(answer[max(answer)]).next_offset)
 
     # --- rows by key
 
@@ -288,6 +310,7 @@ class Examination:
                 if attempt and content.state == UNDECIDED and self._staging_scope() != bucket:
                     self._problem(where, "the batch can't be written anew")
                 continue
+            self._written.add(bucket)
             if content.state == UNDECIDED and before and not attempt:
                 self._problem(where, "it is said to be done already")
             return True
@@ -398,6 +421,7 @@ class Examination:
             self._problem(bucket, f"offset {appended.base_offset} is given out twice, {content.end} is the next")
         else:
             self._added.setdefault(bucket, {})[appended.base_offset] = bytes(batch)
+            self._written.add(bucket)
 
     async def _put(self, storage: Storage, writer_id: int) -> None:
         bucket = self._bucket(KEYS)
@@ -412,6 +436,7 @@ class Examination:
                 self._keys.setdefault(row[0], [None]).append(row)  # nobody knows
             return
         self._keys |= {row[0]: [row] for row in new}
+        self._written.add(bucket)
 
     async def _number(self, storage: Storage) -> None:
         bucket = self._bucket(NUMBERS)
@@ -428,6 +453,7 @@ class Examination:
         if twice := self._numbers_used & set(numbers.values()):
             self._problem(bucket, f"numbers {twice} are given out twice")
         self._numbers |= numbers
+        self._written.add(bucket)
 
     def _bucket(self, table: str) -> TableBucket:
         return TableBucket(self._known.table_ids[table], 0, None)
@@ -447,8 +473,12 @@ def _key_bytes(keys: list[int]) -> list[bytes]:
     return found
 
 
-async def examine(root: Path, template: RotTemplate, image: DirectoryImage, damage: Damage | None) -> Examination:
-    """The verdict on a copy of `image`, damaged or not."""
+async def examine(
+    root: Path, template: RotTemplate, image: DirectoryImage, damage: Damage | None, *, damage_later: bool = False
+) -> Examination:
+    """Damage a copy of `image`, before it is opened or while it is used; and the verdict."""
+    if damage is not None and not damage_later:
+        damage.apply(root)
     examination = Examination(template.known, image, damage)
-    await examination.run(root)
+    await examination.run(root, damage_later=damage_later)
     return examination

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from fluss.formats.log_batch import walk
+from fluss.formats.log_batch import verify_crc, walk
+from fluss.model.errors import CorruptDataError, FlussError
 from fluss.model.paths import TableBucket
 from fluss.server.batch_picker import BatchPicker
 from fluss.server.fetch_plan import Allowance, BucketFetch
@@ -16,13 +17,26 @@ FETCH_BYTES: Final = 1 << 20
 ROWS_MAX: Final = 1_000
 
 
+class ClientRefusalError(FlussError):
+    """A client compares checksums, too. It does not know of files."""
+
+
 class RotReader:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     def fetch(self, bucket: TableBucket, offset: int) -> bytes:
-        """One answer: whole batches."""
-        return self._fetch(BucketFetch(bucket, offset, FETCH_BYTES))
+        """One answer up to the first batch that a client would refuse; an error if that is the first of all."""
+        data = self._fetch(BucketFetch(bucket, offset, FETCH_BYTES))
+        good = 0
+        try:
+            for at, header in walk(data):
+                verify_crc(data, at, header)
+                good = at + header.size_bytes
+        except CorruptDataError as error:
+            if not good:
+                raise ClientRefusalError(f"{bucket} at offset {offset}: {error.message}") from error
+        return data[:good]
 
     def fetch_projected(self, bucket: TableBucket, offset: int) -> bytes:
         """The same with the first two columns."""

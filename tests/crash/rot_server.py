@@ -37,7 +37,7 @@ from tests.crash.rows import Row
 ROUNDS: Final = 3
 APPENDS: Final = 5
 APPEND_ROWS: Final = 3
-READ_MS_MAX: Final = 2_000
+READ_MS_MAX: Final = 8_000
 SNAPSHOT_S_MAX: Final = 30.0
 POLL_S: Final = 0.02
 QUERY, WAITING_QUERY = "steady", "waiting"

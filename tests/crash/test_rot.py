@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from fluss.formats.log_batch import parse_header, stamp
+from fluss.storage.store import Storage
 from tests.crash.rot import RotRun, ServerRotRun, Verdict, work_directory
 from tests.crash.rot_damage import LAST_SEGMENT, SEALED_SEGMENT, Damage, kinds
-from tests.crash.rot_directory import LOG, RotTemplate, log_batch
+from tests.crash.rot_directory import LOG, RotTemplate, log_batch, new_writer_id, options
 from tests.crash.rot_image import DirectoryImage
 from tests.crash.rot_oracle import Examination, examine
 from tests.crash.rows import Row
@@ -51,8 +52,6 @@ def check(verdicts: list[Verdict]) -> None:
 
 def examined(root: Path, template: RotTemplate, image: DirectoryImage, damage: Damage | None = None) -> Examination:
     image.write(root)
-    if damage is not None:
-        damage.apply(root)
     try:
         return asyncio.run(examine(root, template, image, damage))
     finally:
@@ -107,6 +106,26 @@ def test_a_missing_error_is_noticed(place: Path, rot: RotRun) -> None:
     damage = Damage(elsewhere, LAST_SEGMENT, "append", "", template.killed.files[elsewhere].data + b"\0")
     found = examined(place, template, image, damage)
     assert any("another file is damaged" in problem for problem in found.problems)
+
+
+def test_a_restored_backup_gives_out_no_writer_id_again(place: Path, rot: RotRun) -> None:
+    """Clients outlive it: whoever gets the id of one of them is taken for it."""
+    for number in range(TEMPLATES):
+        template = rot.template(number)
+        template.earlier[0].write(place)
+        try:
+            found = asyncio.run(new_writer_ids(place, 2 * len(template.known.writer_ids)))
+        finally:
+            shutil.rmtree(place)
+        assert not found & template.known.writer_ids
+
+
+async def new_writer_ids(root: Path, count: int) -> set[int]:
+    storage = await Storage.open(options(root))
+    try:
+        return {await new_writer_id(storage) for _ in range(count)}
+    finally:
+        await storage.close()
 
 
 @pytest.mark.full

@@ -1,4 +1,4 @@
-"""Awaitables for calls that act at once but may be awaited."""
+"""Awaitables for calls that are done when they return but may be awaited."""
 
 from __future__ import annotations
 

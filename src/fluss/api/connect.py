@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
-from fluss.api.connection_base import FlussConnectionBase
+from fluss.api.connection_base import AwaitedConnection
 from fluss.model.config import Config
 
-Connection = TypeVar("Connection", bound=FlussConnectionBase)
+Connection = TypeVar("Connection", bound=AwaitedConnection[Any])
 
 
 def connect_config(address: str | None, options: dict[str, Any]) -> Config:
@@ -34,6 +34,6 @@ class Connecting(Generic[Connection]):
         self._connection = await self._opening
         return self._connection
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._connection is not None:
-            self._connection.close()
+            await self._connection.__aexit__(kind, error, traceback)

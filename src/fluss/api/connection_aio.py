@@ -13,6 +13,10 @@ class FlussConnection(AwaitedConnection[FlussTable]):
     __doc__ = FlussConnectionBase.__doc__
     _table_class = FlussTable
 
+    async def close(self) -> None:
+        """Wait until all rows are stored, for up to `close.timeout-ms`, then close; raises the first failure."""
+        await self._core.close_on_loop()
+
 
 def connect(address: str | None = None, **options: Any) -> Connecting[FlussConnection]:
     """Connect to `host:port`, `file:///directory`, `memory:` or, without an address, to 127.0.0.1:9123.

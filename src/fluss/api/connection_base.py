@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Generic, Self, TypeVar
 
 from fluss.api.admin import FlussAdmin
-from fluss.api.awaitables import DONE, Done
+from fluss.api.contexts import CLOSING, leaving
 from fluss.api.table_base import FlussTableBase
 from fluss.client.core import ClientCore
 from fluss.client.runtime import bridge
@@ -29,16 +29,12 @@ class FlussConnectionBase:
         """The settings with which other processes reach the same server; that of an embedded one has its secret."""
         return self._core.reachable_config()
 
-    def close(self) -> Done:
-        """Close the connection at once. May be awaited."""
-        self._core.close_soon()
-        return DONE
-
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        with leaving(error, CLOSING):
+            self._core.close_blocking()
 
     def __repr__(self) -> str:
         state = "closed" if self._core.closed else "open"
@@ -71,5 +67,6 @@ class AwaitedConnection(FlussConnectionBase, Generic[Table]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        with leaving(error, CLOSING):
+            await self._core.close_on_loop()

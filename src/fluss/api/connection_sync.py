@@ -27,6 +27,10 @@ class FlussConnection(FlussConnectionBase):
         """The older spelling of `create`."""
         return cls.create(config)
 
+    def close(self) -> None:
+        """Wait until all rows are stored, for up to `close.timeout-ms`, then close; raises the first failure."""
+        self._core.close_blocking()
+
     def get_admin(self) -> FlussAdmin:
         """Administration of databases and tables."""
         return FlussAdmin(self._core.admin)

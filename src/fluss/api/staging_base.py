@@ -10,8 +10,9 @@ class StagedWriteBase:
 
     Tasks write with writers of their own, each attempt under a number of its own; nobody sees their rows. `commit`
     names the attempts that count and stores their rows. An error before it has begun leaves nothing; once it has, it is
-    carried out whatever happens, and when it is repeated nothing is stored again. Batches of a query are committed in
-    the order of their ids. Only a Flussbett server can do this; what nobody commits within a day it forgets.
+    carried out whatever happens, and when it is repeated with the same rows nothing is stored again. Batches of a query
+    are committed in the order of their ids: one before the last, or the last one with other rows, is refused, and the
+    error says what to do. Only a Flussbett server can do this; what nobody commits within a day it forgets.
     """
 
     def __init__(self, core: StagedWriteCore) -> None:

@@ -26,5 +26,6 @@ class TableUpsert(TableUpsertBase[UpsertWriter, WriteResultHandle]):
     async def __aenter__(self) -> TableUpsert:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.flush()
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if self._own_writer is not None:
+            await self._own_writer.__aexit__(kind, error, traceback)

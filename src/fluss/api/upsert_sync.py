@@ -26,5 +26,6 @@ class TableUpsert(TableUpsertBase[UpsertWriter, WriteResultHandle]):
     def __enter__(self) -> TableUpsert:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.flush()
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if self._own_writer is not None:
+            self._own_writer.__exit__(kind, error, traceback)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator
 from typing import Any, Self
 
+from fluss.api.contexts import FLUSHING, leaving
 from fluss.api.writer_base import Core, WriterBase, WriteResultHandleBase
 from fluss.client.runtime import bridge
 
@@ -53,5 +54,6 @@ class AwaitedWriter(WriterBase[Core, WriteResultHandle]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.flush()
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        with leaving(error, FLUSHING):
+            await self.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
+from fluss.api.contexts import FLUSHING, leaving
 from fluss.api.writer_base import Core, WriterBase, WriteResultHandleBase
 from fluss.client.runtime import run
 
@@ -34,5 +35,6 @@ class BlockingWriter(WriterBase[Core, WriteResultHandle]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.flush()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        with leaving(error, FLUSHING):
+            self.flush()

@@ -36,7 +36,7 @@ def failing_as(command: Callable[[], str]) -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, (FlussError, OSError)) and type(error).__module__.split(".")[0] not in _LIBRARIES:
             raise
-        fail(command(), str(error) or type(error).__name__)
+        fail(command(), " ".join([str(error) or type(error).__name__, *getattr(error, "__notes__", ())]))
 
 
 def fail(command: str, text: str) -> NoReturn:

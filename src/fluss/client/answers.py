@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError, Message
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, error_from_code
 from fluss.protocol import messages_pb2 as pb
 
-ERROR_TEXT_LENGTH_MAX = 500
+ERROR_TEXT_LENGTH_MAX = 1_000
 
 M = TypeVar("M", bound=Message)
 

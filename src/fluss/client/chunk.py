@@ -15,6 +15,7 @@ from fluss.formats.row_builder import RowBuilder
 from fluss.model.errors import FlussError
 
 if TYPE_CHECKING:
+    from fluss.client.connection import Connection
     from fluss.client.partition_routing import RowPartitions
     from fluss.client.writer import WriterCore
 
@@ -28,6 +29,7 @@ class WireBatch:
         "chunk",
         "header",
         "in_doubt",
+        "lent_on",
         "partition",
         "payload",
         "request",
@@ -60,6 +62,8 @@ class WireBatch:
         self.sequence = -1
         self.in_doubt = False
         """An attempt ended without a clear answer: the server may have stored the batch."""
+        self.lent_on: Connection | None = None
+        """The connection of a caller's loop that the batch was taken back from: it may still be in its buffer."""
 
     def number(self, writer_id: int, sequence: int) -> None:
         """Give the batch its place among those of a writer."""
@@ -169,6 +173,10 @@ class Chunk:
     def seen(self, error: FlussError) -> None:
         """Somebody was told this failure of these rows."""
         self.writer.seen(error)
+
+    def left(self) -> None:
+        """Nobody waits for these rows any more."""
+        self.writer.left(self)
 
     def take_payload(self, codec: Codec) -> bytearray | None:
         """All rows as the payload of a batch, if they are few: see `RowBuilder.build_payload`."""

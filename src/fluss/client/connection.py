@@ -11,6 +11,8 @@ import builtins
 import math
 import os
 import socket
+import struct
+import threading
 from collections.abc import Callable, Sequence
 from importlib import metadata as package_metadata
 from typing import NamedTuple, TypeAlias, cast
@@ -34,6 +36,8 @@ ARROW_ALIGNMENT_BYTES = 8
 EXPIRY_S_MIN = 0.001
 """What is due within this time is due: clocks of event loops tick in milliseconds."""
 _REQUEST_ID_MASK = 0x7FFFFFFF
+# SO_LINGER on, for no time: closing resets the connection and drops what the system has not sent yet.
+_NO_LINGER = struct.pack("ii", 1, 0)
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 _SERVER_TYPES = {1: ServerType.COORDINATOR_SERVER, 2: ServerType.TABLET_SERVER}
@@ -77,6 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.Handle | None = None
         self._timer_at = math.inf
         self._next_id = 0
+        self._cutting = threading.Lock()
 
     @classmethod
     async def open(
@@ -204,9 +209,25 @@ class Connection(asyncio.BufferedProtocol):
         """End the connection; what waits for an answer fails."""
         self._fail(ConnectError(f"The connection to {self.address} was closed."))
 
+    def cut(self) -> None:
+        """Let nothing more leave this connection, buffers included; from any thread, also when its loop stands still.
+
+        Its loop notices as of a connection that was lost.
+        """
+        with self._cutting:  # the number stays ours until `_fail` is through
+            if self.closed or self._socket_fd < 0:
+                return
+            with socket.socket(fileno=os.dup(self._socket_fd)) as same:
+                try:
+                    same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+                    same.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass  # the other side was faster
+
     def _fail(self, error: FlussError) -> None:
         if not self.closed:
-            self.closed = True
+            with self._cutting:
+                self.closed = True
             runtime.forget_socket(self._socket_fd)
         if self._transport is not None:
             self._transport.abort()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 import weakref
 from typing import NoReturn
 
 from fluss.client import runtime
 from fluss.client.address import parse_bootstrap
 from fluss.client.admin import AdminCore
+from fluss.client.closing import Closing
 from fluss.client.embedded import EMBEDDED_HOST, embedded_server
 from fluss.client.lookup import Lookups
 from fluss.client.metadata import Metadata
@@ -24,18 +24,16 @@ from fluss.model.endpoint import EMBEDDED_USER
 from fluss.model.errors import ErrorCode, FlussError, TimeoutError
 from fluss.model.paths import TablePath
 
-CLOSE_DRAIN_S_MAX = 5.0
-
 
 class ClientCore:
-    """Made by `connect`. Coroutines run on the I/O loop; `close_soon` may be called from any thread."""
+    """Made by `connect`. Coroutines run on the I/O loop where nothing else is said."""
 
     def __init__(self, config: Config) -> None:
         self.config = config.copy()
         self.request_timeout_s: float = config.request_timeout_ms / 1000
         self._pid = runtime.process_id
-        self._shutdown: asyncio.Task[None] | None = None
         self.closed = False
+        self._closing = Closing(self, config.close_timeout_ms / 1000)
         self.pool = ConnectionPool(config.connect_timeout_ms / 1000, Credentials.of(config))
         embedded = embedded_server(config.bootstrap_servers)
         bootstrap = [] if embedded is not None else parse_bootstrap(config.bootstrap_servers)
@@ -109,35 +107,38 @@ class ClientCore:
                 raise problem or TimeoutError(f"Table {path} was not ready within {self.request_timeout_s:g} s.")
 
     async def close(self) -> None:
-        """Send what writers still hold, for a limited time, then close all connections."""
+        """Wait for what was taken, close all connections, raise the first failure that nobody was told of."""
         runtime.check_process(self._pid, "connection")
         self.closed = True
-        if self._shutdown is None:
-            self._shutdown = asyncio.ensure_future(self._shut_down())
-        await asyncio.shield(self._shutdown)
+        await self._closing.close()
 
-    async def _shut_down(self) -> None:
-        try:
-            async with asyncio.timeout(CLOSE_DRAIN_S_MAX):
-                await self.sender.drain_at_exit()
-        except builtins.TimeoutError:
-            pass
-        finally:
-            self.sender.close()
-            self.lookups.close()
-            self._close_loops()
-            self.pool.close()
+    def close_blocking(self) -> None:
+        """As `close`, in any thread but the I/O thread."""
+        if self._begin_close():
+            self._closing.close_blocking()
 
-    def _close_loops(self) -> None:
+    async def close_on_loop(self) -> None:
+        """As `close`, on any loop."""
+        if self._begin_close():
+            await self._closing.close_on_loop()
+
+    def _begin_close(self) -> bool:
+        """Whether there is something to close: a forked child has nothing of its parent's, an ended process nothing."""
+        if self._pid != runtime.process_id or runtime.has_ended():
+            return False
+        self.closed = True
+        return True
+
+    def end(self, reason: FlussError) -> None:
+        """Send nothing any more: what is not acknowledged fails for this reason. On the I/O loop."""
+        self.sender.close(reason)
+        self.lookups.close()
+        for pool in self.loop_pools.all():
+            pool.cut()
         self.loop_lookups.close()
         self.loop_pools.close()
-
-    def close_soon(self) -> None:
-        """Close in the background; callable from any thread, any number of times."""
-        if not self.closed and self._pid == runtime.process_id:
-            self.closed = True
-            self._close_loops()
-            runtime.spawn(self.close())
+        self.metadata.close()
+        self.pool.close()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -17,18 +17,21 @@ class Source(Protocol):
 
     def expedite(self, *, on_loop: bool) -> None: ...
     def seen(self, error: FlussError) -> None: ...
+    def left(self) -> None: ...
     def error_of(self, start: int, stop: int) -> FlussError | None: ...
 
 
 class Outcome:
     """How rows that travel together fared. Set on an event loop, read and waited for from anywhere."""
 
-    __slots__ = ("_callbacks", "_source", "awaited", "done", "error")
+    __slots__ = ("_callbacks", "_source", "awaited", "done", "error", "told")
 
     def __init__(self, source: Source) -> None:
         self.done = False
         self.error: FlussError | None = None
         self.awaited = False
+        """Somebody waits, and will be told of a failure."""
+        self.told = False
         self._source = source
         self._callbacks: list[Callable[[], None]] = []
 
@@ -68,7 +71,13 @@ class Outcome:
     def check(self) -> None:
         """Raise when the rows have failed."""
         if self.error is not None:
+            self.told = True
             _raise(self._source, self.error)
+
+    def leave(self) -> None:
+        """Somebody stopped waiting before he was told: a failure is the writer's to report."""
+        if not self.told:
+            self._source.left()
 
 
 class RowsOutcome:
@@ -104,6 +113,9 @@ class RowsOutcome:
         if error is not None:
             _raise(self._source, error)
 
+    def leave(self) -> None:
+        """The writer reports failures of such rows whether somebody waits or not, until somebody was told."""
+
 
 def _release_on(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
     if asyncio.get_running_loop() is loop:
@@ -119,10 +131,16 @@ def _release(waiter: asyncio.Future[None]) -> None:
 
 def _raise(source: Source, error: FlussError) -> NoReturn:
     source.seen(error)
-    # One exception per caller: a traceback grows with every raise of the same object.
+    raise own_copy(error)
+
+
+def own_copy(error: FlussError) -> FlussError:
+    """One exception per caller: a traceback grows with every raise of the same object."""
     own = type(error)(error.message, error.error_code)
     own.__cause__ = error.__cause__
-    raise own
+    for note in getattr(error, "__notes__", ()):
+        own.add_note(note)
+    return own
 
 
 class WriteHandle:
@@ -139,25 +157,42 @@ class WriteHandle:
 
     async def wait(self) -> None:
         """Wait on any event loop until the rows are stored; raises if they are not."""
-        for outcome in self._begin():
-            if not outcome.done:
-                outcome.expedite(on_loop=True)
-                await outcome.settled()
-            outcome.check()
+        told = 0
+        try:
+            for outcome in self._begin():
+                if not outcome.done:
+                    outcome.expedite(on_loop=True)
+                    await outcome.settled()
+                told += 1
+                outcome.check()
+        except BaseException:
+            self._leave(told)
+            raise
 
     def result(self, timeout_s: float | None = None) -> None:
         """Wait in the calling thread until the rows are stored; raises if they are not."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        for outcome in self._begin():
-            if not outcome.done:
-                outcome.expedite(on_loop=False)
-                if not outcome.join(None if deadline is None else max(0.0, deadline - time.monotonic())):
-                    raise TimeoutError(
-                        f"The rows were not acknowledged within {timeout_s:g} s; they are still on the way."
-                    )
-            outcome.check()
+        told = 0
+        try:
+            for outcome in self._begin():
+                if not outcome.done:
+                    outcome.expedite(on_loop=False)
+                    if not outcome.join(None if deadline is None else max(0.0, deadline - time.monotonic())):
+                        raise TimeoutError(
+                            f"The rows were not acknowledged within {timeout_s:g} s; they are still on the way."
+                        )
+                told += 1
+                outcome.check()
+        except BaseException:
+            self._leave(told)
+            raise
 
     def _begin(self) -> tuple[Outcome | RowsOutcome, ...]:
         for outcome in self._outcomes:
             outcome.awaited = True
         return self._outcomes
+
+    def _leave(self, told: int) -> None:
+        """The caller was told of so many outcomes, and waits for no others."""
+        for outcome in self._outcomes[told:]:
+            outcome.leave()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fluss.client import runtime
 from fluss.client.chunk import Chunk, WireBatch
+from fluss.client.handles import own_copy
 from fluss.client.memory import BufferMemory
 from fluss.client.tasks import KeyedTasks
 from fluss.model.errors import FlussError
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 # Encoding a chunk of this size takes less time than handing it to a worker and back.
 INLINE_CHUNK_BYTES_MAX = 32 << 10
+# Failures that are told together with another one.
+NOTES_MAX = 20
+IN_DOUBT = "; they may have been stored"
 
 
 class Intake:
@@ -36,8 +40,13 @@ class Intake:
         lock: threading.RLock,
     ) -> None:
         self.memory = memory
-        self.writers: weakref.WeakSet[WriterCore] = weakref.WeakSet()
-        self.closed = False
+        self._writers: weakref.WeakSet[WriterCore] = weakref.WeakSet()
+        self.failed: dict[WriterCore, None] = {}
+        """Writers with failures that nobody was told of: theirs are reported even if they are forgotten."""
+        self.refuses = False
+        """Rows are not taken any more."""
+        self.closed: FlussError | None = None
+        """Nothing is sent any more, and why."""
         self._tasks = tasks
         self._enqueue = enqueue
         self._pump = pump
@@ -51,7 +60,14 @@ class Intake:
 
     def register(self, writer: WriterCore) -> None:
         """A new writer; kept by weak reference."""
-        self.writers.add(writer)
+        with self._lock:
+            self._writers.add(writer)
+
+    @property
+    def writers(self) -> list[WriterCore]:
+        """All writers."""
+        with self._lock:
+            return list(self._writers)
 
     def submit(self, writer: WriterCore) -> None:
         """The writer has closed a chunk."""
@@ -65,7 +81,7 @@ class Intake:
 
         Otherwise every row that waits for room would be sent alone as soon as the next one comes.
         """
-        writers = list(self.writers)
+        writers = self.writers
         if not any(writer.is_under_way for writer in writers):
             for writer in writers:
                 writer.close_open()
@@ -81,7 +97,7 @@ class Intake:
 
     def prepare_here(self, writer: WriterCore) -> Chunk | None:
         """Encode and hand on a chunk in the calling thread, with the lock held, if it is small and the only one."""
-        if len(writer.preparing) != 1 or self.closed:
+        if len(writer.preparing) != 1 or self.closed is not None:
             return None
         chunk = writer.preparing[0]
         if chunk.prepared or chunk.size_bytes > INLINE_CHUNK_BYTES_MAX:
@@ -94,8 +110,8 @@ class Intake:
         for chunk in list(writer.preparing):
             if chunk.prepared or chunk in self._tasks:
                 continue
-            if self.closed:
-                chunk.error, chunk.prepared = closed(), True
+            if self.closed is not None:
+                chunk.error, chunk.prepared = self.closed, True
             elif chunk.size_bytes <= INLINE_CHUNK_BYTES_MAX:
                 writer.encoder.prepare(chunk)
                 chunk.prepared = True
@@ -113,8 +129,8 @@ class Intake:
         """Move encoded chunks into the queues of their buckets, in the order in which they were closed."""
         while writer.preparing and writer.preparing[0].prepared:
             chunk = writer.preparing.popleft()
-            if self.closed and chunk.error is None:
-                chunk.error = closed()
+            if self.closed is not None and chunk.error is None:
+                chunk.error = self.closed
             if chunk.error is not None:
                 self._release(chunk, chunk.reserved_bytes)
                 writer.finished(chunk, _named(chunk.error, chunk.row_count, "", writer.table_path))
@@ -133,37 +149,54 @@ class Intake:
     def finish(self, batch: WireBatch, error: FlussError | None) -> None:
         """A batch is stored or given up; its chunk is when all its batches are."""
         chunk = batch.chunk
-        if error is not None and batch.partition not in chunk.failures:
-            named = _named(error, batch.row_count, _place(batch), chunk.writer.table_path)
-            chunk.failures[batch.partition] = named
-            chunk.error = chunk.error or named
+        if error is not None:
+            self._fail(chunk, batch, error)
         self._release(chunk, batch.size_bytes)
         batch.forget_bytes()
         chunk.unfinished -= 1
         if chunk.unfinished == 0:
             chunk.writer.finished(chunk, chunk.error)
 
+    def _fail(self, chunk: Chunk, batch: WireBatch, error: FlussError) -> None:
+        doubt = IN_DOUBT if batch.in_doubt else ""
+        named = _named(error, batch.row_count, _place(batch), chunk.writer.table_path, doubt)
+        known = chunk.failures.setdefault(batch.partition, named)
+        chunk.error = chunk.error or named
+        if known is not named:
+            _note(known, named)
+
     # ---- the end ----
 
-    def close(self) -> None:
-        """Take no more; chunks not handed on fail."""
-        for writer in list(self.writers):
+    def close(self, reason: FlussError) -> None:
+        """Chunks not handed on fail; so does what comes later."""
+        self.refuses, self.closed = True, reason
+        for writer in self.writers:
             for chunk in writer.preparing:
-                chunk.error, chunk.prepared = closed(), True
+                chunk.error, chunk.prepared = reason, True
             self._distribute(writer)
 
 
-def closed() -> FlussError:
-    return FlussError("the connection was closed before they were acknowledged")
+def summed_up(failures: list[FlussError]) -> FlussError:
+    """The first failure, with the others as notes."""
+    first = own_copy(failures[0])
+    for other in failures[1:]:
+        _note(first, other)
+    return first
+
+
+def _note(error: FlussError, other: FlussError) -> None:
+    if len(getattr(error, "__notes__", ())) < NOTES_MAX:
+        error.add_note(f"Also: {other.message}")
 
 
 def _place(batch: WireBatch) -> str:
     return f"bucket {batch.bucket} of " + (f"partition {batch.partition!r} of " if batch.partition is not None else "")
 
 
-def _named(error: FlussError, row_count: int, bucket: str, path: TablePath) -> FlussError:
+def _named(error: FlussError, row_count: int, bucket: str, path: TablePath, doubt: str = "") -> FlussError:
     """The error with the rows it is about."""
     rows = "1 row" if row_count == 1 else f"{row_count} rows"
-    named = type(error)(f"{rows} for {bucket}table {path} failed: {error.message}", error.error_code)
+    text = f"{error.message.rstrip('.')}{doubt}" if doubt else error.message
+    named = type(error)(f"{rows} for {bucket}table {path} failed: {text}", error.error_code)
     named.__cause__ = error
     return named

@@ -72,6 +72,7 @@ class Metadata:
         self._watched: dict[TablePath, Watched] = {}
         self._refreshing: dict[TablePath | None, asyncio.Task[None]] = {}
         self.cluster = ClusterView()
+        self._closed = False
 
     def table(self, path: TablePath) -> TableView | None:
         """What is known of a table, without asking."""
@@ -109,12 +110,25 @@ class Metadata:
 
     async def refresh(self, path: TablePath | None = None) -> None:
         """Ask the cluster about its servers and one table. Callers that come meanwhile share the answer."""
+        if self._closed:
+            raise FlussError("The client is closed.")
         running = self._refreshing.get(path)
         if running is None:
             running = asyncio.ensure_future(self._refresh(path))
             self._refreshing[path] = running
             running.add_done_callback(lambda task: self._refreshed(path, task))
-        await asyncio.shield(running)
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            if self._closed and running.cancelled():
+                raise FlussError("The client was closed.") from None
+            raise
+
+    def close(self) -> None:
+        """Ask no more: an embedded server would be started for nobody."""
+        self._closed = True
+        for refreshing in list(self._refreshing.values()):
+            refreshing.cancel()
 
     def _refreshed(self, path: TablePath | None, task: asyncio.Task[None]) -> None:
         self._refreshing.pop(path, None)

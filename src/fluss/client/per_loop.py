@@ -34,6 +34,10 @@ class PerLoop(Generic[T]):
             found = self._by_loop[loop] = self._make(loop)
         return found
 
+    def all(self) -> list[T]:
+        """Those of all loops; from any thread."""
+        return list(self._by_loop.values())
+
     def close(self) -> None:
         """Close all, each on its loop; from any thread."""
         try:

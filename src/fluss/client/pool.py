@@ -84,6 +84,12 @@ class ConnectionPool:
         if not task.cancelled():
             task.exception()  # whoever still waits has it; without waiters it is no cause for a warning
 
+    def cut(self) -> None:
+        """Let nothing more leave any connection; from any thread. `close` follows on the loop."""
+        self._closed = True
+        for connection in list(self._open.values()):
+            connection.cut()
+
     def close(self) -> None:
         """Close all connections."""
         self._closed = True

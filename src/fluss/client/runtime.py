@@ -30,8 +30,9 @@ _START_S_MAX = 10.0
 class Drainable(Protocol):
     """Something with unsent rows at the end of the process."""
 
-    async def drain_at_exit(self) -> None: ...
+    async def drain(self) -> None: ...
     def unsent(self) -> list[tuple[str, int]]: ...
+    def take_failure(self) -> FlussError | None: ...
 
 
 class _Runtime:
@@ -96,8 +97,8 @@ def _runtime_for(coro: Coroutine[Any, Any, T]) -> _Runtime:
         raise
 
 
-def run(coro: Coroutine[Any, Any, T]) -> T:
-    """Run a core coroutine and wait for it, from any thread but the I/O thread. An interrupt cancels it."""
+def run(coro: Coroutine[Any, Any, T], limit_s: float | None = None) -> T:
+    """Run a core coroutine and wait, in any thread but the I/O thread. An interrupt, or the limit, cancels it."""
     runtime = _runtime_for(coro)
     try:
         check_may_block()
@@ -106,7 +107,7 @@ def run(coro: Coroutine[Any, Any, T]) -> T:
         raise
     future = asyncio.run_coroutine_threadsafe(coro, runtime.loop)
     try:
-        return future.result()
+        return future.result(limit_s)
     except BaseException:
         future.cancel()
         raise
@@ -132,6 +133,11 @@ def call_on(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *a
         loop.call_soon_threadsafe(callback, *args)
     except RuntimeError:
         pass  # whoever waited there is gone
+
+
+def has_ended() -> bool:
+    """Whether the process is ending: nothing happens on the I/O loop any more."""
+    return _ended
 
 
 def check_running() -> None:
@@ -242,25 +248,32 @@ def _end_at_exit() -> None:
 
 
 def _drain_at_exit() -> None:
-    waiting = [drainable for drainable in list(_drainables) if drainable.unsent()]
-    if not waiting or _current is None:
-        return
+    drainables = list(_drainables)
+    waiting = [drainable for drainable in drainables if drainable.unsent()]
+    if waiting and _current is not None:
 
-    async def drain() -> None:
-        await asyncio.gather(*(drainable.drain_at_exit() for drainable in waiting), return_exceptions=True)
+        async def drain() -> None:
+            await asyncio.gather(*(drainable.drain() for drainable in waiting), return_exceptions=True)
 
-    future = asyncio.run_coroutine_threadsafe(drain(), _current.loop)
-    try:
-        future.result(EXIT_DRAIN_S_MAX)
-    except BaseException:
-        future.cancel()
-    for drainable in waiting:
-        for table, row_count in drainable.unsent():
-            print(
-                f"fluss: {row_count} rows for {table} were not acknowledged before the process ended; "
-                "call flush() or close the connection first.",
-                file=sys.stderr,
-            )
+        future = asyncio.run_coroutine_threadsafe(drain(), _current.loop)
+        try:
+            future.result(EXIT_DRAIN_S_MAX)
+        except BaseException:
+            future.cancel()
+    for drainable in drainables:
+        _say_what_was_lost(drainable)
+
+
+def _say_what_was_lost(drainable: Drainable) -> None:
+    for table, row_count in drainable.unsent():
+        print(
+            f"fluss: {row_count} rows for {table} were not acknowledged before the process ended; "
+            "call flush() or close the connection first.",
+            file=sys.stderr,
+        )
+    failure = drainable.take_failure()
+    if failure is not None:
+        print(f"fluss: nobody was told before the process ended: {failure}", file=sys.stderr)
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -15,7 +15,7 @@ from fluss.client.chunk import Chunk, WireBatch
 from fluss.client.connection import Connection
 from fluss.client.destinations import Destinations
 from fluss.client.encoder import BatchLimits
-from fluss.client.intake import Intake, closed
+from fluss.client.intake import Intake, summed_up
 from fluss.client.memory import BufferMemory
 from fluss.client.metadata import Metadata
 from fluss.client.per_loop import PerLoop
@@ -29,6 +29,7 @@ from fluss.client.write_request import (
     LOST_SEQUENCE_CODES,
     REFUSAL_CODES,
     WriteRequest,
+    leaves_doubt,
     says_stored,
 )
 from fluss.model.config import Config
@@ -125,7 +126,7 @@ class Sender:
         """Take back what loops don't come to hear the answer of: they may have ended. On the I/O loop."""
         with self._lock:
             self._take_back(time.monotonic() - LENT_S_MAX)
-            self._watches = bool(self._lent) and not self.intake.closed
+            self._watches = bool(self._lent) and self.intake.closed is None
         if self._watches:
             asyncio.get_running_loop().call_later(LENT_S_MAX, self._watch)
 
@@ -137,6 +138,7 @@ class Sender:
                 continue
             del self._lent[queue]
             for batch in batches:
+                batch.lent_on = connection
                 queue.again(batch, time.monotonic(), in_doubt=True)
                 self._busy.add(queue)
         self._pump()
@@ -147,6 +149,8 @@ class Sender:
         """Send everything that can be sent now, and come back when more can."""
         now = time.monotonic()
         with self._lock:
+            if self.intake.closed is not None:
+                return
             for queue in list(self._busy):
                 self._tidy(queue, now)
             while groups := self._ready_groups(now):
@@ -169,20 +173,15 @@ class Sender:
         """Give up what is too late, and renew spent numbers once nothing is under way."""
         for batch in queue.expired(now):
             queue.failed(batch)
-            self.intake.finish(batch, TimeoutError("writer.delivery-timeout-ms has passed"))
+            self._give_up_batch(batch, TimeoutError("writer.delivery-timeout-ms has passed"))
         view = self._metadata.table(queue.info.table_path)
         if view is not None and view.info.table_id != queue.info.table_id:
             self._give_up(queue, NotFoundError("the table was dropped and made anew", ErrorCode.TABLE_NOT_EXIST))
         if queue.spent and not queue.in_flight:
             self._destinations.ids.give_up(queue.writer_id)
             for batch in queue.renumber():
-                self.intake.finish(
-                    batch,
-                    FlussError(
-                        "the server has lost track of this writer, so it is not known whether they are stored",
-                        ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION,
-                    ),
-                )
+                lost = "the server has lost track of this writer"
+                self._give_up_batch(batch, FlussError(lost, ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION))
         if not queue.waiting:
             self._busy.discard(queue)
 
@@ -226,10 +225,11 @@ class Sender:
             runtime.call_soon(self._deal_with, connection, failures)
             if isinstance(reply, TimeoutError):
                 # Its bytes may still be on the way; a new connection keeps them behind what is sent again.
+                connection.cut()
                 connection.close()
             return
         with self._lock:
-            if self.intake.closed:
+            if self.intake.closed is not None:
                 return
             failures = self._settle(connection, request, batches, reply)
             if runtime.on_io_thread():
@@ -271,7 +271,7 @@ class Sender:
     def _deal_with(self, connection: Connection, failures: list[Failure], *, sent: bool = True) -> None:
         """Batches that a connection did not bring to be stored. On the I/O loop."""
         with self._lock:
-            if self.intake.closed:
+            if self.intake.closed is not None:
                 return
             now = time.monotonic()
             for queue, batch, error in failures:
@@ -294,12 +294,19 @@ class Sender:
             queue.again(batch, now, in_doubt=sent and code not in REFUSAL_CODES)
         else:
             queue.failed(batch)
-            self.intake.finish(batch, error)
+            batch.in_doubt = batch.in_doubt or (sent and leaves_doubt(error))
+            self._give_up_batch(batch, error)
 
     def _give_up(self, queue: BucketQueue, error: FlussError) -> None:
         for batch in list(queue.waiting):
             queue.failed(batch)
-            self.intake.finish(batch, error)
+            self._give_up_batch(batch, error)
+
+    def _give_up_batch(self, batch: WireBatch, error: FlussError) -> None:
+        """Report a failure. Nothing of the batch may be sent from then on, not by a loop that stood still either."""
+        if batch.lent_on is not None:
+            batch.lent_on.cut()
+        self.intake.finish(batch, error)
 
     def _give_up_table(self, path: TablePath, error: FlussError, partition: str | None = None) -> None:
         """Fail what waits for a table, or for one partition of it."""
@@ -316,7 +323,7 @@ class Sender:
             self._timer.cancel()
             self._timer = None
         times = [queue.retry_at if queue.retry_at > now else queue.waiting[0].chunk.deadline for queue in self._busy]
-        if times and not self.intake.closed:
+        if times and self.intake.closed is None:
             delay_s = max(0.001, min(times) - now)
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._pump)
 
@@ -325,30 +332,48 @@ class Sender:
     def unsent(self) -> list[tuple[str, int]]:
         """Tables and how many of their rows are not acknowledged."""
         rows: dict[str, int] = {}
-        for writer in list(self.intake.writers):
+        for writer in self.intake.writers:
             if writer.pending_rows:
                 rows[str(writer.table_path)] = rows.get(str(writer.table_path), 0) + writer.pending_rows
         return list(rows.items())
 
-    async def drain_at_exit(self) -> None:
+    def take_failure(self) -> FlussError | None:
+        """The first failure that nobody was told of, for somebody who tells; the others are its notes."""
+        failures = [failure for writer in list(self.intake.failed) for failure in writer.take_failures()]
+        return summed_up(failures) if failures else None
+
+    def refuse_rows(self) -> None:
+        """Take no more rows."""
+        self.intake.refuses = True
+        for writer in self.intake.writers:
+            writer.close_open()
+
+    async def drain(self) -> None:
         """Send what there is and wait for it; failures are not raised here, unsent rows are counted by `unsent`."""
         with self._lock:
             self._take_back(time.monotonic())
-        for writer in list(self.intake.writers):
+        for writer in self.intake.writers:
             await writer.settle()
 
-    def close(self) -> None:
-        """Stop; rows not acknowledged fail."""
+    def close(self, reason: FlussError) -> None:
+        """Stop: from now on nothing is sent, and rows not acknowledged fail for this reason."""
         with self._lock:
-            self.intake.closed = True
+            self.refuse_rows()
+            self.intake.closed = reason
             if self._timer is not None:
                 self._timer.cancel()
             self._tasks.stop()
-            for writer in list(self.intake.writers):
-                writer.close_open()
             for queue in self._queues.values():
-                for batch in (*queue.in_flight, *queue.waiting):
-                    self.intake.finish(batch, closed())
-                queue.in_flight.clear()
-                queue.waiting.clear()
-            self.intake.close()
+                self._close_queue(queue, reason)
+            self.intake.close(reason)
+
+    def _close_queue(self, queue: BucketQueue, reason: FlussError) -> None:
+        for batch in queue.in_flight:
+            batch.in_doubt = True
+            if queue.connection is not None:
+                queue.connection.cut()
+        batches = [*queue.in_flight, *queue.waiting]
+        queue.in_flight.clear()
+        queue.waiting.clear()
+        for batch in batches:
+            self._give_up_batch(batch, reason)

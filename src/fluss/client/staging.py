@@ -25,6 +25,7 @@ from fluss.client.upsert import check_deletes
 from fluss.client.upsert_columns import UpsertColumns
 from fluss.client.write_request import BUCKET_OVERHEAD_BYTES, bucket_parts
 from fluss.formats.cast import ArrowCaster
+from fluss.formats.row_digest import RowDigest, sum_of
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.merge_mode import MergeMode
@@ -81,15 +82,15 @@ class StagedWriteCore:
         return StagedWriterCore(self, task, attempt, columns)
 
     async def commit(self, tasks: Iterable[StagedTask]) -> bool:
-        """Store what these attempts have staged; True when the batch was committed before."""
+        """Store what these attempts have staged; True when the batch was committed before, with the same rows."""
         request = pb.CommitStagedRequest(
             table_id=self.info.table_id,
             query_id=self.query_id,
             batch_id=self.batch_id,
             timeout_ms=self._timeout_ms,
         )
-        for task, attempt, request_count in tasks:
-            request.tasks.add(task=task, attempt=attempt, request_count=request_count)
+        for task in tasks:
+            request.tasks.add(**task._asdict())
         return (await self._ask(api_keys.COMMIT_STAGED, request)).is_repeated
 
     async def abort(self) -> None:
@@ -165,6 +166,7 @@ class StagedWriterCore:
         else:
             self._encoder = LogEncoder(info, self._limits, route)
             self._caster = ArrowCaster(writable_schema(info))
+        self._rows_digest, self._keys_digest = _digests(info, columns, self._columns)
         self._chunk: Chunk | None = None
         self._request_count = 0
         self._in_flight: list[asyncio.Task[None]] = []
@@ -175,7 +177,7 @@ class StagedWriterCore:
         """Take rows, or keys of rows to delete; waits while many requests are under way."""
         async with self._lock:
             self._check()
-            rows = await runtime.in_worker(self._fitted, batch, deletes)
+            rows = await runtime.in_worker(self._taken, batch, deletes)
             for piece in pieces(rows, self._limits.request_size_bytes_max):
                 await self._add(piece, deletes)
 
@@ -186,7 +188,9 @@ class StagedWriterCore:
             await self._stage_chunk()
             await self._await_in_flight(0)
             self._ended = FlussError("The writer was finished; make another one with another attempt.")
-            return StagedTask(self._task, self._attempt, self._request_count)
+            rows, keys = self._rows_digest, self._keys_digest
+            digest = sum_of((rows.value, keys.value))
+            return StagedTask(self._task, self._attempt, self._request_count, rows.row_count + keys.row_count, digest)
 
     async def close(self) -> None:
         """Stop; what is not finished can't be committed."""
@@ -200,6 +204,11 @@ class StagedWriterCore:
     def _check(self) -> None:
         if self._ended is not None:
             raise self._ended
+
+    def _taken(self, batch: pa.RecordBatch, deletes: bool) -> pa.RecordBatch:
+        rows = self._fitted(batch, deletes)
+        (self._keys_digest if deletes else self._rows_digest).add(rows)
+        return rows
 
     def _fitted(self, batch: pa.RecordBatch, deletes: bool) -> pa.RecordBatch:
         if not deletes:
@@ -229,6 +238,8 @@ class StagedWriterCore:
             return
         await runtime.in_worker(self._encoder.prepare, chunk)
         if chunk.error is not None:
+            # The digest has rows that were not staged.
+            self._ended = FlussError("The writer has failed; make another one with another attempt.")
             raise chunk.error
         batches: list[WireBatch] = []
         size_bytes = 0
@@ -259,6 +270,18 @@ class StagedWriterCore:
                 self._ended = error
                 await self.close()
                 raise
+
+
+def _digests(
+    info: TableInfo, targets: Sequence[str] | None, columns: UpsertColumns | None
+) -> tuple[RowDigest, RowDigest]:
+    """Those of rows and of deleted keys. To set a column to null is not to leave it as it is."""
+    schema = writable_schema(info) if columns is None else columns.schema
+    number_of = info.schema.column_names.index
+    numbers = [number_of(name) for name in schema.column_names]
+    kind = "" if targets is None else f"columns {sorted(numbers)}"
+    keys = [] if columns is None else [number_of(name) for name in columns.key_schema.column_names]
+    return RowDigest(numbers, kind), RowDigest(keys, "deletes")
 
 
 def _check_number(name: str, number: int, high: int) -> None:

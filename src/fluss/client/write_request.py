@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from fluss.client.connection import BytesLike
 from fluss.formats import kv_batch, log_batch
-from fluss.model.errors import ErrorCode
+from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.merge_mode import MergeMode
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
@@ -32,6 +32,14 @@ REFUSAL_CODES = frozenset(
         ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION,
     }
 )
+
+
+def leaves_doubt(error: FlussError) -> bool:
+    """Whether a batch may have been stored although its request, which was sent, failed so for good."""
+    code = error.error_code
+    is_unclear = error.is_retriable or code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.CLIENT_ERROR)
+    return is_unclear and code not in REFUSAL_CODES
+
 
 # What a request has around the batch of a bucket, at most: three tags and lengths, partition and bucket.
 BUCKET_OVERHEAD_BYTES = 32

@@ -17,6 +17,7 @@ from fluss.client import runtime
 from fluss.client.chunk import Chunk
 from fluss.client.encoder import BatchLimits, Encoder, pieces
 from fluss.client.handles import Outcome, RowsOutcome, WriteHandle
+from fluss.client.intake import summed_up
 from fluss.formats.cast import ArrowCaster
 from fluss.formats.kernel import RowGate
 from fluss.formats.row_builder import RowBuilder
@@ -35,6 +36,7 @@ RESERVE_STEP_BYTES = 64 << 10
 _BUILDERS_KEPT_MAX = 4
 # Failures that nobody awaited, until a write or a flush raises the first.
 FAILURES_KEPT_MAX = 100
+FAILED_WRITERS_MAX = 1_000
 # A flush sends at once unless this many chunks are under way already.
 FLUSH_OUTSTANDING_MAX = 5
 
@@ -182,31 +184,28 @@ class WriterCore:
         if self._memory.full:
             self._intake.relieve()
             self._memory.wait_for_room(self._wait_timeout_s)
-        if self._intake.closed:
+        if self._intake.refuses:
             raise self._closed()
 
     def _closed(self) -> FlussError:
         return FlussError(f"The writer of table {self.table_path} was closed with its connection.")
 
     def _raise_failure(self) -> None:
-        if not self._failures:
-            return
-        with self._lock:
-            failures, self._failures = self._failures, []
+        failures = self.take_failures() if self._failures else []
         if failures:
-            raise failures[0]
+            raise summed_up(failures)
 
     # ---- with the lock held ----
 
     def _open_rows(self) -> Chunk:
-        if self._intake.closed:
-            raise self._closed()
         return self._open_chunk(self._builders.pop() if self._builders else self._new_builder())
 
     def _new_builder(self) -> RowBuilder:
         return RowBuilder(self._schema)
 
     def _open_chunk(self, builder: RowBuilder | None, *, deletes: bool = False) -> Chunk:
+        if self._intake.refuses:
+            raise self._closed()
         self._close_open()
         chunk = self._open = self._chunk_class(self, self._delivery_s, builder, deletes=deletes)
         chunk.handle = self.handle(chunk.outcome)
@@ -267,6 +266,13 @@ class WriterCore:
         self._close_below = max(self._close_below, fewer_than)
         return False
 
+    def _keep_failure(self, chunk: Chunk, error: FlussError) -> None:
+        failures = list(chunk.failures.values()) or [error]
+        self._failures = [*self._failures, *failures][:FAILURES_KEPT_MAX]
+        if len(self._intake.failed) < FAILED_WRITERS_MAX:
+            self._intake.failed[self] = None
+        self.gate.close()
+
     # ---- any thread ----
 
     def close_open(self) -> None:
@@ -300,6 +306,22 @@ class WriterCore:
         """A failure was raised by a handle; the writer need not report it."""
         with self._lock:
             self._failures = [other for other in self._failures if other is not error]
+            if not self._failures:
+                self._intake.failed.pop(self, None)
+
+    def left(self, chunk: Chunk) -> None:
+        """Nobody waits for a chunk any more: if it failed, or fails, that is to be reported otherwise."""
+        with self._lock:
+            chunk.outcome.awaited = False
+            if chunk.outcome.done and chunk.error is not None:
+                self._keep_failure(chunk, chunk.error)
+
+    def take_failures(self) -> list[FlussError]:
+        """The failures that nobody was told of, for somebody who tells."""
+        with self._lock:
+            failures, self._failures = self._failures, []
+            self._intake.failed.pop(self, None)
+        return failures
 
     def finished(self, chunk: Chunk, error: FlussError | None) -> None:
         """The sender is done with a chunk."""
@@ -308,9 +330,7 @@ class WriterCore:
             chunk.partitions = None
         with self._lock:
             if error is not None and not chunk.outcome.awaited:
-                failures = list(chunk.failures.values()) or [error]
-                self._failures = [*self._failures, *failures][:FAILURES_KEPT_MAX]
-                self.gate.close()
+                self._keep_failure(chunk, error)
             self._outstanding.discard(chunk)
             # Under the lock, so that a flush finds the chunk either outstanding or done.
             chunk.outcome.set(error)

@@ -2984,6 +2984,172 @@ def _check_bucket_count(bucket_count: object) -> object:
     return bucket_count
 
 
+# --- Digests of rows ------------------------------------------------------------------------------------------------
+
+_FACTOR_1 = cython.declare(cython.ulonglong, 0x9E3779B97F4A7C15)
+_FACTOR_2 = cython.declare(cython.ulonglong, 0xC2B2AE3D27D4EB4F)
+_FACTOR_3 = cython.declare(cython.ulonglong, 0xD6E8FEB86659FD93)
+_INFINITY_32 = cython.declare(cython.ulonglong, 0x7F800000)
+_INFINITY_64 = cython.declare(cython.ulonglong, 0x7FF0000000000000)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _word_at(base: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.ulonglong:
+    """The unsigned number in 1 to 8 bytes."""
+    if cython.compiled:
+        i: cython.Py_ssize_t
+        word: cython.ulonglong = 0
+        if size == 8:
+            memcpy(cython.address(word), cython.address(base[at]), 8)
+            return word
+        for i in range(size):
+            word |= cython.cast(cython.ulonglong, base[at + i]) << (8 * i)
+        return word
+    else:
+        return int.from_bytes(base[at : at + size], "little")
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _stirred(state: cython.ulonglong, word: cython.ulonglong, factor: cython.ulonglong) -> cython.ulonglong:
+    state = _mul64(state ^ word, factor)
+    return state ^ (state >> 32)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _same_nan(word: cython.ulonglong, width: cython.Py_ssize_t) -> cython.ulonglong:
+    """The bits of a float; those of a NaN depend on how it came about, so all are taken for one."""
+    if width == 4:
+        return _INFINITY_32 + 1 if (word & 0x7FFFFFFF) > _INFINITY_32 else word
+    return _INFINITY_64 + 1 if (word & _I64_MAX) > _INFINITY_64 else word
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _hash_of_bytes(
+    seed: cython.ulonglong, base: cython.p_uchar, start: cython.Py_ssize_t, size: cython.Py_ssize_t
+) -> cython.ulonglong:
+    """Two states take turns, so that neither waits for the other."""
+    at: cython.Py_ssize_t = start
+    end: cython.Py_ssize_t = start + size
+    even: cython.ulonglong = seed
+    odd: cython.ulonglong = seed ^ _FACTOR_3
+    while at + 16 <= end:
+        even = _stirred(even, _word_at(base, at, 8), _FACTOR_1)
+        odd = _stirred(odd, _word_at(base, at + 8, 8), _FACTOR_2)
+        at += 16
+    if at + 8 <= end:
+        even = _stirred(even, _word_at(base, at, 8), _FACTOR_1)
+        at += 8
+    if at < end:
+        odd = _stirred(odd, _word_at(base, at, end - at), _FACTOR_2)
+    length: cython.ulonglong = size
+    return _stirred(even ^ length, odd, _FACTOR_3)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _add_to_row(
+    hashes: cython.p_longlong, row: cython.Py_ssize_t, seed: cython.ulonglong, word: cython.ulonglong
+) -> cython.void:
+    """Columns come one after the other; the seed tells them apart, so that one may be left out where it is null."""
+    hashes[row] = _signed(_stirred(_add64(_unsigned(hashes[row], 64), seed), word, _FACTOR_1), 64)
+
+
+def add_hashes(hashes: bytearray, seed: int, code: int, width: int, buffers: Sequence[Any], offset: int) -> None:
+    """Add a column's values to the hashes of their rows, 8 bytes each; a null adds nothing.
+
+    `buffers` are validity or None and values, both from row `offset` on. `width` is that of a value in bytes.
+    """
+    i: cython.Py_ssize_t
+    rows: cython.Py_ssize_t = len(hashes) // 8
+    step: cython.Py_ssize_t = width
+    first: cython.Py_ssize_t = offset
+    is_bool: cython.bint = code == _CODE_BOOL
+    is_float: cython.bint = code == _CODE_FIXED_FLOAT
+    validity_view, values_view = buffers
+    has_nulls: cython.bint = validity_view is not None
+    if has_nulls:
+        _need("", validity_view, (first + rows + 7) // 8)
+    _need("", values_view, (first + rows + 7) // 8 if is_bool else (first + rows) * step)
+    validity: cython.p_uchar = _pointer(validity_view if has_nulls else b"")
+    values: cython.p_uchar = _pointer(values_view)
+    out: cython.p_longlong = _as_int64(_pointer(hashes))
+    start: cython.ulonglong = _stirred(seed, _FACTOR_1, _FACTOR_3)
+    word: cython.ulonglong
+    if step == 8 and not (has_nulls or is_float):
+        for i in range(rows):
+            _add_to_row(out, i, start, _word_at(values, (first + i) * 8, 8))
+        return
+    for i in range(rows):
+        if has_nulls and not _is_set(validity, first + i):
+            continue
+        if is_bool:
+            word = 1 if _is_set(values, first + i) else 0
+        elif step == 8:
+            word = _word_at(values, (first + i) * 8, 8)
+        elif step < 8:
+            word = _word_at(values, (first + i) * step, step)
+        else:
+            word = _hash_of_bytes(start, values, (first + i) * step, step)
+        if is_float:
+            word = _same_nan(word, step)
+        _add_to_row(out, i, start, word)
+
+
+def add_hashes_of_bytes(
+    hashes: bytearray, seed: int, width: int, buffers: Sequence[Any], offset: int, base: int
+) -> None:
+    """The same for values of any number of items, each `width` bytes.
+
+    `buffers` are validity or None, value offsets, and the items from that with number `base` on.
+    """
+    i: cython.Py_ssize_t
+    at: cython.longlong
+    end: cython.longlong
+    rows: cython.Py_ssize_t = len(hashes) // 8
+    step: cython.Py_ssize_t = width
+    first: cython.Py_ssize_t = offset
+    skipped: cython.longlong = base
+    validity_view, offsets_view, values_view = buffers
+    has_nulls: cython.bint = validity_view is not None
+    if has_nulls:
+        _need("", validity_view, (first + rows + 7) // 8)
+    _need("", offsets_view, 4 * (first + rows + 1))
+    validity: cython.p_uchar = _pointer(validity_view if has_nulls else b"")
+    offsets: cython.p_int = _as_int32(_pointer(offsets_view))
+    values: cython.p_uchar = _pointer(values_view)
+    values_size: cython.longlong = len(values_view)
+    out: cython.p_longlong = _as_int64(_pointer(hashes))
+    start: cython.ulonglong = _stirred(seed, _FACTOR_1, _FACTOR_3)
+    for i in range(rows):
+        if has_nulls and not _is_set(validity, first + i):
+            continue
+        at = (offsets[first + i] - skipped) * step
+        end = (offsets[first + i + 1] - skipped) * step
+        if at < 0 or end < at or end > values_size:
+            raise SchemaMismatchError(f"An Arrow column has a value at bytes {at} to {end} of {values_size}.")
+        _add_to_row(out, i, start, _hash_of_bytes(start, values, at, end - at))
+
+
+def sum_hashes(hashes: bytearray, seed: int) -> int:
+    """The sum of the hashes of rows, in 64 bits: the same in whatever order they come."""
+    i: cython.Py_ssize_t
+    of_rows: cython.p_longlong = _as_int64(_pointer(hashes))
+    start: cython.ulonglong = seed
+    total: cython.ulonglong = 0
+    for i in range(len(hashes) // 8):
+        total = _add64(total, _stirred(_stirred(start, _unsigned(of_rows[i], 64), _FACTOR_1), 0, _FACTOR_3))
+    return total
+
+
 # --- Kv batches and stored values -----------------------------------------------------------------------------------
 
 _LENGTH_SIZE = cython.declare(cython.int, 4)

@@ -38,7 +38,7 @@ _PREFIX_FORMAT: Final = (
     "b"  # magic: layout of what follows
     "q"  # commit timestamp in ms: stamped by the server, 0 from a client
 )
-_EPOCH_FORMAT: Final = "4x"  # leader epoch: in magic 2, of no use to a single server
+_EPOCH_FORMAT: Final = "i"  # leader epoch: in magic 2, of no use to a single server
 _CONTENT_FORMAT: Final = (
     "I"  # CRC-32C of everything after this field
     "h"  # schema id
@@ -58,6 +58,9 @@ _LENGTH: Final = struct.Struct("<i")
 _COMMIT_TIMESTAMP: Final = struct.Struct("<q")
 _CRC: Final = struct.Struct("<I")
 _WRITER: Final = struct.Struct("<qi")
+# What the checksum of a batch leaves out, and the checksum itself.
+_HEAD: Final = struct.Struct("<qibqIi")
+_EPOCH_FIELD: Final = 4
 
 HEADER_SIZE_BYTES: Final = _HEADER.size  # of magic 0, the shortest
 HEADER_SIZE_BYTES_MAX: Final = _HEADER_2.size
@@ -89,6 +92,7 @@ class BatchHeader(NamedTuple):
     batch_sequence: int
     record_count: int
     statistics_size_bytes: int = 0
+    leader_epoch: int = 0
 
     @property
     def header_size_bytes(self) -> int:
@@ -123,7 +127,7 @@ def parse_header(buf: BufferLike, position: int = 0) -> BatchHeader:
     if buf[position + _MAGIC_AT]:
         header = _parse_with_statistics(buf, position, left_bytes)
     else:
-        header = _make((*_HEADER.unpack_from(buf, position), 0))
+        header = _make((*_HEADER.unpack_from(buf, position), 0, 0))
     problem = _header_problem(header)
     if problem is not None:
         raise CorruptDataError(f"log batch at byte {position}: {problem}")
@@ -139,7 +143,10 @@ def _parse_with_statistics(buf: BufferLike, position: int, left_bytes: int) -> B
     layout = _HEADERS[magic]
     if left_bytes < layout.size:
         raise _cut_header(position, layout.size, left_bytes)
-    return BatchHeader(*layout.unpack_from(buf, position))
+    fields = layout.unpack_from(buf, position)
+    if magic == _MAGIC_WITH_EPOCH:
+        return _make((*fields[:_EPOCH_FIELD], *fields[_EPOCH_FIELD + 1 :], fields[_EPOCH_FIELD]))
+    return _make((*fields, 0))
 
 
 def _cut_header(position: int, size_bytes: int, left_bytes: int) -> CorruptDataError:
@@ -180,6 +187,12 @@ def verify_crc(buf: BufferLike, position: int, header: BatchHeader) -> None:
             f"log batch at byte {position} (base offset {header.base_offset}): "
             f"CRC-32C is {actual:08x}, the header says {header.crc:08x}"
         )
+
+
+def head_checksum(header: BatchHeader, base_offset: int, commit_timestamp_ms: int, before: int = 0) -> int:
+    """The checksum of what `crc` leaves out of a batch, behind those of the batches before it."""
+    head = _HEAD.pack(*(base_offset, header.length, header.magic, commit_timestamp_ms, header.crc, header.leader_epoch))
+    return crc32c(head, before)
 
 
 def encode_header(

@@ -97,6 +97,9 @@ class Config:
         "connect-timeout", 120_000, "Time limit for opening a connection.", low=1, aliases=("connect-timeout-ms",)
     )
     request_timeout_ms = Option("request-timeout-ms", 30_000, "Time limit of one request.", low=1)
+    close_timeout_ms = Option(
+        "close.timeout-ms", 30_000, "How long closing a connection waits for rows that are not acknowledged yet."
+    )
 
     writer_request_max_size = Option(
         "writer.request-max-size", 10 << 20, "Largest write request, in bytes.", low=1024, aliases=("request.max.size",)

@@ -91,6 +91,9 @@ COMMIT_STAGED = Api(20_002, "CommitStaged", pb.CommitStagedRequest, pb.CommitSta
 DROP_STAGED = Api(20_003, "DropStaged", pb.DropStagedRequest, pb.DropStagedResponse, is_own=True)
 START_BACKUP = Api(20_004, "StartBackup", pb.StartBackupRequest, pb.StartBackupResponse, is_own=True)
 GET_BACKUP = Api(20_005, "GetBackup", pb.GetBackupRequest, pb.GetBackupResponse, is_own=True)
+LIST_STAGED = Api(20_006, "ListStaged", pb.ListStagedRequest, pb.ListStagedResponse, is_own=True)
+ACCEPT_STAGED = Api(20_007, "AcceptStaged", pb.AcceptStagedRequest, pb.AcceptStagedResponse, is_own=True)
+RESET_STAGED = Api(20_008, "ResetStaged", pb.ResetStagedRequest, pb.ResetStagedResponse, is_own=True)
 
 ALL: tuple[Api[Message, Message], ...] = tuple(value for value in globals().copy().values() if isinstance(value, Api))
 BY_KEY = {api.key: api for api in ALL}

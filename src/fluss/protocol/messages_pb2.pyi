@@ -1332,14 +1332,18 @@ class StageWriteResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class PbStagedTask(_message.Message):
-    __slots__ = ("task", "attempt", "request_count")
+    __slots__ = ("task", "attempt", "request_count", "row_count", "digest")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     task: int
     attempt: int
     request_count: int
-    def __init__(self, task: _Optional[int] = ..., attempt: _Optional[int] = ..., request_count: _Optional[int] = ...) -> None: ...
+    row_count: int
+    digest: int
+    def __init__(self, task: _Optional[int] = ..., attempt: _Optional[int] = ..., request_count: _Optional[int] = ..., row_count: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class CommitStagedRequest(_message.Message):
     __slots__ = ("table_id", "query_id", "batch_id", "timeout_ms", "tasks")
@@ -1372,6 +1376,72 @@ class DropStagedRequest(_message.Message):
     def __init__(self, table_id: _Optional[int] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ...) -> None: ...
 
 class DropStagedResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListStagedRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PbStagedQuery(_message.Message):
+    __slots__ = ("database_name", "table_name", "query_id", "file_name", "batch_id", "row_count", "used_ms", "decided_batch_id", "accepted_batch_id", "staged_bytes", "staged_since_ms")
+    DATABASE_NAME_FIELD_NUMBER: _ClassVar[int]
+    TABLE_NAME_FIELD_NUMBER: _ClassVar[int]
+    QUERY_ID_FIELD_NUMBER: _ClassVar[int]
+    FILE_NAME_FIELD_NUMBER: _ClassVar[int]
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    USED_MS_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    STAGED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STAGED_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    database_name: str
+    table_name: str
+    query_id: str
+    file_name: str
+    batch_id: int
+    row_count: int
+    used_ms: int
+    decided_batch_id: int
+    accepted_batch_id: int
+    staged_bytes: int
+    staged_since_ms: int
+    def __init__(self, database_name: _Optional[str] = ..., table_name: _Optional[str] = ..., query_id: _Optional[str] = ..., file_name: _Optional[str] = ..., batch_id: _Optional[int] = ..., row_count: _Optional[int] = ..., used_ms: _Optional[int] = ..., decided_batch_id: _Optional[int] = ..., accepted_batch_id: _Optional[int] = ..., staged_bytes: _Optional[int] = ..., staged_since_ms: _Optional[int] = ...) -> None: ...
+
+class ListStagedResponse(_message.Message):
+    __slots__ = ("queries",)
+    QUERIES_FIELD_NUMBER: _ClassVar[int]
+    queries: _containers.RepeatedCompositeFieldContainer[PbStagedQuery]
+    def __init__(self, queries: _Optional[_Iterable[_Union[PbStagedQuery, _Mapping]]] = ...) -> None: ...
+
+class AcceptStagedRequest(_message.Message):
+    __slots__ = ("table_id", "query_id", "batch_id")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUERY_ID_FIELD_NUMBER: _ClassVar[int]
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    query_id: str
+    batch_id: int
+    def __init__(self, table_id: _Optional[int] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ...) -> None: ...
+
+class AcceptStagedResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResetStagedRequest(_message.Message):
+    __slots__ = ("table_id", "query_id", "batch_id", "gives_up")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUERY_ID_FIELD_NUMBER: _ClassVar[int]
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    GIVES_UP_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    query_id: str
+    batch_id: int
+    gives_up: bool
+    def __init__(self, table_id: _Optional[int] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., gives_up: bool = ...) -> None: ...
+
+class ResetStagedResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

@@ -20,6 +20,8 @@ _log = logging.getLogger(__name__)
 LINGER_S: Final = 1.0
 _DISCARD = bytearray(64 << 10)
 _QUICKACK: Final = getattr(socket, "TCP_QUICKACK", None)
+_TCP_INFO: Final = getattr(socket, "TCP_INFO", None)
+_ESTABLISHED: Final = 1  # of Linux, the first byte of tcp_info
 
 
 class Connections(Protocol):
@@ -78,7 +80,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._refusal is None:
             name = transport.get_extra_info("sockname")
             address = self._server.config.advertise or Address(name[0], name[1])
-            self._context = ConnectionContext(self._server, address, peer[0])
+            self._context = ConnectionContext(self._server, address, peer[0], self._is_connected)
             self._session = Session(self._context, self._send, self._update_reading)
             self._await_login()
 
@@ -158,6 +160,16 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     # --- requests
+
+    def _is_connected(self) -> bool:
+        """Whether the client has neither closed nor reset the connection, though what it sent may be unread."""
+        if self._transport is None or self._socket is None:
+            return False
+        try:
+            # The kernel knows before the end of what was sent is read.
+            return _TCP_INFO is None or self._socket.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] == _ESTABLISHED
+        except OSError:
+            return False
 
     def _await_login(self) -> None:
         """Until its client has logged in, a connection takes small frames only."""

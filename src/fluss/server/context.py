@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeAlias
 
+from fluss.model.errors import ConnectError
 from fluss.server.answers import Answer
 from fluss.server.auth import Logins
 from fluss.server.auto_partition import AutoPartitioner
@@ -50,8 +51,11 @@ class ServerContext:
 class ConnectionContext:
     """What the requests of one connection share."""
 
-    def __init__(self, server: ServerContext, address: Address, peer_host: str) -> None:
+    def __init__(
+        self, server: ServerContext, address: Address, peer_host: str, is_connected: Callable[[], bool]
+    ) -> None:
         self.server = server
+        self._is_connected = is_connected
         self.limits = server.limits
         self.storage = server.storage
         self.address = address  # where clients find this server
@@ -61,6 +65,14 @@ class ConnectionContext:
         self.fetches_waiting = 0
         self.reads_running = 0  # lookups that others overtake
         self.scanners = ConnectionScanners(server.scanners, server.limits)
+
+    def check_connected(self) -> None:
+        """Raise when the client has closed the connection: it may have written anew by now what it sent here before.
+
+        So no batch is taken from a connection after its client was told that it is closed, however late it is read.
+        """
+        if not self._is_connected():
+            raise ConnectError("The client closed the connection before its batch was taken; it is not stored.")
 
     def close(self) -> None:
         """The connection is gone."""

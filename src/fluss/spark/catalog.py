@@ -183,8 +183,9 @@ class Catalog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, *exception: Any) -> None:
+        if self._own:
+            self._connection.__exit__(*exception)
 
     def __repr__(self) -> str:
         return f"Catalog({self._connection!r})"

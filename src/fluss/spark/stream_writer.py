@@ -4,9 +4,12 @@ Without `exactly.once` a micro-batch that fails and is repeated writes its rows 
 
 With it, tasks stage their rows on the server, where nobody sees them, under the query's id, the number of the
 micro-batch, the task and the attempt. When all tasks are done the driver names the attempts that count, in one request;
-the server records it before it appends the rows, finishes it even if it is killed, and answers a repetition as done. So
-rows are stored once whatever is killed or repeated, in log tables and in primary-key tables of every kind. The query is
-known by its checkpoint: with a new checkpoint it is a new query.
+the server records it before it appends the rows, finishes it even if it is killed, and answers a repetition with the
+same rows as done. So rows are stored once whatever is killed or repeated, in log tables and in primary-key tables of
+every kind. The query is known by its checkpoint: with a new checkpoint it is a new query.
+
+A repetition with other rows, or of an earlier micro-batch, comes from a checkpoint that was put back or from a query
+that is not deterministic. The server refuses it, and the query fails with the commands that settle it.
 """
 
 from __future__ import annotations

@@ -32,9 +32,5 @@ def open_table(options: SourceOptions) -> Iterator[OpenTable]:
     # Here and not above, so that Spark can load this package to look around without loading pyarrow.
     from fluss.sync import FlussConnection
 
-    connection = FlussConnection.create(options.config())
-    try:
-        table = connection.get_table(options.table_path)
-        yield OpenTable(connection, table)
-    finally:
-        connection.close()
+    with FlussConnection.create(options.config()) as connection:
+        yield OpenTable(connection, connection.get_table(options.table_path))

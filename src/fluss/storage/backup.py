@@ -163,7 +163,7 @@ class Backup:
         for (table_id, query_id), entry in storage.catalog.staged_queries().items():
             if entry.decided is not None:
                 batch_id, _, tasks = entry.decided
-                for task, attempt, request_count in tasks:
+                for task, attempt, request_count, *_ in tasks:
                     for sequence in range(request_count):
                         key = StagedKey(table_id, query_name(query_id), batch_id, task, attempt, sequence)
                         found.append(storage.staging_path(table_id) / key.file_name)

@@ -183,22 +183,21 @@ def _index(path: Path, held: HeldLog) -> bytes:
     cut = held.cut
     index, position, offset = OffsetIndex(held.base_offset), 0, held.base_offset
     loaded = OffsetIndex.decode(held.index_path.read_bytes(), held.base_offset) if held.index_path is not None else None
-    if loaded is not None:
-        index, checkpoint = loaded
+    if loaded is not None and loaded[0] is not None:
+        index, checkpoint = loaded[0], loaded[1]
         position, offset = checkpoint.size_bytes, checkpoint.end_offset
         if position > cut.size_bytes:
-            index.cut(cut.size_bytes)
-            position, offset = cut.size_bytes, cut.end_offset
+            offset, position = index.rewind(cut.size_bytes)
     fd = files.open_existing(path, writable=False)
     try:
         for at, header in scan(fd, path, position, cut.size_bytes, offset, verify=True):
-            index.add(header.base_offset, at, header.commit_timestamp_ms)
+            index.add(header, header.base_offset, at, header.commit_timestamp_ms)
             offset = header.next_offset
     finally:
         files.close(fd)
     if offset != cut.end_offset:
         raise CorruptBatchError(path, cut.size_bytes, f"the log ends at offset {offset}, not at {cut.end_offset}")
-    return index.encode(Checkpoint(cut.size_bytes, cut.end_offset, cut.timestamp_ms_max))
+    return index.encode(Checkpoint(cut.size_bytes, cut.end_offset, cut.timestamp_ms_max, index.heads_checksum))
 
 
 def check_target(path: Path) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket, TablePath
-from fluss.model.staging import StagedTask
+from fluss.model.staging import NO_BATCH, StagedRows, StagedTask
 from fluss.storage import files
 from fluss.storage.failpoints import Site
 
@@ -75,6 +75,13 @@ _MIGRATIONS: Final = (
         " offsets BLOB NOT NULL, PRIMARY KEY (table_id, number), UNIQUE (table_id, snapshot_id)) WITHOUT ROWID",
     ),
     (f"INSERT INTO counters VALUES ('{GENERATION}', 0)",),
+    (
+        # Of the last committed batch: how many rows, and their digest in hexadecimal; null: not known.
+        "ALTER TABLE staged_queries ADD COLUMN row_count INTEGER",
+        "ALTER TABLE staged_queries ADD COLUMN digest TEXT",
+        # Repeated batches up to this one are done, whatever rows they have.
+        "ALTER TABLE staged_queries ADD COLUMN accepted INTEGER NOT NULL DEFAULT -1",
+    ),
 )
 _GENERATION_VERSION: Final = 6  # has generations
 SCHEMA_VERSION: Final = len(_MIGRATIONS)
@@ -126,9 +133,11 @@ class StagedQuery(NamedTuple):
 
     table_id: int
     query_id: str
-    committed: int  # the last batch; -1: none
+    committed: int  # the last batch, or NO_BATCH
     used_ms: int
-    decided: StagedDecision | None
+    decided: StagedDecision | None = None
+    rows: StagedRows | None = None  # of the last batch; None: not known
+    accepted: int = NO_BATCH  # repeated batches up to this one are done, whatever rows they have
 
 
 class LakeSnapshotEntry(NamedTuple):
@@ -232,9 +241,10 @@ class CatalogDatabase:
                 )
             ],
             [
-                StagedQuery(table_id, query_id, committed, used_ms, _decode_decision(decided))
-                for table_id, query_id, committed, used_ms, decided in self._execute(
-                    "SELECT table_id, query_id, committed, used_ms, decided FROM staged_queries"
+                StagedQuery._make((*numbers, _decode_decision(decided), _decode_rows(row_count, digest), accepted))
+                for *numbers, decided, accepted, row_count, digest in self._execute(
+                    "SELECT table_id, query_id, committed, used_ms, decided, accepted, row_count, digest"
+                    " FROM staged_queries"
                 )
             ],
             [
@@ -317,8 +327,9 @@ class CatalogDatabase:
     def put_staged_query(self, entry: StagedQuery) -> None:
         with self._transaction():
             self._execute(
-                "INSERT OR REPLACE INTO staged_queries VALUES (?, ?, ?, ?, ?)",
-                *(*entry[:4], entry.decided and json.dumps(entry.decided)),
+                "INSERT OR REPLACE INTO staged_queries (table_id, query_id, committed, used_ms, decided, accepted,"
+                " row_count, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                *(*entry[:4], entry.decided and json.dumps(entry.decided), entry.accepted, *_encode_rows(entry.rows)),
             )
 
     def delete_staged_queries(self, keys: Sequence[tuple[int, str]]) -> None:
@@ -412,7 +423,17 @@ def _decode_decision(text: str | None) -> StagedDecision | None:
     if text is None:
         return None
     batch_id, writer_id, tasks = json.loads(text)
+    # Those of older versions say nothing of their rows.
     return StagedDecision(batch_id, writer_id, tuple(StagedTask(*task) for task in tasks))
+
+
+def _encode_rows(rows: StagedRows | None) -> tuple[int | None, str | None]:
+    # SQLite's integers have a sign.
+    return (None, None) if rows is None else (rows.row_count, f"{rows.digest:x}")
+
+
+def _decode_rows(row_count: int | None, digest: str | None) -> StagedRows | None:
+    return None if row_count is None or digest is None else StagedRows(row_count, int(digest, 16))
 
 
 CatalogWork = Callable[[CatalogDatabase], None]

@@ -1,5 +1,8 @@
 """Sparse index of one segment: offset and commit time to byte position, about one entry per 4 KiB.
 
+Each entry also has the checksum of the heads of all batches before it: commit time, epoch and base offset, which the
+server stamps and a batch's own checksum leaves out. So between any two entries they can be verified.
+
 Every entry points at the first byte of a batch, so positions from here are also safe places to cut a read. Commit
 times never decrease along a log, so a binary search over them is right. The file form is disposable: checksummed,
 bound to the segment's base offset and to the length of log it covers, and rebuilt from the log whenever anything about
@@ -14,6 +17,7 @@ from bisect import bisect_left, bisect_right
 from typing import Final, NamedTuple
 
 from fluss.formats.checksum import crc32c
+from fluss.formats.log_batch import BatchHeader, head_checksum
 
 INTERVAL_BYTES: Final = 4096
 
@@ -21,8 +25,10 @@ _MAGIC: Final = b"FLIX"
 # In the machine's own byte order, as the arrays are: a file from another kind of machine is rebuilt.
 _HEADER: Final = struct.Struct("=4sHxxqqqqI")
 _CRC: Final = struct.Struct("=I")
-_VERSION: Final = 1
-_ENTRY_BYTES: Final = 24
+_VERSION: Final = 2
+_VERSION_WITHOUT_HEADS: Final = 1  # is read for what it says of the segment's length
+_ENTRY_BYTES: Final = 28
+_ENTRY_BYTES_1: Final = 24
 
 
 class IndexEntry(NamedTuple):
@@ -36,13 +42,16 @@ class Checkpoint(NamedTuple):
     size_bytes: int
     end_offset: int
     timestamp_ms_max: int
+    heads_checksum: int | None  # of all batches; None in an old file
 
 
 class OffsetIndex:
-    __slots__ = ("_offsets", "_positions", "_timestamps", "base_offset")
+    __slots__ = ("_heads", "_offsets", "_positions", "_timestamps", "base_offset", "heads_checksum")
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset
+        self.heads_checksum: int | None = 0  # of all batches that were added; None when some were cut off again
+        self._heads = array("I")  # the same of all before each entry
         self._offsets = array("q")
         self._positions = array("q")
         self._timestamps = array("q")
@@ -50,13 +59,19 @@ class OffsetIndex:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def add(self, offset: int, position: int, timestamp_ms: int) -> None:
-        """Tell of the next batch; it becomes an entry when it is far enough from the last one."""
+    def add(self, header: BatchHeader, offset: int, position: int, timestamp_ms: int) -> None:
+        """Tell of the next batch; it becomes an entry when it is far enough from the last one.
+
+        Offset and commit time are the ones it has in the log; its header may be from before they were stamped.
+        """
+        heads = self.heads_checksum or 0
+        self.heads_checksum = head_checksum(header, offset, timestamp_ms, heads)
         if self._positions and position - self._positions[-1] < INTERVAL_BYTES:
             return
         self._offsets.append(offset)
         self._positions.append(position)
         self._timestamps.append(timestamp_ms)
+        self._heads.append(heads)
 
     def at_offset(self, offset: int) -> IndexEntry:
         """The last entry whose batch begins at or before `offset`."""
@@ -77,38 +92,57 @@ class OffsetIndex:
         at = max(at, 0)
         return IndexEntry(self._offsets[at], self._positions[at])
 
+    def heads_at(self, position: int) -> int | None:
+        """The checksum of the heads of all batches before a position; None where that is not known."""
+        at = bisect_left(self._positions, position)
+        if at < len(self._heads) and self._positions[at] == position:
+            return self._heads[at]
+        return None
+
     @property
     def first_timestamp_ms(self) -> int | None:
         return self._timestamps[0] if self._timestamps else None
 
+    def rewind(self, position: int) -> IndexEntry:
+        """Go back to the last entry at or before a position: whoever calls tells of the batches from there on again."""
+        entry = self._entry(bisect_right(self._positions, position) - 1)
+        heads = self.heads_at(entry.position) or 0
+        self.cut(entry.position)
+        self.heads_checksum = heads
+        return entry
+
     def cut(self, position: int) -> None:
         """Drop entries at or after a byte position."""
         keep = bisect_left(self._positions, position)
-        for column in (self._offsets, self._positions, self._timestamps):
+        for column in (self._offsets, self._positions, self._timestamps, self._heads):
             del column[keep:]
 
     def encode(self, checkpoint: Checkpoint) -> bytes:
-        header = _HEADER.pack(_MAGIC, _VERSION, self.base_offset, *checkpoint, len(self))
-        body = b"".join((header, self._offsets.tobytes(), self._positions.tobytes(), self._timestamps.tobytes()))
+        *ends, heads = checkpoint
+        header = _HEADER.pack(_MAGIC, _VERSION, self.base_offset, *ends, len(self)) + _CRC.pack(heads or 0)
+        columns = (self._offsets, self._positions, self._timestamps, self._heads)
+        body = b"".join((header, *(column.tobytes() for column in columns)))
         return body + _CRC.pack(crc32c(body))
 
     @classmethod
-    def decode(cls, data: bytes, base_offset: int) -> tuple[OffsetIndex, Checkpoint] | None:
-        """The index and what it covers, or None for a file that can't be trusted."""
+    def decode(cls, data: bytes, base_offset: int) -> tuple[OffsetIndex | None, Checkpoint] | None:
+        """The index and what it covers, or None for a file that can't be trusted; of an old one, what it covers."""
         if len(data) < _HEADER.size + _CRC.size:
             return None
         body = memoryview(data)[: -_CRC.size]
         if crc32c(body) != _CRC.unpack_from(data, len(body))[0]:
             return None
         magic, version, base, size_bytes, end_offset, timestamp_ms_max, count = _HEADER.unpack_from(data)
-        if (magic, version, base) != (_MAGIC, _VERSION, base_offset):
+        if (magic, base) != (_MAGIC, base_offset):
             return None
-        if len(body) != _HEADER.size + count * _ENTRY_BYTES:
+        if version == _VERSION_WITHOUT_HEADS and len(body) == _HEADER.size + count * _ENTRY_BYTES_1:
+            return None, Checkpoint(size_bytes, end_offset, timestamp_ms_max, None)
+        at = _HEADER.size + _CRC.size
+        if version != _VERSION or len(body) != at + count * _ENTRY_BYTES:
             return None
         index = cls(base_offset)
-        columns = (index._offsets, index._positions, index._timestamps)
-        column_bytes = count * _ENTRY_BYTES // len(columns)
-        for number, column in enumerate(columns):
-            start = _HEADER.size + number * column_bytes
-            column.frombytes(body[start : start + column_bytes])
-        return index, Checkpoint(size_bytes, end_offset, timestamp_ms_max)
+        (index.heads_checksum,) = _CRC.unpack_from(body, _HEADER.size)
+        for column in (index._offsets, index._positions, index._timestamps, index._heads):
+            column.frombytes(body[at : at + count * column.itemsize])
+            at += count * column.itemsize
+        return index, Checkpoint(size_bytes, end_offset, timestamp_ms_max, index.heads_checksum)

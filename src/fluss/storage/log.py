@@ -25,7 +25,7 @@ from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
 from fluss.storage import files
 from fluss.storage.commit import Durable, GroupCommit
 from fluss.storage.failpoints import Site
-from fluss.storage.marks import LogMark
+from fluss.storage.marks import UNKNOWN_HEADS, LogMark, Mark
 from fluss.storage.recovery import Recovered, lineage, recover, write_disposable
 from fluss.storage.scan import CorruptBatchError
 from fluss.storage.segment import WRITERS_SUFFIX, Segment, remove_segment_files, segment_path
@@ -88,6 +88,7 @@ class LogSync(NamedTuple):
     segments: tuple[tuple[Segment, int, tuple[tuple[Path, Site], ...]], ...]
     end_offset: int
     end_position: int
+    heads_checksum: int | None  # of the last segment up to there
     durable: Durable | None
     writes: tuple[tuple[Path, bytes, Site], ...]
     is_small: bool
@@ -155,11 +156,18 @@ class BucketLog:
         self._checkpoint_position = self._durable_position
         self._timestamp_ms = active.timestamp_ms_max if active else 0
         if active is not None and not self._is_damaged:
-            self._put_mark(active, active.size_bytes, self._end)
+            self._put_mark_at_end(active)
 
-    def _put_mark(self, active: Segment, position: int, end_offset: int, *, is_synced: bool = False) -> None:
+    def _put_mark(
+        self, segment: Segment, position: int, end_offset: int, heads: int | None, *, is_synced: bool = False
+    ) -> None:
         if self._mark is not None:
-            self._mark.put(self.log_start_offset, active.base_offset, position, end_offset, is_synced=is_synced)
+            start = self.log_start_offset
+            mark = Mark(start, segment.base_offset, position, end_offset, heads or UNKNOWN_HEADS, is_synced=is_synced)
+            self._mark.put(mark)
+
+    def _put_mark_at_end(self, active: Segment, *, is_synced: bool = False) -> None:
+        self._put_mark(active, active.size_bytes, self._end, active.index.heads_checksum, is_synced=is_synced)
 
     # --- what there is
 
@@ -255,7 +263,7 @@ class BucketLog:
         timestamp_ms = max(self._timestamp_ms, now_ms)
         stamp(batch, 0, base_offset, timestamp_ms)
         try:
-            segment.append(batch, base_offset, last_offset + 1, timestamp_ms)
+            segment.append(batch, header, base_offset, timestamp_ms)
         except OSError as error:
             raise self._take_back(segment, error) from error
         if not self._options.fsync:
@@ -273,7 +281,7 @@ class BucketLog:
     def _mark_written(self, segment: Segment, end_offset: int) -> None:
         """With `fsync=False` a batch counts as safe when the system has it."""
         try:
-            self._put_mark(segment, segment.size_bytes, end_offset)
+            self._put_mark(segment, segment.size_bytes, end_offset, segment.index.heads_checksum)
         except OSError as error:
             raise self._fail(error) from error
 
@@ -355,7 +363,7 @@ class BucketLog:
             return
         try:
             segment.sync(Site.SEGMENT_SEAL)
-            self._put_mark(segment, segment.size_bytes, self._end)
+            self._put_mark_at_end(segment)
         except OSError as error:
             raise self._fail(error) from error
         self._advance(self._end, segment.size_bytes)
@@ -425,6 +433,7 @@ class BucketLog:
             tuple((segment, segment.free_fd(used_fds), segment.unsynced_directories) for segment in segments),
             self._end,
             active.size_bytes,
+            active.index.heads_checksum,
             self._pending,
             tuple((path, data, site) for path, (data, site) in self._deferred.items()),
             self._is_small(active),
@@ -457,7 +466,7 @@ class BucketLog:
         self._unsynced = [segment for segment in self._unsynced if segment not in synced]
         if job.end_offset > self._durable_end:
             if self._options.fsync:
-                self._put_mark(synced[-1], job.end_position, job.end_offset)
+                self._put_mark(synced[-1], job.end_position, job.end_offset, job.heads_checksum)
             still_active = synced[-1] is self._segments.active
             self._advance(job.end_offset, job.end_position if still_active else self._durable_position)
         self._complete_covered()
@@ -518,6 +527,10 @@ class BucketLog:
             raise
         finally:
             self._close_cold()
+
+    def distrust(self) -> None:
+        """Verify again what is read next, whatever was verified before."""
+        self._segments.distrust()
 
     def locate(self, offset: int) -> LogPosition:
         """Where the batch with an offset below the high watermark begins."""
@@ -595,9 +608,10 @@ class BucketLog:
         if active is None or self._mark is None:
             return
         if self._options.fsync:
-            self._put_mark(active, self._durable_position, self._durable_end)
+            heads = active.index.heads_checksum if self._durable_end == self._end else None
+            self._put_mark(active, self._durable_position, self._durable_end, heads)
         else:
-            self._put_mark(active, active.size_bytes, self._end)
+            self._put_mark_at_end(active)
         await self._commit.run(self._mark.sync)
 
     def _close_cold(self) -> None:
@@ -634,7 +648,7 @@ class BucketLog:
             for path, (data, site) in self._deferred.items():
                 write_disposable(path, data, site)
             with suppress(OSError):
-                self._put_mark(active, active.size_bytes, self._end, is_synced=True)
+                self._put_mark_at_end(active, is_synced=True)
         self._closed = (f"{self._name}: the bucket was closed, look it up again", ErrorCode.LOG_STORAGE_EXCEPTION)
         self._segments.close()
 

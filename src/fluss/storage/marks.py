@@ -29,10 +29,10 @@ from fluss.storage.failpoints import Site
 _SLOT_BYTES: Final = 64
 _PAIR_BYTES: Final = 2 * _SLOT_BYTES
 _GROW_BYTES: Final = 32 << 10
-_NO_PARTITION: Final = -1
+UNKNOWN_HEADS: Final = 0
 _CRC: Final = struct.Struct("<I")  # of the rest of the slot, which follows
-# number, boot and mode, bucket id, table id, partition id, start offset, segment, position, end offset
-_LOG: Final = struct.Struct("<IIIqqqqqq")
+# number, boot and mode, table id, partition id + 1, bucket id, heads, start offset, segment, position, end offset
+_LOG: Final = struct.Struct("<IIIIIIqqqq4x")
 # number, magic, is settled, generation, size, checksum
 _CATALOG: Final = struct.Struct("<IIIqqI28x")
 _CATALOG_MAGIC: Final = 0x54434C46
@@ -48,6 +48,7 @@ class Mark(NamedTuple):
     segment_base_offset: int
     position: int  # of its end in that segment
     end_offset: int
+    heads_checksum: int = UNKNOWN_HEADS  # of all batches of that segment
     is_exact: bool = True  # nothing behind it was acknowledged
     is_synced: bool = True  # it was on disk, and not in the system's memory alone
 
@@ -136,9 +137,9 @@ class Marks:
 
     def _load_log(self, content: bytes, position: int, newer: int) -> None:
         fields = _LOG.unpack_from(content, position + newer * _SLOT_BYTES + _CRC.size)
-        number, boot, bucket_id, table_id, partition_id = fields[:5]
-        start_offset, segment_base_offset, end_position, end_offset = fields[5:]
-        bucket = TableBucket(table_id, bucket_id, None if partition_id == _NO_PARTITION else partition_id)
+        number, boot, table_id, partition, bucket_id, heads = fields[:6]
+        start_offset, segment_base_offset, end_position, end_offset = fields[6:]
+        bucket = TableBucket(table_id, bucket_id, partition - 1 if partition else None)
         pair = _Pair(position, newer, number)
         if bucket in self._pairs:
             # A pair was used again and that was lost in a power cut: the other one is the newer.
@@ -152,6 +153,7 @@ class Marks:
             segment_base_offset,
             end_position,
             end_offset,
+            heads,
             is_exact=boot & _BOOT_MASK == self._boot,
             is_synced=boot & _SYNCED != 0,
         )
@@ -176,9 +178,10 @@ class Marks:
                 self._grow()
             pair = self._free[-1]
         boot = self._boot | _SYNCED if mark.is_synced else self._boot
-        partition_id = _NO_PARTITION if bucket.partition_id is None else bucket.partition_id
+        partition = 0 if bucket.partition_id is None else bucket.partition_id + 1
         number = (pair.number + 1) & _NUMBER_MASK
-        self._write(pair, number, _LOG.pack(number, boot, bucket.bucket_id, bucket.table_id, partition_id, *mark[:4]))
+        place = (bucket.table_id, partition, bucket.bucket_id, mark.heads_checksum)
+        self._write(pair, number, _LOG.pack(number, boot, *place, *mark[:4]))
         if bucket not in self._pairs:
             self._pairs[bucket] = self._free.pop()
         self._marks[bucket] = mark
@@ -249,12 +252,9 @@ class LogMark:
         """What was written last."""
         return self._marks.get(self._bucket)
 
-    def put(
-        self, start_offset: int, segment_base_offset: int, position: int, end_offset: int, *, is_synced: bool = False
-    ) -> None:
-        """Note how far the log is safe; that it is on disk, if it was just synced or always is."""
-        is_synced = is_synced or self._is_synced
-        mark = Mark(start_offset, segment_base_offset, position, end_offset, True, is_synced)
+    def put(self, mark: Mark) -> None:
+        """Note how far the log is safe."""
+        mark = mark._replace(is_synced=mark.is_synced or self._is_synced)
         if mark != self.found:
             self._marks.put(self._bucket, mark)
 

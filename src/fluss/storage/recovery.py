@@ -22,7 +22,7 @@ from typing import NamedTuple
 from fluss.storage import files
 from fluss.storage.failpoints import Site
 from fluss.storage.index import Checkpoint
-from fluss.storage.marks import Mark
+from fluss.storage.marks import UNKNOWN_HEADS, Mark
 from fluss.storage.scan import CorruptBatchError, scan
 from fluss.storage.segment import LOG_SUFFIX, WRITERS_SUFFIX, Segment, list_base_offsets, segment_path
 from fluss.storage.writers import KeepsWriter, WriterTable
@@ -49,6 +49,7 @@ class _SafeEnd(NamedTuple):
     end_offset: int
     is_exact: bool
     is_located: bool = True  # the end offset lies at the position
+    heads_checksum: int = UNKNOWN_HEADS
 
 
 def lineage(directory: Path, root: Path) -> list[Path]:
@@ -132,7 +133,7 @@ def _safe_end(last: Segment, checkpoint: Checkpoint | None, mark: Mark | None, e
     if checkpoint is not None:
         safe = safe._replace(position=checkpoint.size_bytes, end_offset=checkpoint.end_offset)
     if mark is not None and mark.segment_base_offset == last.base_offset and mark.position >= safe.position:
-        safe = safe._replace(position=mark.position, end_offset=mark.end_offset)
+        safe = safe._replace(position=mark.position, end_offset=mark.end_offset, heads_checksum=mark.heads_checksum)
     end_offset_min = max(end_offset_min, mark.end_offset if mark is not None else 0)
     if end_offset_min > safe.end_offset:
         safe = safe._replace(end_offset=end_offset_min, is_located=False)
@@ -155,20 +156,27 @@ def _walk_tail(last: Segment, file_size_bytes: int, writers: WriterTable, safe: 
         return CorruptBatchError(
             last.path, file_size_bytes, f"the file has {file_size_bytes} bytes and had {safe.position}"
         )
+    walked_from = last.size_bytes
     try:
-        for position, header in scan(
-            last.fd, last.path, last.size_bytes, file_size_bytes, last.end_offset, verify=True
-        ):
-            last.accept(position, header.size_bytes, header.base_offset, header.next_offset, header.commit_timestamp_ms)
+        for _, header in scan(last.fd, last.path, last.size_bytes, file_size_bytes, last.end_offset, verify=True):
+            last.accept(header, header.base_offset, header.commit_timestamp_ms)
             writers.fold(header)
+            if last.size_bytes == safe.position:
+                _check_heads(last, walked_from, safe)
     except CorruptBatchError as error:
-        if last.end_offset < safe.end_offset:
+        if last.end_offset < safe.end_offset or error.position < safe.position:
             return error
         _cut_tail(last, file_size_bytes, error, safe)
     if last.end_offset < safe.end_offset:
         reason = f"the file ends at offset {last.end_offset}, the log reached {safe.end_offset}"
         return CorruptBatchError(last.path, last.size_bytes, reason)
     return None
+
+
+def _check_heads(last: Segment, walked_from: int, safe: _SafeEnd) -> None:
+    """Raise when what the checksums of batches leave out is not what was written up to the mark."""
+    if safe.heads_checksum not in (UNKNOWN_HEADS, last.index.heads_checksum):
+        raise CorruptBatchError(last.path, walked_from, "the checksum of commit times from here on is wrong")
 
 
 def _cut_tail(last: Segment, file_size_bytes: int, error: CorruptBatchError, safe: _SafeEnd) -> None:

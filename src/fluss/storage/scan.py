@@ -1,8 +1,8 @@
 """Walking the batches of a segment file, with checks.
 
 A batch is good when its header makes sense, it ends within the file, its base offset is the one expected next, and,
-where asked, its checksum holds. Length, magic, base offset and commit time are outside the checksum: the first two
-break the walk when wrong, the third is caught by density.
+where asked, its checksum holds. Length, magic, base offset, commit time and epoch are outside the checksum: the first
+two break the walk when wrong, the third is caught by density, and the index has a checksum of them all.
 """
 
 from __future__ import annotations
@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from fluss.formats.log_batch import HEADER_SIZE_BYTES_MAX, BatchHeader, parse_header, verify_crc, walk
+from fluss.formats.log_batch import (
+    HEADER_SIZE_BYTES_MAX,
+    BatchHeader,
+    head_checksum,
+    parse_header,
+    verify_crc,
+    walk,
+)
 from fluss.model.errors import CorruptDataError, ErrorCode
 from fluss.storage import files
 
@@ -78,15 +85,30 @@ def _check_place(header: BatchHeader, position: int, end: int, offset: int) -> N
         raise CorruptDataError(f"log batch: {header.size_bytes} bytes announced, {end - position} are left")
 
 
-def check(data: bytes, path: Path, position: int, offset: int) -> tuple[int, CorruptBatchError | None]:
-    """Verify batches read from `position`: how many bytes are good, and what is wrong after them."""
-    good = 0
+def check(
+    data: bytes, path: Path, position: int, offset: int, heads_at: Callable[[int], int | None] = lambda _: None
+) -> tuple[int, CorruptBatchError | None]:
+    """Verify batches read from `position`: how many bytes are good, and what is wrong after them.
+
+    `heads_at` tells the checksum of the heads of all batches before a position, where the index has one; bytes between
+    two such positions are good when it fits.
+    """
+    good = checked = 0
+    heads = heads_at(position)
     try:
         for at, header in walk(data):
             _check_place(header, at, len(data), offset)
             verify_crc(data, at, header)
             good = at + header.size_bytes
             offset = header.next_offset
+            if heads is not None:
+                heads = head_checksum(header, header.base_offset, header.commit_timestamp_ms, heads)
+                expected = heads_at(position + good)
+                if expected is not None and expected != heads:
+                    good = checked
+                    raise CorruptDataError("log batch: the checksum of commit times and offsets from here on is wrong")
+                if expected is not None:
+                    checked = good
         if good < len(data):
             raise CorruptDataError(f"log batch: a batch is cut after {len(data) - good} bytes")
     except CorruptDataError as error:

@@ -138,9 +138,10 @@ class Segment:
         loaded = segment._load_index()
         if loaded is None:
             return segment, file_size_bytes, None
-        if loaded[1].size_bytes <= file_size_bytes:
-            segment._adopt(*loaded)
-        return segment, file_size_bytes, loaded[1]
+        index, checkpoint = loaded
+        if index is not None and checkpoint.size_bytes <= file_size_bytes:
+            segment._adopt(index, checkpoint)
+        return segment, file_size_bytes, checkpoint
 
     @property
     def is_open(self) -> bool:
@@ -170,22 +171,24 @@ class Segment:
     def index_path(self) -> Path:
         return segment_path(self.directory, self.base_offset, INDEX_SUFFIX)
 
-    def append(self, batch: BufferLike, base_offset: int, end_offset: int, timestamp_ms: int) -> None:
+    def append(self, batch: BufferLike, header: BatchHeader, base_offset: int, timestamp_ms: int) -> None:
         """Write one stamped batch behind the last; on OSError nothing of it counts."""
-        position = self.size_bytes
-        files.write_at(self._fd, batch, position, Site.SEGMENT_APPEND)
-        self.accept(position, len(batch), base_offset, end_offset, timestamp_ms)
+        files.write_at(self._fd, batch, self.size_bytes, Site.SEGMENT_APPEND)
+        self.accept(header, base_offset, timestamp_ms)
 
-    def accept(self, position: int, size_bytes: int, base_offset: int, end_offset: int, timestamp_ms: int) -> None:
+    def accept(self, header: BatchHeader, base_offset: int, timestamp_ms: int) -> None:
         """Count a batch, known to be good, that lies at the segment's end."""
-        self.index.add(base_offset, position, timestamp_ms)
-        self.size_bytes = position + size_bytes
-        self.end_offset = end_offset
+        position = self.size_bytes
+        self.index.add(header, base_offset, position, timestamp_ms)
+        self.size_bytes = position + header.size_bytes
+        self.end_offset = base_offset + header.last_offset_delta + 1
         self.timestamp_ms_max = timestamp_ms
         self.verified.add(position, self.size_bytes)
 
     def cut(self, size_bytes: int, end_offset: int) -> None:
         """Remove everything behind a batch boundary, from memory first: whatever the disk does, it is not served."""
+        if size_bytes < self.size_bytes:
+            self.index.heads_checksum = None
         self.size_bytes = size_bytes
         self.end_offset = end_offset
         self.index.cut(size_bytes)
@@ -241,7 +244,7 @@ class Segment:
     def read(self, offset: int, max_bytes: int, readable_bytes: int) -> bytes:
         """Whole good batches from the one with `offset` on, within the segment's first `readable_bytes`."""
         known = self._next_reads.get(offset)
-        position, base_offset = (known, offset) if known is not None else self._start_of(offset)
+        position = self.locate(offset)[0] if known is None else known
         end = readable_bytes
         if not self.verified.contains(position, min(end, position + max_bytes)):
             max_bytes = min(max_bytes, UNCHECKED_BYTES_MAX)
@@ -250,18 +253,27 @@ class Segment:
             end = max(self.index.boundary(position + max_bytes), position + self.locate(offset)[1].size_bytes)
         data = files.read_at(self._fd, end - position, position)
         if not self.verified.contains(position, end) or len(data) < end - position:
-            good, problem = check(data, self.path, position, base_offset)
-            if not good:
-                raise problem or self._ends_before(offset)
-            self.verified.add(position, position + good)
-            data = data[:good]
+            data = self._read_checked(offset, position, end)
         if position + len(data) == self.size_bytes:
             self._expect_read(self.end_offset, self.size_bytes)
         return data
 
-    def _start_of(self, offset: int) -> tuple[int, int]:
-        position, header = self.locate(offset)
-        return position, header.base_offset
+    def _read_checked(self, offset: int, position: int, end: int) -> bytes:
+        """What is good of the bytes from a batch on; raises if that is bad itself."""
+        start = self.index.at_offset(offset)
+        data = files.read_at(self._fd, end - start.position, start.position)
+        good, problem = check(data, self.path, start.position, start.offset, self._heads_at)
+        if start.position + good <= position:
+            raise problem or self._ends_before(offset)
+        self.verified.add(start.position, start.position + good)
+        return data[position - start.position : good]
+
+    def distrust(self) -> None:
+        """Check again what is read next: something of it was found to have changed."""
+        self.verified = ByteRanges()
+
+    def _heads_at(self, position: int) -> int | None:
+        return self.index.heads_checksum if position == self.size_bytes else self.index.heads_at(position)
 
     def _expect_read(self, offset: int, position: int) -> None:
         if len(self._next_reads) >= _NEXT_READS_MAX:
@@ -269,7 +281,8 @@ class Segment:
         self._next_reads[offset] = position
 
     def encode_index(self) -> bytes:
-        return self.index.encode(Checkpoint(self.size_bytes, self.end_offset, self.timestamp_ms_max))
+        checkpoint = Checkpoint(self.size_bytes, self.end_offset, self.timestamp_ms_max, self.index.heads_checksum)
+        return self.index.encode(checkpoint)
 
     def ensure_open(self) -> None:
         """Open a sealed segment, with its index from the file or rebuilt from the log."""
@@ -281,10 +294,10 @@ class Segment:
             if self.limit_bytes is not None:
                 self.size_bytes = min(self.size_bytes, self.limit_bytes)
             loaded = self._load_index()
-            if loaded is not None and loaded[1][:2] == (self.size_bytes, self.end_offset):
-                self._adopt(*loaded)
-            else:
+            if loaded is None or loaded[0] is None or loaded[1][:2] != (self.size_bytes, self.end_offset):
                 self._rebuild_index()
+            else:
+                self._adopt(loaded[0], loaded[1])
         except OSError:
             self.release()
             raise
@@ -301,7 +314,7 @@ class Segment:
         self.verified = ByteRanges()
         self._next_reads.clear()
 
-    def _load_index(self) -> tuple[OffsetIndex, Checkpoint] | None:
+    def _load_index(self) -> tuple[OffsetIndex | None, Checkpoint] | None:
         try:
             data = self.index_path.read_bytes()
         except OSError:
@@ -310,7 +323,7 @@ class Segment:
 
     def _adopt(self, index: OffsetIndex, checkpoint: Checkpoint) -> None:
         self.index = index
-        self.size_bytes, self.end_offset, self.timestamp_ms_max = checkpoint
+        self.size_bytes, self.end_offset, self.timestamp_ms_max, _ = checkpoint
 
     def _rebuild_index(self) -> None:
         """Index what can be walked. A break in the walk is met again, and reported, by whoever reads up to it."""
@@ -318,7 +331,7 @@ class Segment:
         end_offset = self.base_offset
         try:
             for position, header in self.batches(0, self.base_offset, verify=False):
-                self.index.add(header.base_offset, position, header.commit_timestamp_ms)
+                self.index.add(header, header.base_offset, position, header.commit_timestamp_ms)
                 self.timestamp_ms_max = header.commit_timestamp_ms
                 end_offset = header.next_offset
         except CorruptBatchError as error:

@@ -16,6 +16,7 @@ REQUESTS_MAX: Final = 200_000  # staged at once; each takes a file, and some mem
 class StagedBatch:
     """Sizes of requests by task, attempt and sequence."""
 
+    since_ms: int
     staged_ms: int = 0
     requests: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
@@ -58,12 +59,13 @@ class StagedIndex:
     def add(self, file: StagedFile) -> None:
         """A file is there, in the place of one with the same key."""
         key, size_bytes, staged_ms = file
-        batch = self._batches.setdefault((key.table_id, key.query), {}).setdefault(key.batch_id, StagedBatch())
+        batch = self._batches.setdefault((key.table_id, key.query), {}).setdefault(key.batch_id, StagedBatch(staged_ms))
         request = (key.task, key.attempt, key.sequence)
         if request in batch.requests:
             self.release(batch.requests[request])
         self.take(size_bytes)
         batch.requests[request] = size_bytes
+        batch.since_ms = min(batch.since_ms, staged_ms)
         batch.staged_ms = max(batch.staged_ms, staged_ms)
 
     def pop(self, table_id: int, query: str, batch_id_min: int, batch_id_max: int) -> Iterator[StagedKey]:

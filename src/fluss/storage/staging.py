@@ -3,7 +3,7 @@
 A writer stages requests under query, batch, task and attempt. A commit names the attempts that count. It is decided in
 the catalog before any row is appended, and from then on carried out: by the call itself, by a repeated one, or after a
 restart. When all is durable the query's last committed batch moves, and what is staged up to there goes. What was
-committed is never appended again: later requests for it are taken and dropped.
+committed is never appended again: `staged_repeats` says what a batch that comes again is answered with.
 
 What nobody commits expires. All calls are made on the loop.
 """
@@ -19,8 +19,9 @@ from weakref import WeakValueDictionary
 
 from fluss.model.durations import wall_clock_ms
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, error_from_code
-from fluss.model.staging import StagedTask
-from fluss.storage import files, staged_files
+from fluss.model.paths import TablePath
+from fluss.model.staging import NO_BATCH, StagedQueryInfo, StagedRows, StagedTask
+from fluss.storage import files, staged_files, staged_repeats
 from fluss.storage.catalog_db import StagedDecision, StagedQuery
 from fluss.storage.staged_commit import StagedCommit
 from fluss.storage.staged_files import StagedFile, StagedKey, StagedRequest, query_name
@@ -38,7 +39,7 @@ QUERIES_MAX: Final = 10_000  # remembered
 QUERY_IDLE_MS_MAX: Final = 30 * 24 * 60 * 60 * 1_000
 QUERY_ID_BYTES_MAX: Final = 255
 SWEEP_INTERVAL_MS_MAX: Final = 10 * 60 * 1_000
-NO_BATCH: Final = -1
+BATCH_ID_MAX: Final = 2**63 - 1
 
 
 class Staging:
@@ -75,9 +76,12 @@ class Staging:
     async def stage(self, key: StagedKey, query_id: str, request: StagedRequest) -> None:
         """Return when the request is on disk, where it replaces an earlier one with the same key.
 
-        One for a batch whose commit was decided is dropped. Code 13 beyond the limits.
+        One for a batch whose commit was decided is dropped, or refused if it comes before. Code 13 beyond the limits.
         """
         self.check(key.table_id, query_id)
+        entry = self._query(key.table_id, query_id)
+        if entry is not None:
+            staged_repeats.check_order(entry, self._path(key.table_id), key.batch_id)
         if key.batch_id <= self._decided_batch(key.table_id, query_id):
             return
         size_bytes = sum(len(records) for _, records in request.batches)
@@ -118,20 +122,20 @@ class Staging:
     # --- committing
 
     async def commit(self, table_id: int, query_id: str, batch_id: int, tasks: Sequence[StagedTask]) -> bool:
-        """Append what the tasks have staged, once; True when this batch, or a later one, was committed before.
+        """Append what the tasks have staged, once; True when this batch was committed before, or accepted.
 
+        Code 15 for a batch that was committed with other rows, or comes before the last one that was committed.
         Returns when all is durable and can be read. An error before the decision leaves nothing; after it, the commit
         is carried out by the next call, or after the next start.
         """
         self.check(table_id, query_id)
-        if batch_id <= self._committed_batch(table_id, query_id):
-            return True
         return await self._run(table_id, self._commit(table_id, query_id, batch_id, tuple(tasks)))
 
     async def _commit(self, table_id: int, query_id: str, batch_id: int, tasks: tuple[StagedTask, ...]) -> bool:
         async with self._lock(table_id, query_id):
             await self._finish(table_id, query_id)
-            if batch_id <= self._committed_batch(table_id, query_id):
+            entry, rows = self._query(table_id, query_id), StagedRows.of(tasks)
+            if entry is not None and staged_repeats.is_done(entry, self._path(table_id), batch_id, rows):
                 return True
             await self._decide(table_id, query_id, batch_id, tasks)
             await self._finish(table_id, query_id)
@@ -139,23 +143,26 @@ class Staging:
 
     async def _decide(self, table_id: int, query_id: str, batch_id: int, tasks: tuple[StagedTask, ...]) -> None:
         catalog = self._storage.catalog
-        if (table_id, query_id) not in catalog.staged_queries() and len(catalog.staged_queries()) >= QUERIES_MAX:
-            raise InvalidRequestError(
-                f"{QUERIES_MAX} queries with staged writes are remembered, which is the limit; those idle for "
-                f"{QUERY_IDLE_MS_MAX // 86_400_000} days are forgotten.",
-                ErrorCode.INVALID_TABLE_EXCEPTION,
-            )
+        entry = self._known_or_new(table_id, query_id)
         self._check_complete(table_id, query_id, batch_id, tasks)
         decided = StagedDecision(batch_id, await catalog.next_writer_id(), tasks)
-        committed = self._committed_batch(table_id, query_id)
-        await catalog.put_staged_query(StagedQuery(table_id, query_id, committed, wall_clock_ms(), decided))
+        await catalog.put_staged_query(entry._replace(used_ms=wall_clock_ms(), decided=decided))
         self._note_writers()
+
+    def _known_or_new(self, table_id: int, query_id: str) -> StagedQuery:
+        entry = self._query(table_id, query_id)
+        if entry is None and len(self._storage.catalog.staged_queries()) >= QUERIES_MAX:
+            raise _refused(
+                f"{QUERIES_MAX} queries with staged writes are remembered, which is the limit; those idle for "
+                f"{QUERY_IDLE_MS_MAX // 86_400_000} days are forgotten, and 'fluss staged reset' forgets one."
+            )
+        return entry or StagedQuery(table_id, query_id, NO_BATCH, wall_clock_ms())
 
     def _check_complete(self, table_id: int, query_id: str, batch_id: int, tasks: tuple[StagedTask, ...]) -> None:
         if len({task.task for task in tasks}) < len(tasks):
             raise _refused("A commit names one attempt of each task, and no task twice.")
-        batch = self._index.batches(table_id, query_name(query_id)).get(batch_id, StagedBatch())
-        for task, attempt, count in tasks:
+        batch = self._index.batches(table_id, query_name(query_id)).get(batch_id, StagedBatch(0))
+        for task, attempt, count, *_ in tasks:
             there = sum((task, attempt, sequence) in batch.requests for sequence in range(count))
             if there < count:
                 raise _refused(
@@ -169,14 +176,91 @@ class Staging:
         entry = catalog.staged_queries().get((table_id, query_id))
         if entry is None or entry.decided is None:
             return
-        batch_id, writer_id, _ = entry.decided
+        batch_id, writer_id, tasks = entry.decided
         commit = StagedCommit(self._storage, entry, entry.decided)
         await commit.run()
-        await catalog.put_staged_query(entry._replace(committed=batch_id, used_ms=wall_clock_ms(), decided=None))
+        await catalog.put_staged_query(
+            StagedQuery(table_id, query_id, batch_id, wall_clock_ms(), rows=StagedRows.of(tasks))
+        )
         self._note_writers()
         for bucket in commit.buckets:
             self._storage.forget_writer(bucket, writer_id)
         await self._discard(table_id, query_name(query_id), batch_id)
+
+    # --- what an operator says
+
+    def queries(self) -> list[StagedQueryInfo]:
+        """All queries that have committed something or have something staged, by table and query."""
+        known = {(table_id, query_name(query_id)): entry for (table_id, query_id), entry in self._queries()}
+        places = known.keys() | set(self._index.queries())
+        table_by_id = self._storage.catalog.table_by_id
+        return [self._info(*place, known.get(place)) for place in sorted(places) if table_by_id(place[0]) is not None]
+
+    def _info(self, table_id: int, query: str, entry: StagedQuery | None) -> StagedQueryInfo:
+        path, staged = self._path(table_id), self._index.batches(table_id, query).values()
+        size_bytes = sum(size_bytes for batch in staged for size_bytes in batch.requests.values())
+        since_ms = min((batch.since_ms for batch in staged), default=None)
+        if entry is None:
+            return StagedQueryInfo(path, None, query, None, None, None, None, None, size_bytes, since_ms)
+        return StagedQueryInfo(
+            path,
+            entry.query_id,
+            query,
+            None if entry.committed == NO_BATCH else entry.committed,
+            entry.rows and entry.rows.row_count,
+            entry.used_ms,
+            entry.decided and entry.decided.batch_id,
+            None if entry.accepted == NO_BATCH else entry.accepted,
+            size_bytes,
+            since_ms,
+        )
+
+    async def accept(self, table_id: int, query_id: str, batch_id: int) -> None:
+        """Take repeated batches up to this one for done, whatever rows they have, until a later one is committed."""
+        self.check(table_id, query_id)
+        await self._run(table_id, self._accept(table_id, query_id, batch_id))
+
+    async def _accept(self, table_id: int, query_id: str, batch_id: int) -> None:
+        async with self._lock(table_id, query_id):
+            await self._finish(table_id, query_id)
+            entry = self._known(table_id, query_id)
+            if batch_id > entry.committed:
+                raise _refused(
+                    f"Batch {batch_id} of query {query_id!r} can't be accepted: the last one committed to table "
+                    f"{self._path(table_id)} is {entry.committed}, and later ones are stored when they come."
+                )
+            await self._storage.catalog.put_staged_query(entry._replace(used_ms=wall_clock_ms(), accepted=batch_id))
+
+    async def reset(self, table_id: int, query_id: str, batch_id: int | None, *, gives_up: bool = False) -> None:
+        """Forget a query and what it has staged, or let this batch be the last one committed.
+
+        A commit that was decided is carried out first, unless the caller gives it up, with rows that may be missing.
+        """
+        self.check(table_id, query_id)
+        await self._run(table_id, self._reset(table_id, query_id, batch_id, gives_up))
+
+    async def _reset(self, table_id: int, query_id: str, batch_id: int | None, gives_up: bool) -> None:
+        async with self._lock(table_id, query_id):
+            if not gives_up:
+                await self._finish(table_id, query_id)
+            if batch_id is None:
+                self._known(table_id, query_id)
+                await self._storage.catalog.delete_staged_queries([(table_id, query_id)])
+            else:
+                self._known_or_new(table_id, query_id)
+                entry = StagedQuery(table_id, query_id, batch_id, wall_clock_ms())
+                await self._storage.catalog.put_staged_query(entry)
+            self._note_writers()
+            await self._discard(table_id, query_name(query_id), BATCH_ID_MAX)
+
+    def _known(self, table_id: int, query_id: str) -> StagedQuery:
+        entry = self._query(table_id, query_id)
+        if entry is None:
+            raise _refused(
+                f"Query {query_id!r} has committed nothing to table {self._path(table_id)}, or was forgotten; 'fluss "
+                "staged list' shows those that are known."
+            )
+        return entry
 
     # --- in the background
 
@@ -248,20 +332,28 @@ class Staging:
         """Raise where nothing can be staged: code 7 without the table, 15 for a bad query id."""
         if self._closed:
             raise FlussError("The server is stopping; try again later.", ErrorCode.LOG_STORAGE_EXCEPTION)
-        if self._storage.catalog.table_by_id(table_id) is None:
-            raise _no_table(table_id)
+        self._path(table_id)
         if not 0 < len(query_id.encode()) <= QUERY_ID_BYTES_MAX:
             raise _refused(f"A query id has 1 to {QUERY_ID_BYTES_MAX} bytes, not {len(query_id.encode())}.")
 
     def _queries(self) -> list[tuple[tuple[int, str], StagedQuery]]:
         return list(self._storage.catalog.staged_queries().items())
 
+    def _query(self, table_id: int, query_id: str) -> StagedQuery | None:
+        return self._storage.catalog.staged_queries().get((table_id, query_id))
+
+    def _path(self, table_id: int) -> TablePath:
+        entry = self._storage.catalog.table_by_id(table_id)
+        if entry is None:
+            raise _no_table(table_id)
+        return entry.path
+
     def _committed_batch(self, table_id: int, query_id: str) -> int:
-        entry = self._storage.catalog.staged_queries().get((table_id, query_id))
+        entry = self._query(table_id, query_id)
         return NO_BATCH if entry is None else entry.committed
 
     def _decided_batch(self, table_id: int, query_id: str) -> int:
-        entry = self._storage.catalog.staged_queries().get((table_id, query_id))
+        entry = self._query(table_id, query_id)
         if entry is None:
             return NO_BATCH
         return entry.committed if entry.decided is None else max(entry.committed, entry.decided.batch_id)

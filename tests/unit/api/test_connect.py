@@ -43,7 +43,7 @@ async def test_awaited_and_as_a_context(server: FlussServer, facade: object) -> 
     connect = facade.connect  # type: ignore[attr-defined]
     connection = await connect(server.bootstrap_servers)
     assert await connection.get_admin().list_databases() == ["fluss"]
-    connection.close()
+    await connection.close()
     async with connect(f"fluss://{server.bootstrap_servers}", request_timeout_ms=5_000) as connection:
         assert isinstance(connection, facade.FlussConnection)  # type: ignore[attr-defined]
         assert connection.config.request_timeout_ms == 5_000

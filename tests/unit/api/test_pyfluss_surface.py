@@ -74,8 +74,7 @@ def test_member(member: Member) -> None:
         return
     _check_parameters(member, ours)
     if isinstance(member.node, ast.AsyncFunctionDef):
-        # close() acts at once and returns a finished awaitable; get_admin() may be awaited too.
-        assert inspect.iscoroutinefunction(ours) or member.name == "FlussConnection.close"
+        assert inspect.iscoroutinefunction(ours)
     else:
         assert not inspect.iscoroutinefunction(ours)
 

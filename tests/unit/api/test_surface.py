@@ -77,6 +77,7 @@ def test_what_is_awaited(name: str) -> None:
         "Changes": {"poll"},
         "TableScan": {"to_arrow", "to_arrow_with_offsets", "to_pandas"},
         "UnionScan": results,
+        "FlussConnection": {"close"},
     }
     assert extra == reads.get(name, set())
     assert awaited(fluss) <= awaited(fluss.aio)

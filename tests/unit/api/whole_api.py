@@ -412,6 +412,7 @@ async def staged(conn: fluss.FlussConnection, admin: fluss.FlussAdmin) -> None:
     await writer.delete_arrow_batch(pa.record_batch({"id": [2]}))
     done: fluss.StagedTask = await writer.finish()
     assert (done.task, done.attempt, done.request_count > 0) == (0, 7, True)
+    assert (done.row_count, done.digest is None) == (3, False)
     assert await write.commit([done])
     assert not write.is_repeated
     await write.abort()  # nothing: it is committed

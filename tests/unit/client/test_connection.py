@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -18,6 +20,8 @@ from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 
 TIMEOUT_S = 5.0
+# More than the buffers of two sockets hold.
+SENT_BYTES = 32 << 20
 
 
 class Peer:
@@ -358,3 +362,41 @@ async def test_cancelled_at_every_await_leaves_no_task_behind() -> None:
             await asyncio.wait([task], timeout=TIMEOUT_S)
             assert task.done()
         await whole(address)
+
+
+async def test_a_cut_connection_sends_nothing_more_though_its_loop_stands_still() -> None:
+    """What the transport has buffered is not sent, and what the system has buffered is dropped."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    received = 0
+
+    def serve() -> None:
+        nonlocal received
+        with listener, listener.accept()[0] as peer:
+            hello = peer.recv(4_096)
+            answer = pb.ApiVersionsResponse()
+            answer.api_versions.add(api_key=api_keys.DATABASE_EXISTS.key, min_version=0, max_version=0)
+            body = answer.SerializeToString()
+            request = frames.parse_request(memoryview(hello)[4:])
+            peer.sendall(frames.response_header(frames.SUCCESS, request.request_id, len(body)) + body)
+            assert is_cut.wait(TIMEOUT_S)
+            try:
+                while data := peer.recv(1 << 20):
+                    received += len(data)
+            except ConnectionResetError:
+                pass
+
+    is_cut = threading.Event()
+    thread = threading.Thread(target=serve)
+    thread.start()
+    connection = await Connection.open(Address("127.0.0.1", listener.getsockname()[1]), TIMEOUT_S)
+    waiting = connection.send(api_keys.DATABASE_EXISTS, (bytes(SENT_BYTES),), TIMEOUT_S)
+    cutter = threading.Thread(target=connection.cut)
+    cutter.start()
+    cutter.join()  # this loop stands still
+    is_cut.set()
+    thread.join()
+    assert received < SENT_BYTES
+    with pytest.raises(ConnectError):
+        await waiting
+    connection.cut()  # nothing is left to do
+    connection.close()

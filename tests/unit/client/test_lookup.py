@@ -246,7 +246,7 @@ def test_closing_the_client_ends_the_lookups_of_a_loop(server: ScriptedKvServer)
         waiting = asyncio.ensure_future(gathered(lookuper, range(3)))
         while not server.count(LOOKUP):
             await asyncio.sleep(0.01)
-        client.close_soon()
+        client.close_blocking()
         with pytest.raises(FlussError, match=r"clos"):
             await asyncio.wait_for(waiting, 30)
         with pytest.raises(FlussError, match=r"clos"):

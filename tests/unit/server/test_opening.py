@@ -173,3 +173,19 @@ def test_a_log_that_can_not_be_opened_says_so_without_paths(
         assert raised.value.code == 10
         assert str(tmp_path) not in raised.value.text
         assert produce(wire, table_ids[0], batch(1)) == 3
+
+
+def test_a_batch_whose_client_has_gone_is_not_stored(
+    server: RunningServer, gate: Gate, table_ids: tuple[int, int]
+) -> None:
+    """Its client may have written the rows anew on another connection, and those are behind nothing older."""
+    slow, _ = table_ids
+    with server.connect() as second:
+        with server.connect() as first:
+            gate.close()
+            first.send(api_keys.PRODUCE_LOG, produce_request(slow, (0, batch(2, writer_id=5, sequence=0))))
+            assert gate.entered.wait(TIMEOUT_S)
+        sent = second.send(api_keys.PRODUCE_LOG, produce_request(slow, (0, batch(1, writer_id=6, sequence=0))))
+        gate.open()
+        (entry,) = second.receive_answer(sent, api_keys.PRODUCE_LOG).buckets_resp
+        assert entry.base_offset == 3

@@ -283,3 +283,37 @@ def test_a_dropped_table(wire: Wire) -> None:
         with pytest.raises(WireError) as raised:
             call()
         assert raised.value.code == 7
+
+
+def test_repeated_batches_are_compared_over_the_wire(wire: Wire) -> None:
+    """With what a commit says of its rows; one of an older client says nothing, and is taken for done."""
+    table_id = create_table(wire)
+    stage(wire, table_id, batch(3))
+    assert not commit(wire, table_id, row_count=3, digest=2**64 - 1)
+    assert commit(wire, table_id, attempt=1, row_count=3, digest=2**64 - 1)
+    assert commit(wire, table_id)
+    for fields in ({"row_count": 3, "digest": 0}, {"row_count": 2, "digest": 2**64 - 1}):
+        with pytest.raises(WireError, match="with other rows") as raised:
+            commit(wire, table_id, **fields)
+        assert raised.value.code == 15
+    with pytest.raises(WireError, match="negative"):
+        commit(wire, table_id, row_count=-1, digest=0)
+    assert ids(wire, table_id) == [0, 1, 2]
+
+
+def test_what_an_operator_asks_for_is_checked(wire: Wire) -> None:
+    table_id = create_table(wire)
+    for api, request in (
+        (api_keys.ACCEPT_STAGED, pb.AcceptStagedRequest(table_id=table_id, query_id=QUERY, batch_id=-1)),
+        (api_keys.ACCEPT_STAGED, pb.AcceptStagedRequest(table_id=table_id, query_id="", batch_id=1)),
+        (api_keys.RESET_STAGED, pb.ResetStagedRequest(table_id=table_id, query_id="x" * 256)),
+        (api_keys.RESET_STAGED, pb.ResetStagedRequest(table_id=table_id, query_id=QUERY, batch_id=-5)),
+        (api_keys.RESET_STAGED, pb.ResetStagedRequest(table_id=table_id, query_id=QUERY)),
+    ):
+        with pytest.raises(WireError) as raised:
+            wire.call(api, request)
+        assert raised.value.code == 15
+    with pytest.raises(WireError) as raised:
+        wire.call(api_keys.RESET_STAGED, pb.ResetStagedRequest(table_id=99, query_id=QUERY, batch_id=1))
+    assert raised.value.code == 7
+    assert not wire.call(api_keys.LIST_STAGED, pb.ListStagedRequest()).queries

@@ -7,12 +7,13 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from fluss.formats.checksum import crc32c
-from fluss.model.errors import ErrorCode, FlussError
+from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints, lake_offsets, lake_snapshots
 from fluss.storage.catalog import TableEntry
@@ -88,13 +89,16 @@ def test_offsets_as_a_file_has_them(offsets: dict[TableBucket, int], content: di
     assert found.pop("crc32c") == crc32c(json.dumps(found, separators=(",", ":")).encode())
     assert found == {"version": 1, "table_id": 4, **content}
     assert decode(data, 4, NAME) == offsets
+
+
+def test_no_flipped_bit_of_a_file_changes_an_offset() -> None:
+    offsets = {TableBucket(4, 0): 17, TableBucket(4, 2): 100}
+    data = encode(4, offsets)
     for at in range(8 * len(data)):
         rotten = bytearray(data)
         rotten[at // 8] ^= 1 << at % 8
-        try:
+        with suppress(CorruptDataError):
             assert decode(bytes(rotten), 4, NAME) == offsets
-        except FlussError as error:
-            assert NAME in error.message
 
 
 @pytest.mark.parametrize(

@@ -127,8 +127,8 @@ async def test_a_commit_without_rows_counts_as_one(tmp_path: Path) -> None:
         entry = await create_log(storage)
         assert not await storage.staging.commit(entry.table_id, QUERY, 3, [])
         assert await storage.staging.commit(entry.table_id, QUERY, 3, [])
-        await stage_one(storage, entry, "late", batch_id=2)
-        assert await commit_one(storage, entry, batch_id=2)
+        await stage_one(storage, entry, "late", batch_id=3)
+        assert await commit_one(storage, entry, batch_id=3)
         assert contents(storage, entry) == []
         assert staged_files(storage) == []
 

@@ -32,6 +32,7 @@ def produce_log(context: ConnectionContext, body: memoryview, _: int) -> Handled
 
 
 def _append_all(context: ConnectionContext, request: WriteRequest) -> WriteResponse | WriteWait:
+    context.check_connected()
     response = pb.ProduceLogResponse()
     waits: list[BucketWait] = []
     for batch in request.batches:

@@ -71,6 +71,7 @@ async def _put(
     kv = kv_bucket(context.storage, batch.bucket, version)
     check_size(batch.records, context.limits.batch_bytes_max)
     await kv.room()
+    context.check_connected()
     put = kv.put(batch.records, request.target_columns, overwrite=overwrite)
     # The records stay in memory until they are applied.
     budget, size_bytes = context.server.request_budget, len(batch.records)

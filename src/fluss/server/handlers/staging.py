@@ -1,4 +1,7 @@
-"""StageWrite, CommitStaged, DropStaged: writes that become visible together, and once."""
+"""StageWrite, CommitStaged, DropStaged: writes that become visible together, and once.
+
+ListStaged, AcceptStaged, ResetStaged: what an operator sees of them, and says when a batch came again and was refused.
+"""
 
 from __future__ import annotations
 
@@ -70,15 +73,21 @@ def _commit_staged(context: ConnectionContext, request: pb.CommitStagedRequest) 
     check_count(len(request.tasks), context.limits.request_items_max, "tasks")
     check_count(sum(task.request_count for task in request.tasks), REQUESTS_MAX, "staged requests")
     for task in request.tasks:
-        _check_numbers(task=task.task, attempt=task.attempt, request_count=task.request_count)
+        _check_numbers(task=task.task, attempt=task.attempt, request_count=task.request_count, rows=task.row_count)
     return beside_others(context, partial(_commit, context, request), write_wait_ms(request.timeout_ms))
 
 
 async def _commit(context: ConnectionContext, request: pb.CommitStagedRequest) -> pb.CommitStagedResponse:
-    tasks = [StagedTask(task.task, task.attempt, task.request_count) for task in request.tasks]
+    tasks = [_task(task) for task in request.tasks]
     staging = context.storage.staging
     is_repeated = await staging.commit(request.table_id, request.query_id, request.batch_id, tasks)
     return pb.CommitStagedResponse(is_repeated=is_repeated)
+
+
+def _task(task: pb.PbStagedTask) -> StagedTask:
+    numbers = task.task, task.attempt, task.request_count
+    known = task.HasField("row_count") and task.HasField("digest")
+    return StagedTask(*numbers, task.row_count, task.digest) if known else StagedTask(*numbers)
 
 
 async def _drop_staged(context: ConnectionContext, request: pb.DropStagedRequest) -> pb.DropStagedResponse:
@@ -86,6 +95,30 @@ async def _drop_staged(context: ConnectionContext, request: pb.DropStagedRequest
     _check_numbers(batch_id=request.batch_id)
     await context.storage.staging.drop(request.table_id, request.query_id, request.batch_id)
     return pb.DropStagedResponse()
+
+
+def _list_staged(context: ConnectionContext, request: pb.ListStagedRequest) -> pb.ListStagedResponse:
+    response = pb.ListStagedResponse()
+    for query in context.storage.staging.queries():
+        path, *values = query
+        fields = dict(zip(query._fields[1:], values, strict=True))
+        response.queries.add(database_name=path.database_name, table_name=path.table_name, **fields)
+    return response
+
+
+async def _accept_staged(context: ConnectionContext, request: pb.AcceptStagedRequest) -> pb.AcceptStagedResponse:
+    _check_text(request.query_id)
+    _check_numbers(batch_id=request.batch_id)
+    await context.storage.staging.accept(request.table_id, request.query_id, request.batch_id)
+    return pb.AcceptStagedResponse()
+
+
+async def _reset_staged(context: ConnectionContext, request: pb.ResetStagedRequest) -> pb.ResetStagedResponse:
+    _check_text(request.query_id)
+    _check_numbers(batch_id=request.batch_id)
+    batch_id = request.batch_id if request.HasField("batch_id") else None
+    await context.storage.staging.reset(request.table_id, request.query_id, batch_id, gives_up=request.gives_up)
+    return pb.ResetStagedResponse()
 
 
 def _check_text(query_id: object) -> None:
@@ -106,4 +139,7 @@ def _refused(reason: str) -> InvalidRequestError:
 HANDLERS: Final[dict[int, Handler]] = {
     api_keys.COMMIT_STAGED.key: _commit_staged,
     api_keys.DROP_STAGED.key: _drop_staged,
+    api_keys.LIST_STAGED.key: _list_staged,
+    api_keys.ACCEPT_STAGED.key: _accept_staged,
+    api_keys.RESET_STAGED.key: _reset_staged,
 }
