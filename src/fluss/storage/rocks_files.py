@@ -85,7 +85,10 @@ class Manifest:
         self._data = data
         self.cut_at: int | None = None  # where a record begins that is not all there
         for record in self._records():
-            _apply(record, self.tables)
+            try:
+                _apply(record, self.tables)
+            except IndexError:
+                raise UnknownEditError("an edit ends too early") from None
 
     def _records(self) -> Iterator[bytes]:
         parts: list[bytes] = []

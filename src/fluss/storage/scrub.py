@@ -30,11 +30,10 @@ from fluss.storage import kv_snapshot_files as on_disk
 from fluss.storage.catalog import TableEntry
 from fluss.storage.catalog_view import has_primary_key
 from fluss.storage.directory import CATALOG_NAME, STORE_NAME
-from fluss.storage.index import Checkpoint, OffsetIndex
 from fluss.storage.kv_snapshots import KvSnapshots
-from fluss.storage.marks import Mark
+from fluss.storage.marks import UNKNOWN_HEADS, Mark
 from fluss.storage.scrub_report import ScrubFinding, ScrubReport, UnitKey, read_report, write_report
-from fluss.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, list_base_offsets, segment_path
+from fluss.storage.segment import LOG_SUFFIX, list_base_offsets, segment_path
 from fluss.storage.store import Storage
 
 if TYPE_CHECKING:
@@ -69,6 +68,7 @@ class _LogPart(NamedTuple):
     base_offset: int
     end_position: int | None  # None: all of it
     end_offset: int
+    heads_checksum: int = UNKNOWN_HEADS
 
 
 class _BadSnapshot(NamedTuple):
@@ -345,13 +345,22 @@ class Scrubber:
                 damage = await self._damage_of(segment, partial(check_segment, **part._asdict()), is_cold=is_cold)
                 if damage is not None:
                     self._found(unit, damage, await self._log_advice(bucket, part.end_offset))
+                    self._distrust(bucket)
             except FileNotFoundError:
                 self._found_missing(unit, part.base_offset)
             if not again:
                 self.report.partly = (unit, part.base_offset)
 
+    def _distrust(self, bucket: TableBucket) -> None:
+        """Have readers told, too: what was verified once is not verified at each read."""
+        log = self._storage.open_log(bucket)
+        if log is not None:
+            log.distrust()
+
     async def _log_parts(self, unit: UnitKey, path: Path) -> list[_LogPart]:
         """What of a log is known to be safe; segments that should be there and are not are noted."""
+        from fluss.storage.scrub_files import read_checkpoint
+
         bucket = _bucket(unit)
         bases = await self._read(partial(list_base_offsets, path))
         # After the list: the mark moves before segments are removed, and after they were made.
@@ -367,9 +376,9 @@ class Scrubber:
             self._found_missing(unit, mark.start_offset)
         parts = [_LogPart(base, None, next_base) for base, next_base in pairwise(bases)]
         if mark is not None and mark.segment_base_offset == bases[-1]:
-            parts.append(_LogPart(bases[-1], mark.position, mark.end_offset))
+            parts.append(_LogPart(bases[-1], mark.position, mark.end_offset, mark.heads_checksum))
         elif mark is None:
-            checkpoint = await self._read(partial(_checkpoint, path, bases[-1]))
+            checkpoint = await self._read(partial(read_checkpoint, path, bases[-1]))
             if checkpoint is not None:
                 parts.append(_LogPart(bases[-1], checkpoint.size_bytes, checkpoint.end_offset))
         return parts
@@ -497,12 +506,3 @@ def _check_snapshot(check: DatabaseCheck, snapshot: on_disk.Snapshot, *, is_open
 
 def _list(directory: Path, pattern: str) -> list[Path]:
     return sorted(directory.glob(pattern))
-
-
-def _checkpoint(directory: Path, base_offset: int) -> Checkpoint | None:
-    try:
-        data = segment_path(directory, base_offset, INDEX_SUFFIX).read_bytes()
-    except FileNotFoundError:
-        return None
-    loaded = OffsetIndex.decode(data, base_offset)
-    return None if loaded is None else loaded[1]

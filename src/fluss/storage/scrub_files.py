@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
 import time
 import zlib
@@ -17,8 +18,11 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from fluss.formats.checksum import crc32c
+from fluss.formats.log_batch import head_checksum
 from fluss.model.errors import CorruptDataError
 from fluss.storage import files
+from fluss.storage.index import Checkpoint, OffsetIndex
+from fluss.storage.marks import UNKNOWN_HEADS
 from fluss.storage.rocks_files import (
     CURRENT_NAME,
     DamagedRocksFileError,
@@ -29,6 +33,7 @@ from fluss.storage.rocks_files import (
     table_name,
 )
 from fluss.storage.scan import CorruptBatchError, scan
+from fluss.storage.segment import INDEX_SUFFIX, segment_path
 
 CHUNK_BYTES: Final = 256 << 10  # read at a time
 _MANIFEST_LOOKS: Final = 3  # a database that is opened in this moment gets another manifest
@@ -85,6 +90,9 @@ class PacedFile:
         self.path = path
         self._pace = pace
         self._is_cold = is_cold  # nobody else reads it
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            # Whoever opens a pipe waits.
+            raise OSError(errno.EINVAL, "it is not a file")
         self._fd = files.open_existing(path, writable=False)
         status = os.fstat(self._fd)
         self.size_bytes = status.st_size
@@ -134,20 +142,47 @@ def damage_of(path: Path, check: Callable[[], str | None]) -> FileDamage | None:
     return None if reason is None else FileDamage(path, reason)
 
 
-def check_segment(file: PacedFile, base_offset: int, end_position: int | None, end_offset: int) -> str | None:
-    """Compare the checksums of all batches up to a position, or all; `end_offset` follows them."""
+def check_segment(
+    file: PacedFile, base_offset: int, end_position: int | None, end_offset: int, heads_checksum: int
+) -> str | None:
+    """Compare the checksums of all batches up to a position, or all; `end_offset` follows them.
+
+    The checksum of their heads, which a batch's own leaves out, is in the index of a sealed segment.
+    """
     end = file.size_bytes if end_position is None else end_position
     if file.size_bytes < end:
         return f"the file has {file.size_bytes} bytes and had {end}"
-    offset = base_offset
+    offset, heads = base_offset, 0
     try:
         for _, header in scan(-1, file.path, 0, end, base_offset, verify=True, read_at=file.read_from):
             offset = header.next_offset
+            heads = head_checksum(header, header.base_offset, header.commit_timestamp_ms, heads)
     except CorruptBatchError as error:
         return error.message.partition(": ")[2]
-    return (
-        None if offset == end_offset else f"the file ends at offset {offset}, {end_offset} should follow at byte {end}"
-    )
+    if offset != end_offset:
+        return f"the file ends at offset {offset}, {end_offset} should follow at byte {end}"
+    if end_position is None:
+        heads_checksum = _sealed_heads(file, base_offset)
+    if heads_checksum not in (UNKNOWN_HEADS, heads):
+        return f"the checksum of commit times and offsets before byte {end} does not fit"
+    return None
+
+
+def _sealed_heads(file: PacedFile, base_offset: int) -> int:
+    checkpoint = read_checkpoint(file.path.parent, base_offset)
+    if checkpoint is None or checkpoint.size_bytes != file.size_bytes:
+        return UNKNOWN_HEADS
+    return checkpoint.heads_checksum or UNKNOWN_HEADS
+
+
+def read_checkpoint(directory: Path, base_offset: int) -> Checkpoint | None:
+    """What the index of a segment says of it; None without an index that can be used."""
+    try:
+        data = segment_path(directory, base_offset, INDEX_SUFFIX).read_bytes()
+    except OSError:
+        return None
+    loaded = OffsetIndex.decode(data, base_offset)
+    return None if loaded is None else loaded[1]
 
 
 def check_staged(file: PacedFile) -> str | None:
@@ -178,6 +213,12 @@ def file_crc32(file: PacedFile) -> tuple[int, int]:
     return file.size_bytes, crc
 
 
+class _DamagedDatabaseError(Exception):
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(reason)
+        self.damage = FileDamage(path, reason)
+
+
 class DatabaseCheck:
     """Checks RocksDB databases that share files by hard links: each file is read once."""
 
@@ -192,7 +233,7 @@ class DatabaseCheck:
         does not end within a record.
         """
         try:
-            name, manifest = _read_manifest(directory)
+            name, manifest = self._read_manifest(directory)
         except _DamagedDatabaseError as error:
             return [error.damage]
         if manifest is None:
@@ -202,7 +243,7 @@ class DatabaseCheck:
             damages.append(FileDamage(directory / name, f"damaged at byte {manifest.cut_at}: a record is cut off"))
         for number, size_bytes in manifest.tables.items():
             damage = self._check(directory / table_name(number), size_bytes, is_snapshot, is_open)
-            if damage is not None and (is_snapshot or _has_table(directory, number)):
+            if damage is not None and (is_snapshot or self._has_table(directory, number)):
                 damages.append(damage)
         return damages
 
@@ -225,37 +266,33 @@ class DatabaseCheck:
                     self._seen[file.identity] = str(error)
             return self._seen[file.identity]
 
-
-class _DamagedDatabaseError(Exception):
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(reason)
-        self.damage = FileDamage(path, reason)
-
-
-def _read_manifest(directory: Path) -> tuple[str, Manifest | None]:
-    """The manifest of a database, with its name; None for one of a RocksDB that this program does not know."""
-    path = directory / CURRENT_NAME
-    for look in range(_MANIFEST_LOOKS):
+    def _read_manifest(self, directory: Path) -> tuple[str, Manifest | None]:
+        """The manifest of a database, with its name; None for one of a RocksDB that this program does not know."""
         path = directory / CURRENT_NAME
+        for look in range(_MANIFEST_LOOKS):
+            path = directory / CURRENT_NAME
+            try:
+                name = manifest_name(self._read(path))
+                path = directory / name
+                return name, Manifest(self._read(path))
+            except DamagedRocksFileError as error:
+                raise _DamagedDatabaseError(path, str(error)) from None
+            except UnknownEditError:
+                return path.name, None
+            except FileNotFoundError:
+                # It was opened in this moment, and has another manifest now.
+                if path.name == CURRENT_NAME or look == _MANIFEST_LOOKS - 1:
+                    raise
+        raise AssertionError("the last look returns or raises")
+
+    def _read(self, path: Path) -> bytes:
+        with PacedFile(path, self._pace, is_cold=False) as file:
+            return b"".join(file.chunks())
+
+    def _has_table(self, directory: Path, number: int) -> bool:
+        """Whether a store still has a table that was found damaged: compaction and rebuilds remove tables."""
         try:
-            name = manifest_name(path.read_bytes())
-            path = directory / name
-            return name, Manifest(path.read_bytes())
-        except DamagedRocksFileError as error:
-            raise _DamagedDatabaseError(path, str(error)) from None
-        except UnknownEditError:
-            return path.name, None
-        except FileNotFoundError:
-            # It was opened in this moment, and has another manifest now.
-            if path.name == CURRENT_NAME or look == _MANIFEST_LOOKS - 1:
-                raise
-    raise AssertionError("the last look returns or raises")
-
-
-def _has_table(directory: Path, number: int) -> bool:
-    """Whether a store still has a table that was found damaged: compaction and rebuilds remove tables."""
-    try:
-        _, manifest = _read_manifest(directory)
-    except (OSError, _DamagedDatabaseError):
-        return False
-    return manifest is not None and manifest.cut_at is None and number in manifest.tables
+            _, manifest = self._read_manifest(directory)
+        except (OSError, _DamagedDatabaseError):
+            return False
+        return manifest is not None and manifest.cut_at is None and number in manifest.tables

@@ -43,6 +43,16 @@ def flip_active(world: World) -> Path:
     return world.segments[-1]
 
 
+def flip_commit_time(world: World) -> Path:
+    flip(world.segments[3], 14)
+    return world.segments[3]
+
+
+def flip_commit_time_of_active(world: World) -> Path:
+    flip(world.segments[-1], 14)
+    return world.segments[-1]
+
+
 def cut_sealed(world: World) -> Path:
     """At the end of a batch: what is left is good, but not all."""
     size_bytes = world.segments[3].stat().st_size
@@ -81,6 +91,13 @@ def flip_staged(world: World) -> Path:
     return path
 
 
+def replace_staged_by_a_pipe(world: World) -> Path:
+    (path,) = (world.log_path.parent / "staging").iterdir()
+    path.unlink()
+    os.mkfifo(path)
+    return path
+
+
 def flip_offsets(world: World) -> Path:
     (path,) = (world.log_path.parent / "lake-offsets").iterdir()
     flip(path, 20)
@@ -95,12 +112,15 @@ def flip_catalog(world: World) -> Path:
 DAMAGES = [
     flip_sealed,
     flip_active,
+    flip_commit_time,
+    flip_commit_time_of_active,
     cut_sealed,
     cut_active,
     lose_sealed,
     lose_first,
     lose_active,
     flip_staged,
+    replace_staged_by_a_pipe,
     flip_offsets,
     flip_catalog,
 ]
