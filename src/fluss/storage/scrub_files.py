@@ -269,7 +269,7 @@ class DatabaseCheck:
     def _read_manifest(self, directory: Path) -> tuple[str, Manifest | None]:
         """The manifest of a database, with its name; None for one of a RocksDB that this program does not know."""
         path = directory / CURRENT_NAME
-        for look in range(_MANIFEST_LOOKS):
+        for _ in range(_MANIFEST_LOOKS):
             path = directory / CURRENT_NAME
             try:
                 name = manifest_name(self._read(path))
@@ -280,10 +280,10 @@ class DatabaseCheck:
             except UnknownEditError:
                 return path.name, None
             except FileNotFoundError:
-                # It was opened in this moment, and has another manifest now.
-                if path.name == CURRENT_NAME or look == _MANIFEST_LOOKS - 1:
+                # If it was opened in this moment, it has another manifest now.
+                if path.name == CURRENT_NAME:
                     raise
-        raise AssertionError("the last look returns or raises")
+        raise _DamagedDatabaseError(path, f"the file is missing, or {CURRENT_NAME} should not name it")
 
     def _read(self, path: Path) -> bytes:
         with PacedFile(path, self._pace, is_cold=False) as file:

@@ -257,6 +257,18 @@ async def test_a_snapshot_that_lacks_a_file(tmp_path: Path, name: str) -> None:
         assert newest not in world.snapshot_paths
 
 
+async def test_a_store_whose_manifest_is_not_the_one_it_names(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        await world.storage.kv.pool.close()
+        (world.rows_path / "kv" / "CURRENT").write_text("MANIFEST-987654\n")
+        scrubber = world.scrubber()
+        await scrubber.run_once()
+        (finding,) = scrubber.report.findings
+        assert finding.file.endswith("kv/MANIFEST-987654")
+        assert finding.is_mended
+        await check_rows(world, 1)
+
+
 async def test_without_another_copy_all_stays_as_it_is(tmp_path: Path) -> None:
     """Most of a damaged store can be read. It is not given up for nothing."""
     async with opened(tmp_path) as world:
