@@ -119,6 +119,8 @@ class Scrubber:
         delay_s = min(START_DELAY_S, self._interval_ms / 1_000)
         await self._load()
         await asyncio.sleep(delay_s)
+        while not self._storage.catalog.all_tables():
+            await asyncio.sleep(delay_s)  # An idle server does without what a pass loads.
         next_run = self.run_again
         while True:
             try:
@@ -161,6 +163,8 @@ class Scrubber:
     async def run_again(self) -> None:
         """Look again at what findings say: somebody may have repaired it, or restored a backup."""
         await self._load()
+        if not self.report.findings:
+            return
         async with self._working():
             for unit in sorted({finding.unit for finding in self.report.findings}):
                 await self._scrub(unit, again=True)

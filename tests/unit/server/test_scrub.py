@@ -108,7 +108,15 @@ def test_a_server_that_does_not_scrub_reads_nothing(tmp_path: Path) -> None:
 
 def test_a_pass_that_would_take_days_does_not_delay_the_stop(tmp_path: Path) -> None:
     settings = {"scrub_interval_ms": INTERVAL_MS, "scrub_bytes_per_second": 1}
-    with told("scrub 1 begins") as begun, RunningServer(tmp_path / "data", **settings):
+    with told("scrub 1 begins") as begun, RunningServer(tmp_path / "data", **settings) as running:
+        with running.connect() as wire:
+            produce(wire, create_table(wire), batch(5))
         begun.wait()
     # `RunningServer` waits for the end with a time limit.
     assert (tmp_path / "data" / SCRUB_NAME).exists()
+
+
+def test_a_server_without_tables_has_nothing_to_read(tmp_path: Path) -> None:
+    with RunningServer(tmp_path / "data", metrics_port=0, scrub_interval_ms=INTERVAL_MS) as running:
+        assert scrape(running)["fluss_scrub_bytes_total"] == 0
+    assert not (tmp_path / "data" / SCRUB_NAME).exists()
