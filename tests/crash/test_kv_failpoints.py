@@ -108,7 +108,7 @@ def run_until_killed(server: FlussServer, load: KvLoad, spec: str) -> None:
 
 
 def test_every_site_has_a_count() -> None:
-    # What a backup left behind is removed at a start, and a scrub reports now and then: tests of the storage kill there.
+    # What a backup left behind is removed at a start, and a scrub leaves a report: tests of the storage kill there.
     counted = {*LOG_SITES, *HITS, *STAGING_HITS, *LAKE_HITS, *BACKUP_HITS}
     assert counted | {Site.BACKUP_REMOVE, Site.SCRUB_REPORT} == set(Site)
 
