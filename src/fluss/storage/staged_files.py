@@ -163,7 +163,9 @@ def read(directory: Path, key: StagedKey) -> StagedRequest:
 
 def _damaged(path: Path, reason: str = "their checksum is wrong") -> CorruptDataError:
     # Not the code of a bad checksum, which clients answer by trying again.
-    text = f"{files.shown(path)}: the staged rows are damaged ({reason}), so their batch can't be committed; write it anew."
+    text = (
+        f"{files.shown(path)}: the staged rows are damaged ({reason}), their batch can't be committed; write it anew."
+    )
     return CorruptDataError(text, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
