@@ -78,3 +78,27 @@ def test_a_client_gets_rows_up_to_it_and_then_an_error(tmp_path: Path, chance: r
             assert seen == damaged.base_offset
             assert f"/{segment.name}" in raised.value.message
             scanner.close()
+
+
+@pytest.mark.parametrize("reads", ["projected", "filtered"])
+def test_rot_under_a_running_server_gives_no_wrong_row(tmp_path: Path, chance: random.Random, reads: str) -> None:
+    """The server has verified the batch before, and makes new ones of it for such a reader."""
+    with written_bucket(tmp_path, BATCHES) as written:
+        written.server.start()
+        config = client_config(written.server.bootstrap_servers, {"request-timeout-ms": REQUEST_TIMEOUT_MS})
+        with fluss.sync.FlussConnection.create(config) as connection:
+            scan = connection.get_table(PATH).new_scan()
+            first, second = connection.get_table(PATH).get_table_info().get_schema().get_column_names()[:2]
+            scan = (
+                scan.project_by_name([second]) if reads == "projected" else scan.filter(fluss.col(first).is_not_null())
+            )
+
+            def read() -> int:
+                with scan.create_record_batch_log_scanner() as scanner:
+                    scanner.subscribe(0, fluss.EARLIEST_OFFSET)
+                    return scanner.to_arrow().num_rows
+
+            assert read() == sum(BATCHES)
+            segment, damaged, _ = corrupt_sealed_segment(written, chance)
+            with pytest.raises(fluss.FlussError, match=rf"{segment.name}: corrupt batch at byte {damaged.start}"):
+                read()
