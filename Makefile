@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
+# Two workers at a time, each takes a whole file: fixtures are made once per worker, and tests of a file go in order.
+WORKERS := -n 2 --dist loadfile
 
 .PHONY: setup java demo test check test-compat test-spark43 compat-table test-full bench bench-paths bench-spark bench-lake proto lock docs dist clean
 
@@ -31,16 +33,16 @@ check: setup
 
 test: setup java
 	$(BIN)/python -m tests.peers.environments pyfluss
-	$(PYTEST) -m "not compat and not full"
+	$(PYTEST) $(WORKERS) -m "not compat and not full"
 
 test-compat: setup java test-spark43
 	$(BIN)/python -m tests.peers.environments pyfluss java
-	$(PYTEST) -m "compat and not full"
+	$(PYTEST) $(WORKERS) -m "compat and not full"
 
 # The other version of Spark, in an environment of its own; what does not depend on it runs in `test` alone.
 test-spark43: setup java
 	$(BIN)/python -m tests.peers.environments spark43
-	.peers/spark43/bin/python -m pytest -q -m "not compat and not full" tests/spark \
+	.peers/spark43/bin/python -m pytest -q $(WORKERS) -m "not compat and not full" tests/spark \
 		--ignore tests/spark/test_stream_crash.py --ignore tests/spark/test_pipeline.py
 
 # Writes docs/compatibility.md from what passed; a run with failures leaves it alone.

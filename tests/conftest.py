@@ -1,3 +1,8 @@
 """Fixtures for all tests live in the modules named here."""
 
+import os
+
 pytest_plugins = ["tests.peers.fixtures", "tests.backends", "tests.compat.report"]
+
+# Spark's JVMs live for minutes here: to compile much for their later speed takes a third of their processor time.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -16,7 +16,8 @@ import pytest
 import fluss.sync as fluss
 from fluss.protocol import api_keys
 from fluss.testing import Direction, FaultProxy, FlussServer
-from tests.adversity.test_network import FAULTS, HEAL_S_MAX, ROUNDS, SLACK_S, TIMEOUT_MS, cut_all, free_port
+from fluss.testing.ports import free_ports
+from tests.adversity.test_network import FAULTS, HEAL_S_MAX, ROUNDS, SLACK_S, TIMEOUT_MS, cut_all
 from tests.crash.kv_clients import KvLoad, make_tables
 
 PUT, LOOKUP, FETCH = api_keys.PUT_KV.key, api_keys.LOOKUP.key, api_keys.FETCH_LOG.key
@@ -114,7 +115,7 @@ def test_a_restart_on_another_port(proxied: tuple[FlussServer, FaultProxy], seed
     with loaded(proxy.address, seed) as load:
         for _ in range(2):
             server.kill()
-            server.port = free_port()
+            server.port = free_ports(1)[0]
             server.start()
             proxy.set_target(server.bootstrap_servers)
             load.await_progress(HEAL_S_MAX)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import fluss.sync as fluss
 from fluss.protocol import api_keys
 from fluss.testing import Direction, FaultProxy, FlussServer
+from fluss.testing.ports import free_ports
 from tests.adversity.load import Load
 
 HEAL_S_MAX = 5.0
@@ -123,7 +123,7 @@ def test_a_restart_on_another_port(proxied: tuple[FlussServer, FaultProxy]) -> N
         for _ in range(2):
             before = server.port
             server.kill()
-            server.port = free_port()
+            server.port = free_ports(1)[0]
             assert server.port != before
             server.start()
             proxy.set_target(server.bootstrap_servers)
@@ -141,18 +141,11 @@ def test_a_restart_on_another_port_without_a_proxy_in_the_way_of_data(tmp_path: 
             assert stable.counters.requests_by_api[PRODUCE] == 0
             for _ in range(2):
                 server.kill()
-                server.port = free_port()
+                server.port = free_ports(1)[0]
                 server.start()
                 stable.set_target(server.bootstrap_servers)
                 load.await_progress(HEAL_S_MAX)
             load.finish()
-
-
-def free_port() -> int:
-    """A port that was free just now, and that no server of this test had."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
 
 
 # Set-up has to keep it too, on a busy machine.

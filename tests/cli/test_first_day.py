@@ -1,12 +1,19 @@
-"""A first day at the shell: every command as a process, with good input, on one server that a command started."""
+"""A first day at the shell: every command with good input, on one server that a command started.
+
+The long form runs each command as a process of its own, the short one runs them here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from shlex import split
+from subprocess import CompletedProcess
 from typing import Final
 
-from tests.cli.command import fluss, leaves, started
+import pytest
+
+from tests.cli.command import fluss, here, leaves, started
 
 # A command, and a piece of what it prints. In the order of the day: each step needs those before it.
 STEPS: Final = [
@@ -58,7 +65,11 @@ def test_every_command_is_used() -> None:
     assert used | {"server"} == leaves()
 
 
-def test_a_first_day(tmp_path: Path) -> None:
+@pytest.mark.parametrize("run", [here, pytest.param(fluss, marks=pytest.mark.full)])
+def test_a_first_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., CompletedProcess[str]]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "orders.csv").write_text("id,product\n1,rope\n2,oar\n3,oar\n")
     (tmp_path / "customers.csv").write_text("id,name\n1,Ada\n2,Bob\n")
     with started("server", "--data-dir", str(tmp_path / "data"), "--port", "0") as server:
@@ -68,7 +79,7 @@ def test_a_first_day(tmp_path: Path) -> None:
             address = ready.split()[-1]
             for text, piece in STEPS:
                 arguments = split(text.replace("COPY", str(tmp_path / "copy")))
-                done = fluss(*arguments, bootstrap=address, cwd=tmp_path, input="secret\n")
+                done = run(*arguments, bootstrap=address, input="secret\n")
                 printed = done.stdout + done.stderr
                 assert done.returncode == 0, f"{text}: {printed}"
                 assert piece in printed, f"{text}: {printed}"

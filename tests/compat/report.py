@@ -102,8 +102,8 @@ class Plugin:
             self._outcomes.add(str(said["feature"]), clients, str(said["server"]), passed=report.passed)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if self._path is None:
-            return
+        if self._path is None or hasattr(session.config, "workerinput"):
+            return  # With several workers all outcomes come to the process that started them.
         if exitstatus != pytest.ExitCode.OK:
             session.config.get_terminal_writer().line(f"{self._path} is left as it was: the run failed")
         else:

@@ -28,7 +28,7 @@ CONFIG = {
     "remote.log.task-interval-duration": "2s",
     "log.replica.high-watermark.checkpoint-interval": "1s",
 }
-SMALL_HEAP = {"tablet": ("-Xmx384m", "-XX:+UseSerialGC")}
+SMALL_HEAP = {"tablet": ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")}
 TIERING_TIMEOUT_S = 60.0
 CHECKPOINT_TIMEOUT_S = 20.0
 # Long enough for a tablet server's old session to end and its successor to be elected.

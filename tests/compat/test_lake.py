@@ -35,7 +35,7 @@ from tests.peers.pyfluss import PyflussPeer
 
 pytestmark = pytest.mark.compat
 
-SMALL_HEAP = {"tablet": ("-Xmx384m", "-XX:+UseSerialGC")}
+SMALL_HEAP = {"tablet": ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")}
 COMMAND_TIMEOUT_S = 300.0
 SERVICE_TIMEOUT_S = 120.0
 

@@ -218,6 +218,8 @@ class Examination:
         """Read all; behind an error, go on with the batch that follows."""
         bases = sorted(expected)
         where = f"{bucket} by {fetch.__name__}"
+        is_as_stored = fetch.__name__ == RotReader.fetch.__name__
+        comparable = _without_commit_time if is_as_stored and self._judgement.was_verified else bytes
         while offset < end:
             try:
                 answer = split(fetch(bucket, offset))
@@ -231,7 +233,7 @@ class Examination:
             if min(answer) > offset:
                 self._problem(where, f"offsets {offset} to {min(answer)} are left out")
             for base, batch in answer.items():
-                if batch != expected.get(base) and base < end:
+                if comparable(batch) != comparable(expected.get(base, b"")) and base < end:
                     self._problem(where, f"another batch at offset {base}")
             offset = max(offset + 1, parse_header(answer[max(answer)]).next_offset)
 
@@ -482,3 +484,12 @@ async def examine(
     examination = Examination(template.known, image, damage)
     await examination.run(root, damage_later=damage_later)
     return examination
+
+
+def _without_commit_time(batch: bytes) -> bytes:
+    """What a reader of a plain fetch can rely on when bytes rot under a running server.
+
+    They are sent as they are on disk. If they were verified before, a client finds what its checksum covers; a commit
+    time is found to be wrong when the log is opened again, or by scrubbing.
+    """
+    return batch[:13] + batch[21:]

@@ -24,7 +24,10 @@ ERROR_S_MAX = 20.0
 
 def corrupt_sealed_segment(written: WrittenBucket, chance: random.Random) -> tuple[Path, BatchPlace, BatchPlace]:
     """Flip a payload bit; returns the file, the damaged batch and the one behind it."""
-    segment = chance.choice(written.segments()[:-1])
+    return _corrupt(chance.choice(written.segments()[:-1]), chance)
+
+
+def _corrupt(segment: Path, chance: random.Random) -> tuple[Path, BatchPlace, BatchPlace]:
     index = chance.randrange(1, len(places(segment)) - 1)
     damaged, following = places(segment)[index : index + 2]
     data = bytearray(segment.read_bytes())
@@ -78,3 +81,28 @@ def test_a_client_gets_rows_up_to_it_and_then_an_error(tmp_path: Path, chance: r
             assert seen == damaged.base_offset
             assert f"/{segment.name}" in raised.value.message
             scanner.close()
+
+
+@pytest.mark.parametrize("reads", ["projected", "filtered"])
+def test_rot_under_a_running_server_gives_no_wrong_row(tmp_path: Path, chance: random.Random, reads: str) -> None:
+    """The server has verified the batch before, and makes new ones of it for such a reader."""
+    with written_bucket(tmp_path, BATCHES) as written:
+        written.server.start()
+        config = client_config(written.server.bootstrap_servers, {"request-timeout-ms": REQUEST_TIMEOUT_MS})
+        with fluss.sync.FlussConnection.create(config) as connection:
+            scan = connection.get_table(PATH).new_scan()
+            first, second = connection.get_table(PATH).get_table_info().get_schema().get_column_names()[:2]
+            scan = (
+                scan.project_by_name([second]) if reads == "projected" else scan.filter(fluss.col(first).is_not_null())
+            )
+
+            def read() -> int:
+                with scan.create_record_batch_log_scanner() as scanner:
+                    scanner.subscribe(0, fluss.EARLIEST_OFFSET)
+                    return scanner.to_arrow().num_rows
+
+            assert read() == sum(BATCHES)
+            # The last one, which stays open: what was verified of it is remembered.
+            segment, damaged, _ = _corrupt(written.segments()[-1], chance)
+            with pytest.raises(fluss.FlussError, match=rf"{segment.name}: corrupt batch at byte {damaged.start}"):
+                read()

@@ -15,7 +15,7 @@ from fluss.testing import FlussServer
 
 @dataclass(frozen=True)
 class Lake:
-    """A server, its client, and a database and warehouse of the test's own."""
+    """A server, its client, its lake, and a database of the test's own."""
 
     server: FlussServer
     connection: FlussConnection
@@ -57,9 +57,9 @@ def lake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlussServe
 
 
 @pytest.fixture
-def lake(lake_server: FlussServer, tmp_path: Path, new_name: Callable[[str], str]) -> Iterator[Lake]:
+def lake(lake_server: FlussServer, new_name: Callable[[str], str]) -> Iterator[Lake]:
     database = new_name("lake")
     with FlussConnection.create(Config({"bootstrap.servers": lake_server.bootstrap_servers})) as connection:
         connection.get_admin().create_database(database)
-        yield Lake(lake_server, connection, database, tmp_path / "warehouse")
+        yield Lake(lake_server, connection, database, lake_server.data_dir.absolute() / "lake")
         connection.get_admin().drop_database(database, cascade=True)

@@ -63,7 +63,7 @@ def snapshot_ids(lake: Lake, table: FlussTable) -> list[int]:
 
 
 def on_disk(lake: Lake) -> set[Path]:
-    return {path for path in lake.warehouse.rglob("*") if path.is_file() and "catalog.db" not in path.name}
+    return {path for path in (lake.warehouse / lake.database).rglob("*") if path.is_file()}
 
 
 def union_ids(lake: Lake, table: FlussTable) -> list[Any]:

@@ -25,9 +25,10 @@ DATABASE = "rest"
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with rest_catalog(tmp_path_factory.mktemp("rest")) as started:
-        yield started
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    folder = tmp_path_factory.mktemp("rest")
+    with rest_catalog(folder) as address:
+        yield {"type": "rest", "uri": address, "warehouse": str(folder / "rest-warehouse")}
 
 
 @pytest.fixture(scope="module")
@@ -39,27 +40,25 @@ def peer(lake_server: FlussServer) -> Iterator[OurPeer]:
 
 
 @pytest.mark.parametrize("sample", KINDS, ids=lambda sample: sample.name)
-def test_tables_are_tiered(address: str, peer: OurPeer, sample: Sample) -> None:
+def test_tables_are_tiered(catalog: dict[str, str], peer: OurPeer, sample: Sample) -> None:
     path = TablePath(DATABASE, sample.name)
     sample.create(peer, DATABASE)
     for turn in (0, 1):
         sample.write(peer, DATABASE, turn)
-        # The first round keeps the catalog on the table, where the second one finds it.
-        catalog = {"type": "rest", "uri": address} if turn == 0 else None
         [report] = tier(peer.conn, LocalExecutor(peer.conn), tables=[path], catalog=catalog)
         assert report.status is Status.TIERED, report
-        found = RestCatalog("any", uri=address).load_table((DATABASE, sample.name))
+        found = RestCatalog("any", uri=catalog["uri"]).load_table((DATABASE, sample.name))
         assert arranged(found.scan().to_arrow().to_pylist()) == expected_rows(peer, DATABASE, sample.name)
         assert peer.admin.get_latest_lake_snapshot(path).snapshot_id == report.snapshot_id
-    union = peer.conn.get_table(path).new_scan().union().to_arrow()
+    union = peer.conn.get_table(path).new_scan().union(catalog=catalog).to_arrow()
     assert union.num_rows == len(expected_rows(peer, DATABASE, sample.name))
 
 
-def test_a_commit_that_lost_a_race_is_refused(address: str, peer: OurPeer) -> None:
+def test_a_commit_that_lost_a_race_is_refused(catalog: dict[str, str], peer: OurPeer) -> None:
     sample = LOG.renamed("raced")
     sample.create(peer, DATABASE)
     info = peer.admin.get_table_info(TablePath(DATABASE, sample.name))
-    options = LakeOptions(type="rest", uri=address)
+    options = LakeOptions.from_properties(catalog)
     first, second = (ensure_table(options, info) for _ in range(2))
     first.commit([], [], "first")
     with pytest.raises(LakeConflictError):

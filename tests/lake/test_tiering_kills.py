@@ -171,7 +171,7 @@ def test_a_late_registration_changes_nothing(lake: Lake, table: FlussTable, jobs
     write(table, "a")
     jobs.kill_at(steps.COMMITTED, lake, table)
     info = lake.connection.get_admin().get_table_info(path_of(table))
-    as_committed = load_table(LakeOptions.of(info), info.table_path)
+    as_committed = load_table(LakeOptions(warehouse=str(lake.warehouse)), info.table_path)
     assert as_committed is not None
     snapshot = as_committed.tiered()
     assert snapshot is not None

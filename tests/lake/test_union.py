@@ -325,7 +325,7 @@ def test_an_expired_snapshot_is_told(lake: Lake) -> None:
     tier_fully(lake, table)
     write(table, texts(range(3), "new"))
     tier_halfway(lake, table, is_committed=True)
-    stored = load_table(LakeOptions.of(table.get_table_info()), table.table_path)
+    stored = load_table(LakeOptions(warehouse=str(lake.warehouse)), table.table_path)
     registered = LakeRegistry(lake.connection).latest(table.table_path)
     assert stored is not None
     assert registered is not None
@@ -339,7 +339,7 @@ def test_files_named_like_patterns(lake: Lake) -> None:
     write(table, texts(range(3), "old"))
     warehouse = str(lake.warehouse / "we[ird]*? it's")
     tier_here(Lake(lake.server, lake.connection, lake.database, Path(warehouse)), table)
-    assert read_union(table, "duckdb").num_rows == 3
+    assert read_union(table, "duckdb", warehouse=warehouse).num_rows == 3
 
 
 def test_columns_that_differ_in_case_alone(lake: Lake) -> None:

@@ -1,7 +1,7 @@
 """What the peers need, made once: `python -m tests.peers.environments pyfluss kafka spark43 java`.
 
-`pyfluss`, `kafka` and `spark43` are virtual environments, `java` the jars of Apache Fluss's server and client and the
-compiled driver. Tests make what they need on first use; doing it before keeps downloads out of the tests' time limits.
+`pyfluss`, `kafka` and `spark43` are virtual environments, `java` the jars of Apache Fluss and Iceberg and the compiled
+driver. Tests make what they need on first use; doing it before keeps downloads out of the tests' time limits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from fluss.testing.maven import SERVER_ARTIFACTS, fetch_jars
+from fluss.testing.maven import LAKE_ARTIFACTS, SERVER_ARTIFACTS, fetch_jars
 
 _ROOT = Path(__file__).parents[2]
 _PEERS = _ROOT / ".peers"
@@ -66,9 +66,14 @@ def _environment(name: str, requirements: Path) -> Path:
 
 def _jars_and_driver() -> Path:
     # Here, because making the pyfluss environment must not need what the Java client needs.
+    from tests.peers.icebergspark import iceberg_jars
     from tests.peers.javaclient import compiled_driver
+    from tests.peers.restcatalog import rest_jars
 
     fetch_jars("server", SERVER_ARTIFACTS)
+    fetch_jars("lake", LAKE_ARTIFACTS, alone=True)
+    iceberg_jars()
+    rest_jars()
     return compiled_driver()
 
 

@@ -10,10 +10,13 @@ from typing import Protocol, TypeVar
 import pytest
 
 from fluss.testing import ApacheFluss
+from fluss.testing.apache import DEFAULT_JVM_OPTIONS
 from tests.peers.javaclient import JavaPeer
 from tests.peers.peer import Peer
 from tests.peers.pyfluss import PyflussPeer
 
+# The cluster lives for minutes: to compile much for its later speed takes longer than that saves.
+_JVM_OPTIONS = {role: (*options, "-XX:TieredStopAtLevel=1") for role, options in DEFAULT_JVM_OPTIONS.items()}
 SASL_USERS = {"alice": "alice-secret", "bob": "bob-secret"}
 
 _T = TypeVar("_T", PyflussPeer, JavaPeer)
@@ -29,7 +32,8 @@ class PeerFactory(Protocol[_P]):
 @pytest.fixture(scope="session")
 def apache_fluss(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheFluss]:
     """One real cluster for the whole session: it takes seconds to start. Tests make databases of their own."""
-    with ApacheFluss(tmp_path_factory.mktemp("apache-fluss"), sasl_users=SASL_USERS) as cluster:
+    folder = tmp_path_factory.mktemp("apache-fluss")
+    with ApacheFluss(folder, sasl_users=SASL_USERS, jvm_options=_JVM_OPTIONS) as cluster:
         yield cluster
 
 

@@ -15,15 +15,19 @@ from fluss.spark import session
 from fluss.testing.maven import SQLITE_ARTIFACT, fetch_jars
 from fluss.testing.processes import ManagedProcess
 
-ARTIFACTS = ("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0", SQLITE_ARTIFACT)
+_ARTIFACTS = ("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0", SQLITE_ARTIFACT)
 _TIMEOUT_S = 180.0
 _CATALOG = f"spark.sql.catalog.{CATALOG_NAME}"
 
 
+def iceberg_jars() -> Path:
+    """The directory of the runtime's jars."""
+    return fetch_jars("iceberg-spark", _ARTIFACTS, alone=True)
+
+
 def read_with_spark(catalog_file: Path, warehouse: Path, tables: Sequence[str], work_dir: Path) -> dict[str, pa.Table]:
     """The rows of tables, `database.table`, in a SQLite catalog."""
-    jars = fetch_jars("iceberg-spark", ARTIFACTS, alone=True)
-    arguments = [f"{jars}/*", str(catalog_file), str(warehouse), json.dumps(list(tables)), str(work_dir)]
+    arguments = [f"{iceberg_jars()}/*", str(catalog_file), str(warehouse), json.dumps(list(tables)), str(work_dir)]
     command = [sys.executable, "-m", "tests.peers.icebergspark", *arguments]
     root = Path(__file__).parents[2]
     process = ManagedProcess("Spark with Iceberg", command, log_file=work_dir / "iceberg-spark.log", cwd=root)

@@ -23,6 +23,7 @@ _JVM_OPTIONS = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "-Xmx512m",
     "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
     "-Dlog4j2.level=WARN",
 )

@@ -20,9 +20,8 @@ from fluss.spark import session, tier
 from fluss.spark.addresses import options
 from fluss.spark.merge_on_read import SparkMerger
 from fluss.sync import TablePath, connect
-from fluss.testing.maven import fetch_jars
 from fluss.testing.processes import ProcessFailedError
-from tests.peers.icebergspark import ARTIFACTS, catalog_conf
+from tests.peers.icebergspark import catalog_conf, iceberg_jars
 from tests.peers.jsonlines import JsonLinesProcess
 from tests.peers.peer import Row
 from tests.peers.values import encode
@@ -33,7 +32,7 @@ _COPY, _MERGE = "copy", "merge"
 
 def spark_conf() -> dict[str, str]:
     """What a Spark session needs for merge-on-read."""
-    return {"spark.driver.extraClassPath": f"{fetch_jars('iceberg-spark', ARTIFACTS, alone=True)}/*"}
+    return {"spark.driver.extraClassPath": f"{iceberg_jars()}/*"}
 
 
 class MergingSpark:

@@ -23,6 +23,11 @@ _JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 _START_TIMEOUT_S = 60.0
 
 
+def rest_jars() -> Path:
+    """The directory of the catalog's jars."""
+    return fetch_jars("rest-catalog", _ARTIFACTS)
+
+
 @contextmanager
 def rest_catalog(work_dir: Path) -> Iterator[str]:
     """The address of a new catalog whose tables are below `work_dir`."""
@@ -31,13 +36,12 @@ def rest_catalog(work_dir: Path) -> Iterator[str]:
         raise RuntimeError("a Java 17 development kit (java) is needed for the REST catalog and is not on the PATH")
     warehouse = work_dir / "rest-warehouse"
     warehouse.mkdir(parents=True)
-    jars = fetch_jars("rest-catalog", _ARTIFACTS)
     command = [
         java,
         *_JVM_OPTIONS,
         f"-Djava.io.tmpdir={work_dir}",  # a killed JVM leaves what it unpacked there
         "-cp",
-        f"{jars}/*",
+        f"{rest_jars()}/*",
         str(_SOURCE),
         str(warehouse),
         str(warehouse / "catalog.db"),

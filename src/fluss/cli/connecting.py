@@ -29,7 +29,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def connection_options(command: Function) -> Function:
-    """Add --bootstrap, --user, --password and --config; the command gets `settings`, a Config, in their place."""
+    """Add the options of a connection, such as --bootstrap; the command gets `settings`, a Config, in their place."""
 
     @click.option(
         "-b",
@@ -48,11 +48,26 @@ def connection_options(command: Function) -> Function:
         metavar="FILE",
         help="Its [client] has settings.  [FLUSS_CONFIG, ./fluss.toml]",
     )
+    @click.option(
+        "--lake-trusted",
+        envvar="FLUSS_LAKE_TRUSTED",
+        metavar="PLACES",
+        help="Hosts, paths, buckets that servers may name.  [FLUSS_LAKE_TRUSTED]",
+    )
     @functools.wraps(command)
     def wrapped(
-        *args: Any, bootstrap: str | None, user: str | None, password: str | None, config: str | None, **kwargs: Any
+        *args: Any,
+        bootstrap: str | None,
+        user: str | None,
+        password: str | None,
+        config: str | None,
+        lake_trusted: str | None,
+        **kwargs: Any,
     ) -> Any:
-        return command(*args, settings=client_settings(bootstrap, user, password, config), **kwargs)
+        settings = client_settings(bootstrap, user, password, config)
+        if lake_trusted:
+            settings.lake_trusted = lake_trusted
+        return command(*args, settings=settings, **kwargs)
 
     return wrapped  # type: ignore[return-value]
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from fluss.cli.connecting import connected, connection_options
+from fluss.cli.names import pairs
 from fluss.cli.output import limit_option, output_option, write_batches, write_rows
 from fluss.model.config import Config
 from fluss.model.errors import FlussError
@@ -29,9 +30,19 @@ _LEAVE: Final = (r"\q", "exit", "quit")
 @click.argument("query", required=False)
 @connection_options
 @click.option("-d", "--database", default="fluss", show_default=True, metavar="NAME", help="Of tables without one.")
+@click.option("--warehouse", metavar="FOLDER", help="Where the lake is.  [default: as the server says]")
+@click.option("--catalog", multiple=True, callback=pairs, metavar="KEY=VALUE", help="Its catalog: type, uri, ...")
 @output_option
 @limit_option
-def sql(query: str | None, settings: Config, database: str, output: str, limit: int | None) -> None:
+def sql(
+    query: str | None,
+    settings: Config,
+    database: str,
+    warehouse: str | None,
+    catalog: dict[str, str],
+    output: str,
+    limit: int | None,
+) -> None:
     """Query tables with SQL: what the lake has of them, and the rows that came since, up to the query's start.
 
     Tables are named as table or database.table. Without a QUERY statements are read from the terminal, or from standard
@@ -46,7 +57,7 @@ def sql(query: str | None, settings: Config, database: str, output: str, limit: 
     from fluss.lake.sql import SqlSession
 
     with connected(settings) as connection:
-        session = SqlSession(connection, database)
+        session = SqlSession(connection, database, warehouse=warehouse, catalog=catalog or None)
         try:
             shell = _Shell(session, output, limit)
             if query is not None:

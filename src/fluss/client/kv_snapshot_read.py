@@ -6,6 +6,7 @@ are folded on top; without a snapshot the changes are folded from the first one 
 
 from __future__ import annotations
 
+import re
 import tempfile
 from itertools import compress
 from pathlib import Path
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 CHUNK_ROWS_MAX = 50_000
 CHUNK_SIZE_BYTES_MAX = 4 << 20
 COPY_SIZE_BYTES = 4 << 20
+_FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,200}")
 
 
 class _Chunk(NamedTuple):
@@ -115,7 +117,7 @@ class SnapshotRows:
         files = RemoteFiles(self._client)
         try:
             for directory in {item.remote_path.rsplit("/", 1)[0] for item in answer.snapshot_files}:
-                await files.check_reachable(directory)
+                await files.check_directory(directory, bucket.table_id)
         except FlussError:
             files.close()
             if needed:
@@ -124,8 +126,10 @@ class SnapshotRows:
         store = _SnapshotStore(self.last_key)
         try:
             for item in answer.snapshot_files:
-                # The name alone: a file must not be written anywhere else.
-                await _copy(files, item.remote_path, store.directory / Path(item.local_file_name).name)
+                # A name and nothing else: a file must not be written anywhere else.
+                if not _FILE_NAME.fullmatch(item.local_file_name):
+                    raise FlussError(f"The server names a file {item.local_file_name[:100]!r} of a KV snapshot.")
+                await _copy(files, item.remote_path, store.directory / item.local_file_name)
             await runtime.in_worker(store.open)
         except BaseException:
             store.close()

@@ -7,6 +7,7 @@ temporary files, and what is in memory is bounded. Segments have all columns, wh
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from fluss.client.core import ClientCore
 
 RANGE_BYTES = 4 << 20
+# A UUID, and nothing that leads elsewhere.
+_SEGMENT_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class _Range(NamedTuple):
@@ -52,7 +55,7 @@ class RemoteLog:
 
     async def read(self, cursor: Cursor, info: pb.PbRemoteLogFetchInfo) -> AsyncGenerator[list[Part]]:
         """The batches of the segments in `info` from the cursor's offset on, which moves behind them."""
-        await self._files.check_reachable(info.remote_log_tablet_dir)
+        await self._files.check_directory(info.remote_log_tablet_dir, cursor.bucket.table_id)
         read = _SegmentsRead(self, self._files, cursor, info)
         self._reads += 1
         try:
@@ -131,6 +134,8 @@ class _SegmentsRead:
 
     def _uri(self, segment: int) -> str:
         item = self._segments[segment]
+        if not _SEGMENT_ID.fullmatch(item.remote_log_segment_id):
+            raise CorruptDataError(f"{item.remote_log_segment_id[:100]!r} is not the id of a remote segment")
         name = f"{item.remote_log_segment_id}/{item.remote_log_start_offset:020d}.log"
         return f"{self._directory.rstrip('/')}/{name}"
 

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from fluss.lake.filesystem import check_place
 from fluss.lake.iceberg import LakeConflictError, LakeTable, summary_of
 from fluss.lake.layout import COMMIT_USER, OFFSETS_PATH, TIERING_USER
-from fluss.lake.options import is_local, local_path
+from fluss.lake.options import local_path
 from fluss.lake.parquet import sync_paths
+from fluss.model.trust import is_local
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -48,6 +50,8 @@ class LakeBranch:
             root = local_path(self._lake.location)
             manifests = [item for item in tip.manifests(table.io) if item.added_snapshot_id == tip.snapshot_id]
             entries = [entry for item in manifests for entry in item.fetch_manifest_entry(table.io)]
+            for entry in entries:
+                check_place(entry.data_file.file_path, table.io.properties)
             files = {local_path(entry.data_file.file_path) for entry in entries}
             folders = {folder for file in files for folder in file.parents if folder.is_relative_to(root)}
             sync_paths(*files, *folders)

@@ -22,6 +22,7 @@ from fluss.lake.task import RewritePart, TaskResult, TieredTable
 from fluss.model.errors import FlussError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TableBucket, TablePath
+from fluss.model.trust import Trust
 
 if TYPE_CHECKING:
     from fluss.lake.executors import Executor
@@ -62,7 +63,7 @@ def compact(
 
     info = connection.get_admin().get_table_info(path)
     check_tiered(info)
-    options = named_lake(info, warehouse, catalog)
+    options = named_lake(info, warehouse, catalog, Trust.of(connection.config))
     registry = LakeRegistry(connection)
     lake, known = load_table(options, path), registry.latest(path)
     if not has_snapshot(lake, known):

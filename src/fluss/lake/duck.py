@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import glob
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from fluss.lake.files import LakeFile
-from fluss.lake.filesystem import open_filesystem
-from fluss.lake.options import is_local, local_path
+from fluss.lake.filesystem import check_place, open_filesystem
+from fluss.lake.options import local_path
 from fluss.lake.union import UnionRead, UnionReader
 from fluss.lake.union_plan import UnionPlan
 from fluss.model.errors import FlussError
+from fluss.model.trust import is_local
 
 
 def load_duckdb() -> Any:
@@ -67,7 +68,9 @@ class LakeRelation:
             found = self.rows_of(self.open_by_arrow(remote), keys).union(found)
         return found
 
-    def _open_local(self, files: Iterable[LakeFile]) -> Any:
+    def _open_local(self, files: Sequence[LakeFile]) -> Any:
+        for file in files:
+            check_place(file.path, self._plan.io_properties)
         # What looks like a pattern, or like a partition in a folder's name, is not one.
         paths = [glob.escape(str(local_path(file.path))) for file in files]
         return self._duck.read_parquet(paths, hive_partitioning=False, union_by_name=True)

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from filelock import FileLock
 
 from fluss.lake.files import EqualityDelete, LakeFile, PartitionValues, WrittenFile
+from fluss.lake.filesystem import check_place
 from fluss.lake.layout import BUCKET, COMMIT_USER, OFFSETS_PATH, SYSTEM_COLUMNS, TIERING_USER
-from fluss.lake.options import REST, LakeOptions, is_local, local_path
+from fluss.lake.options import REST, LakeOptions, local_path
 from fluss.lake.parquet import sync_paths
 from fluss.lake.schema import (
     OWN_PROPERTIES,
@@ -32,6 +33,7 @@ from fluss.lake.schema import (
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath
+from fluss.model.trust import is_local
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,20 +67,14 @@ class TieredSnapshot:
 def open_catalog(options: LakeOptions) -> Catalog:
     """A catalog; one in SQLite is made where there is none."""
     try:
-        from pyiceberg.catalog.rest import RestCatalog
-        from pyiceberg.catalog.sql import SqlCatalog
+        from fluss.lake.catalogs import make_catalog
     except ImportError as error:
         raise FlussError("pyiceberg is not installed; install flussbett[lake].") from error
-    given = dict(options.properties)
-    if options.warehouse is not None:
-        given["warehouse"] = options.warehouse
-    if options.type == REST:
-        assert options.uri is not None
-        return RestCatalog(options.name, **given, uri=options.uri)
     path = options.sqlite_path
     if path is None:
-        return SqlCatalog(options.name, **given, uri=options.sqlalchemy_uri)
-    given["uri"] = f"{options.sqlalchemy_uri}?timeout={_BUSY_TIMEOUT_S}"
+        assert options.uri is not None
+        return make_catalog(options, options.uri if options.type == REST else options.sqlalchemy_uri)
+    uri = f"{options.sqlalchemy_uri}?timeout={_BUSY_TIMEOUT_S}"
     if not _is_made(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         # Two that make the same tables at once get in each other's way.
@@ -86,8 +82,8 @@ def open_catalog(options: LakeOptions) -> Catalog:
             with closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)) as database:
                 # Readers and the one who commits do not wait for each other then; the mode stays with the file.
                 database.execute("PRAGMA journal_mode = WAL")
-            return SqlCatalog(options.name, **given)
-    return SqlCatalog(options.name, **given)
+            return make_catalog(options, uri)
+    return make_catalog(options, uri)
 
 
 def _is_made(path: Path) -> bool:
@@ -108,9 +104,11 @@ def load_table(options: LakeOptions, path: TablePath) -> LakeTable | None:
     if sqlite_path is not None and not sqlite_path.exists():
         return None  # and is not made by one who only looks
     try:
-        return LakeTable(open_catalog(options).load_table((path.database_name, path.table_name)))
+        found = LakeTable(open_catalog(options).load_table((path.database_name, path.table_name)))
     except NoSuchTableError:
         return None
+    check_place(found.location, found.io_properties)
+    return found
 
 
 def ensure_table(options: LakeOptions, info: TableInfo) -> LakeTable:
@@ -220,6 +218,9 @@ class LakeTable:
         for entry in self._entries(snapshot):
             (deletes if entry.data_file.content.value else data).append(entry)
         self._data_files |= {entry.data_file.file_path: entry.data_file for entry in data}
+        # Each file is looked at once more when it is opened.
+        for folder in {entry.data_file.file_path.rpartition("/")[0] for entry in (*data, *deletes)}:
+            check_place(folder, self._table.io.properties)
         return [_lake_file(entry, deletes) for entry in data]
 
     def _entries(self, snapshot: Snapshot) -> Iterator[ManifestEntry]:
@@ -289,6 +290,8 @@ class LakeTable:
         assert snapshot is not None
         written = [self._table.metadata_location, snapshot.manifest_list]
         written += [manifest.manifest_path for manifest in snapshot.manifests(self._table.io)]
+        for location in written:
+            check_place(location, self._table.io.properties)
         paths = {local_path(location) for location in written}
         sync_paths(*sorted(paths), *sorted({path.parent for path in paths}))
 

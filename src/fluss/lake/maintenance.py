@@ -15,6 +15,7 @@ from fluss.lake.options import LakeOptions
 from fluss.lake.place import named_lake
 from fluss.model.errors import FlussError
 from fluss.model.paths import TablePath
+from fluss.model.trust import Trust
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo
@@ -105,7 +106,8 @@ def clean_orphans(
 def _options(
     connection: FlussConnection, path: TablePath, warehouse: str | None, catalog: Mapping[str, str] | None
 ) -> LakeOptions:
-    return named_lake(connection.get_admin().get_table_info(path), warehouse, catalog)
+    info = connection.get_admin().get_table_info(path)
+    return named_lake(info, warehouse, catalog, Trust.of(connection.config))
 
 
 def _listed(lake: LakeTable) -> Iterator[FileInfo]:

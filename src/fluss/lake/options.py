@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import re
+import sqlite3
+import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
-from urllib.parse import quote, unquote, urlparse
+from urllib.parse import quote, unquote
 
 from fluss.lake.layout import CATALOG_NAME, LAKE_PROPERTIES
 from fluss.model.errors import InvalidRequestError
 from fluss.model.infos import TableInfo
+from fluss.model.trust import Trust, is_inside, is_local, local_path_of, warn_once
 
 SQL: Final = "sql"
 JDBC: Final = "jdbc"  # what the JVM calls a catalog in an SQL database
 REST: Final = "rest"
 TYPES: Final = (SQL, JDBC, REST)
 
+_JDBC: Final = "jdbc:"
 _SQLITE: Final = "jdbc:sqlite:"
+_POSTGRES: Final = ("postgresql", "postgresql+psycopg2", "postgresql+psycopg", "postgresql+pg8000")
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+# What a server may say of the lake.
+_SERVER_KEYS: Final = ("type", "catalog-type", "uri", "warehouse", "name", "client.region", "s3.region")
 _CATALOG_FILE: Final = "catalog.db"
 
 
@@ -30,21 +40,30 @@ class LakeOptions:
     uri: str | None = None
     name: str = CATALOG_NAME
     properties: Mapping[str, str] = field(default_factory=dict)
+    trust: Trust = field(default_factory=Trust)
+    is_named_by_server: bool = False
 
     @classmethod
-    def of(cls, info: TableInfo, warehouse: str | None = None, catalog: Mapping[str, str] | None = None) -> Self:
-        """The lake of a table: what is given here, otherwise what its server says.
+    def of(
+        cls,
+        info: TableInfo,
+        warehouse: str | None = None,
+        catalog: Mapping[str, str] | None = None,
+        trust: Trust | None = None,
+    ) -> Self:
+        """The lake of a table: what is given here, otherwise what its server says and `trust` allows.
 
         A `warehouse` alone is a folder with a catalog of its own in SQLite; `catalog` has the keys that a server's
         `datalake.iceberg.` settings have: type, uri, warehouse, name and those of the catalog.
         """
+        trust = trust or Trust()
         if catalog is not None:
             given = dict(catalog)
             if warehouse is not None:
                 given["warehouse"] = warehouse
-            return cls.from_properties(given)
+            return replace(cls.from_properties(given), trust=trust)
         if warehouse is not None:
-            return cls.from_properties({"type": SQL, "warehouse": warehouse})
+            return replace(cls.from_properties({"type": SQL, "warehouse": warehouse}), trust=trust)
         found = {
             key.removeprefix(LAKE_PROPERTIES): value
             for key, value in info.properties.items()
@@ -55,7 +74,9 @@ class LakeOptions:
                 f"{info.table_path} has no lake: its server says nothing of one. Set 'table.datalake.enabled' = 'true' "
                 "on the table, or name a warehouse."
             )
-        return cls.from_properties(found)
+        named = cls.from_properties(server_properties(found))
+        check_server_lake(named, trust)
+        return replace(named, trust=trust, is_named_by_server=True)
 
     @classmethod
     def from_properties(cls, given: Mapping[str, str]) -> Self:
@@ -70,12 +91,21 @@ class LakeOptions:
             raise InvalidRequestError(f"A lake catalog of type {kind!r} needs {what}.")
         return cls(kind, warehouse, uri, name, rest)
 
-    def table_properties(self) -> dict[str, str]:
-        """The properties of a Fluss table that name this lake."""
-        own = {"type": self.type, "warehouse": self.warehouse, "uri": self.uri}
-        if self.name != CATALOG_NAME:
-            own["name"] = self.name
-        return {LAKE_PROPERTIES + key: value for key, value in {**own, **self.properties}.items() if value is not None}
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where files of the lake may lie, whatever its catalog says: the warehouse, and what the user lists."""
+        found = self.warehouse if self.warehouse is not None and self._is_warehouse_a_place else None
+        if self.warehouse is None and not self.is_named_by_server and self.sqlite_path is not None:
+            found = str(self.sqlite_path.parent)  # the user named the catalog alone
+        if found is not None and is_local(found):
+            found = str(local_path(found).absolute())  # tasks may have another working directory
+        return (*([] if found is None else [found]), *self.trust.places)
+
+    @property
+    def _is_warehouse_a_place(self) -> bool:
+        """The warehouse of a catalog service may be the name of one."""
+        assert self.warehouse is not None
+        return self.type != REST or self.warehouse.startswith("/") or ":/" in self.warehouse
 
     @property
     def sqlite_path(self) -> Path | None:
@@ -103,12 +133,91 @@ class LakeOptions:
 
 def local_path(location: str) -> Path:
     """The path of a folder or file on this machine; raises for other storage."""
-    parsed = urlparse(location)
-    if parsed.scheme not in ("", "file"):
+    if not is_local(location):
         raise InvalidRequestError(f"{location} is not on this machine: name the catalog's type and uri, too.")
-    return Path(unquote(parsed.path)) if parsed.scheme else Path(location)
+    return Path(local_path_of(location))
 
 
-def is_local(location: str) -> bool:
-    """Whether a folder or file is on this machine."""
-    return urlparse(location).scheme in ("", "file")
+def server_properties(given: Mapping[str, str]) -> dict[str, str]:
+    """What is taken of the lake's settings that come from a server: nothing that chooses code or a credential."""
+    taken = {key: value for key, value in given.items() if key in _SERVER_KEYS}
+    if dropped := sorted(set(given) - set(taken)):
+        warn_once(
+            f"The server's settings of the lake have {', '.join(dropped)}; a client takes {', '.join(_SERVER_KEYS)} "
+            "from a server. Name what else is needed in your own settings of the lake."
+        )
+    if not _NAME.fullmatch(taken.get("name", CATALOG_NAME)):
+        raise InvalidRequestError(f"The server names a lake catalog {taken['name']!r}, which is not a name.")
+    if _is_postgres(uri := taken.get("uri", "")):
+        taken["uri"] = _without_login(uri)
+    return taken
+
+
+def check_server_lake(named: LakeOptions, trust: Trust) -> None:
+    """Raise unless a client may use the catalog and the warehouse that its server names."""
+    wanted = []
+    warehouse = named.warehouse
+    sqlite = named.sqlite_path
+    if sqlite is not None:
+        if not trust.allows_path(str(sqlite)):
+            wanted.append(str(sqlite))
+        elif not is_inside(str(sqlite), trust.places):
+            _check_sqlite_file(sqlite)
+    else:
+        assert named.uri is not None
+        if not (named.uri.startswith(("http://", "https://")) if named.type == REST else _is_postgres(named.uri)):
+            raise InvalidRequestError(
+                f"The server names a lake catalog at {named.uri[:200]!r}. A client takes http, SQLite and PostgreSQL "
+                "from a server; name the catalog in your own settings of the lake."
+            )
+        wanted += [] if trust.allows_host(named.uri.removeprefix(_JDBC)) else [named.uri.removeprefix(_JDBC)]
+    if warehouse is not None and named._is_warehouse_a_place:
+        allowed = trust.allows_path(warehouse) if is_local(warehouse) else trust.allows_bucket(warehouse)
+        wanted = [item for item in wanted if allowed or not is_inside(item, [warehouse])]
+        wanted += [] if allowed else [warehouse]
+    if wanted:
+        raise trust.untrusted("The server", wanted)
+
+
+def _check_sqlite_file(path: Path) -> None:
+    """Raise for a catalog file that a server names and that is something else."""
+    try:
+        status = path.lstat()
+    except OSError:
+        # It is made by the first round of tiering, in a folder that is new or has nothing else.
+        others = [item for item in path.parent.iterdir() if path.name not in item.name] if path.parent.is_dir() else []
+        if not others:
+            return
+        problem = "is not there, and its folder has other files"
+    else:
+        if stat.S_ISREG(status.st_mode) and _is_catalog(path):
+            return
+        problem = "is not such a file"
+    raise InvalidRequestError(
+        f"The server names {path} as the lake's catalog in SQLite, and it {problem}. If that is right, name the "
+        "warehouse in your own settings of the lake."
+    )
+
+
+def _is_catalog(path: Path) -> bool:
+    """Whether a file is empty, or a database with an Iceberg catalog in it; it is not changed."""
+    if not path.stat().st_size:
+        return True
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as database:
+            return database.execute("SELECT 1 FROM sqlite_master WHERE name = 'iceberg_tables'").fetchone() is not None
+    except sqlite3.DatabaseError:
+        return False
+
+
+def _is_postgres(uri: str) -> bool:
+    return uri.removeprefix(_JDBC).partition("://")[0] in _POSTGRES
+
+
+def _without_login(uri: str) -> str:
+    """The address of a database; who logs in is for the client's own settings, or for libpq's PGUSER and PGPASSWORD."""
+    prefix, separator, rest = uri.partition("://")
+    address = rest.partition("?")[0].rpartition("@")[2]
+    if address != rest:
+        warn_once("The server's address of the lake's catalog has a login or parameters; they are left out.")
+    return prefix + separator + address

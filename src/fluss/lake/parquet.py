@@ -13,7 +13,7 @@ from urllib.parse import quote
 from fluss.lake.files import LakeFile, PartitionValues, WrittenFile
 from fluss.lake.filesystem import open_filesystem
 from fluss.lake.layout import BUCKET
-from fluss.lake.options import is_local
+from fluss.model.trust import is_local
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,21 +1,15 @@
-"""Which lake a table is tiered to: the one its server names, or one that is named explicitly and kept on the table."""
+"""Which lake a table is tiered to: the one its server names, or one that is named explicitly."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
 
-from fluss.lake.layout import LAKE_PROPERTIES
-from fluss.lake.options import REST, LakeOptions, is_local, local_path
-from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
+from fluss.lake.options import REST, LakeOptions, local_path
+from fluss.model.errors import InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.table_options import DATALAKE_ENABLED, DATALAKE_FORMAT, ICEBERG, is_true
-
-if TYPE_CHECKING:
-    from fluss.sync import FlussAdmin
-
-_SECRET_PARTS: Final = ("password", "secret", "key", "token", "credential")
+from fluss.model.trust import Trust, is_local, warn_once
 
 
 def is_tiered(info: TableInfo) -> bool:
@@ -37,9 +31,11 @@ def check_tiered(info: TableInfo) -> None:
     raise InvalidRequestError(f"{info.table_path} is not tiered: {why}.")
 
 
-def named_lake(info: TableInfo, warehouse: str | None, catalog: Mapping[str, str] | None) -> LakeOptions:
+def named_lake(
+    info: TableInfo, warehouse: str | None, catalog: Mapping[str, str] | None, trust: Trust | None = None
+) -> LakeOptions:
     """The lake of a table, or the one that is named here, with paths that mean the same in every directory."""
-    options = LakeOptions.of(info, warehouse, catalog)
+    options = LakeOptions.of(info, warehouse, catalog, trust)
     if options.type == REST:
         return options
     place = options.warehouse
@@ -49,30 +45,19 @@ def named_lake(info: TableInfo, warehouse: str | None, catalog: Mapping[str, str
     return absolute if absolute.uri is not None else replace(absolute, uri=absolute.sqlalchemy_uri)
 
 
-def remember_lake(admin: FlussAdmin, info: TableInfo, options: LakeOptions) -> None:
-    """Keep a lake on its table, so that readers find it; nothing happens if it is the one that the server names."""
-    info = admin.get_table_info(info.table_path)  # alone has what the server says of the lake
+def warn_of_other_lake(info: TableInfo, options: LakeOptions) -> None:
+    """Say that readers will not find a lake by themselves, if it is not the one that the server names."""
     try:
-        if _place(named_lake(info, None, None)) == _place(options):
+        if _place(named_lake(info, None, None, options.trust)) == _place(options):
             return
     except InvalidRequestError:
-        pass  # there is none yet
-    wanted = {key: value for key, value in options.table_properties().items() if not _is_secret(key)}
-    others = [key for key in info.properties if key.startswith(LAKE_PROPERTIES) and key not in wanted]
-    try:
-        admin.alter_table(info.table_path, set_properties=wanted, reset_properties=others)
-    except FlussError as error:
-        if error.error_code != ErrorCode.INVALID_ALTER_TABLE_EXCEPTION:
-            raise
-        raise InvalidRequestError(
-            f"The server of {info.table_path} has a lake of its own, {info.properties.get(LAKE_PROPERTIES + 'uri')}, "
-            "and lets no table have another; leave the warehouse and catalog out."
-        ) from error
-
-
-def _is_secret(key: str) -> bool:
-    """Properties of a table are told to everyone who may read it."""
-    return any(part in key.lower() for part in _SECRET_PARTS)
+        pass  # there is none yet, or it is not for this client
+    where = options.warehouse or options.uri
+    warn_once(
+        f"{info.table_path} is tiered to {where}, which is not the lake that its server names: readers have to name "
+        f"it, too, unless the server's operator sets datalake.iceberg.{'warehouse' if options.warehouse else 'uri'} in "
+        "fluss.toml."
+    )
 
 
 def _place(options: LakeOptions) -> tuple[str | None, str | None, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -24,12 +24,20 @@ _TOLD: Final = ("SELECT", "EXPLAIN")
 class SqlSession:
     """Runs statements. A table is found when a statement names it, as `table` or `database.table`."""
 
-    def __init__(self, connection: FlussConnection, database: str = DATABASE) -> None:
+    def __init__(
+        self,
+        connection: FlussConnection,
+        database: str = DATABASE,
+        *,
+        warehouse: str | None = None,
+        catalog: Mapping[str, str] | None = None,
+    ) -> None:
         duckdb = load_duckdb()
         self.error: type[Exception] = duckdb.Error
         self._syntax_error: type[Exception] = duckdb.ParserException
         self._catalog_error: type[Exception] = duckdb.CatalogException
         self._connection = connection
+        self._lake: dict[str, Any] = {"warehouse": warehouse, "catalog": catalog}
         self._admin = connection.get_admin()
         if not self._admin.database_exists(database):
             raise unknown_database(database, self._admin)
@@ -118,7 +126,7 @@ class SqlSession:
 
     def _attach(self, path: TablePath) -> None:
         """Make a table's rows as of now known by its name."""
-        relation = self._connection.get_table(path).new_scan().union().to_duckdb(self._duck)
+        relation = self._connection.get_table(path).new_scan().union(**self._lake).to_duckdb(self._duck)
         self._use(path.database_name)
         try:
             relation.create_view(path.table_name, replace=True)

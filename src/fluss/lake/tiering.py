@@ -18,7 +18,7 @@ from fluss.lake.draft import Draft, Merger, run_drafted
 from fluss.lake.executors import Executor
 from fluss.lake.iceberg import LakeConflictError, LakeTable, TieredSnapshot, ensure_table, load_table
 from fluss.lake.options import LakeOptions
-from fluss.lake.place import check_tiered, named_lake, remember_lake
+from fluss.lake.place import check_tiered, named_lake, warn_of_other_lake
 from fluss.lake.plan import RoundPlan, plan_round
 from fluss.lake.registration import has_snapshot, prepare, register, repair, unknown_snapshot
 from fluss.lake.report import Progress, Status, TieringEvent, TieringReport
@@ -26,6 +26,7 @@ from fluss.model.errors import FlussError
 from fluss.model.infos import LakeSnapshot, TableInfo
 from fluss.model.paths import TablePath
 from fluss.model.table_options import DATALAKE_AUTO_COMPACTION, is_true
+from fluss.model.trust import Trust
 
 if TYPE_CHECKING:
     from fluss.sync import FlussConnection
@@ -78,7 +79,9 @@ class _Round:
         check_tiered(info)
         # Of what Apache Fluss answers about a table, this alone says where its lake is.
         described = connection.get_admin().get_table_info(self._path)
-        options = named_lake(described, self._settings.warehouse, self._settings.catalog)
+        options = named_lake(described, self._settings.warehouse, self._settings.catalog, Trust.of(connection.config))
+        if not options.is_named_by_server:
+            warn_of_other_lake(described, options)
         lake, known = self._open(info, options)
         known = repair(self._registry, info, lake, known)
         plan = plan_round(connection, table, lake, known, self._settings.executor.slots)
@@ -96,8 +99,6 @@ class _Round:
         known = self._registry.latest(self._path)
         if known is not None and not has_snapshot(load_table(options, self._path), known):
             raise unknown_snapshot(info, known, options.warehouse or options.uri or "")
-        if self._settings.warehouse is not None or self._settings.catalog is not None:
-            remember_lake(self._settings.connection.get_admin(), info, options)
         for _ in range(LOADS_MAX):
             lake = ensure_table(options, info)
             known = self._registry.latest(self._path)

@@ -20,6 +20,7 @@ from fluss.model.errors import ErrorCode, FlussError, NotFoundError
 from fluss.model.merge_rules import has_old_images
 from fluss.model.paths import TableBucket
 from fluss.model.predicates import Predicate
+from fluss.model.trust import Trust
 
 if TYPE_CHECKING:
     from fluss.client.table import TableCore
@@ -127,7 +128,7 @@ class UnionRead:
         self.has_filter = predicate is not None
         self.reader = UnionReader(self.table, projection, predicate)
         named = warehouse is not None or catalog is not None
-        self._options = LakeOptions.of(core.info, warehouse, catalog) if named else None
+        self._options = LakeOptions.of(core.info, warehouse, catalog, Trust.of(core._client.config)) if named else None
         self._mode = check_mode(mode)
 
     def plan(self) -> UnionPlan:

@@ -17,6 +17,7 @@ from fluss.model.infos import LakeSnapshot, PartitionInfo, TableInfo
 from fluss.model.offsets import OffsetSpec
 from fluss.model.partitions import PartitionSpec, PartitionSpecLike
 from fluss.model.paths import TableBucket
+from fluss.model.trust import Trust
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -220,7 +221,8 @@ class UnionPlanner:
 
     def _named_options(self) -> LakeOptions:
         """Where the server says the lake is; it may have been set since the table was looked up."""
-        return LakeOptions.of(self._connection.get_admin().get_table_info(self._info.table_path))
+        info = self._connection.get_admin().get_table_info(self._info.table_path)
+        return LakeOptions.of(info, trust=Trust.of(self._connection.config))
 
     def _gone(self, snapshot: LakeSnapshot, options: LakeOptions) -> OvertakenError:
         where = options.warehouse or options.uri

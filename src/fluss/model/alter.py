@@ -9,6 +9,7 @@ from fluss.model import table_options as options
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.schema import Column, Schema
+from fluss.model.table_options import lake_key_problem, names_lake
 
 _TABLE_PREFIX: Final = "table."
 ALTERABLE: Final = frozenset(
@@ -49,6 +50,8 @@ def with_properties(descriptor: TableDescriptor, changes: Iterable[tuple[str, st
     properties, custom = descriptor.properties, descriptor.custom_properties
     for key, value in changes:
         is_table_property = key.startswith(_TABLE_PREFIX)
+        if value is not None and names_lake(key):
+            raise refused(lake_key_problem(key))
         if is_table_property:
             _check_alterable(key, properties)
         target = properties if is_table_property else custom
@@ -60,9 +63,9 @@ def with_properties(descriptor: TableDescriptor, changes: Iterable[tuple[str, st
 
 
 def _check_alterable(key: str, properties: dict[str, str]) -> None:
+    # A table of an earlier version may have such an option, which can go.
     if key not in ALTERABLE and not options.is_iceberg_option(key):
-        known = ", ".join([*sorted(ALTERABLE), f"{options.DATALAKE_ICEBERG_PREFIX}*"])
-        raise refused(f"{key[:100]} can't be changed; what can be is {known}")
+        raise refused(f"{key[:100]} can't be changed; what can be is {', '.join(sorted(ALTERABLE))}")
     if key.startswith(options.DATALAKE_PREFIX) and options.DATALAKE_FORMAT not in properties:
         raise refused(
             f"{key} needs {options.DATALAKE_FORMAT}, which is fixed when a table is made, for it decides how rows are "

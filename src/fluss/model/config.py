@@ -189,6 +189,12 @@ class Config:
     security_sasl_username = Option("security.sasl.username", "", "User name.")
     security_sasl_password = Option("security.sasl.password", "", "Password.")
 
+    lake_trusted = Option(
+        "lake.trusted",
+        "",
+        "Hosts, paths and buckets that a server or a lake's catalog may name, comma-separated; others are not used.",
+    )
+
     def __init__(self, properties: Mapping[str, Any] | None = None) -> None:
         self._values: dict[str, Any] = {}
         for key, value in (properties or {}).items():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from fluss.model.durations import duration_ms
 from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.model.trust import names_more_than_data
 
 LOG_FORMAT = "table.log.format"
 KV_FORMAT = "table.kv.format"
@@ -41,6 +42,7 @@ PRECREATE_MAX = 1_000
 ALL_COLUMNS = "*"
 ICEBERG = "ICEBERG"
 DATALAKE_FORMATS = ("PAIMON", "LANCE", ICEBERG)
+_FORMAT_PREFIXES = ("datalake.", *(f"{name.lower()}." for name in DATALAKE_FORMATS))
 
 
 def _one_of(*choices: str) -> Callable[[str], str | None]:
@@ -69,6 +71,26 @@ def is_true(properties: Mapping[str, str], key: str) -> bool:
 def is_iceberg_option(key: str) -> bool:
     """Whether a property says something of the Iceberg catalog to which a table is tiered."""
     return len(key) > len(DATALAKE_ICEBERG_PREFIX) and key.startswith(DATALAKE_ICEBERG_PREFIX)
+
+
+def names_lake(key: str) -> bool:
+    """Whether a property, custom or not, says where a lake is or how it is reached, which its server's operator does.
+
+    Apache Fluss's clients write custom properties that begin with the name of a format into the lake's table.
+    """
+    plain = key.strip().lower()
+    if plain.startswith(DATALAKE_PREFIX):
+        return plain not in CHECKS
+    return plain.startswith(_FORMAT_PREFIXES) and names_more_than_data(plain)
+
+
+def lake_key_problem(key: str) -> str:
+    """Why a table can't have a property for which `names_lake` is true."""
+    setting = key.strip().lower().removeprefix("table.").removeprefix("datalake.")[:100]
+    return (
+        f"{key[:100]!r} chooses code, a host, a path or a credential for everybody who reads the table's lake; leave "
+        f"it out, the operator of the server sets datalake.{setting} in fluss.toml"
+    )
 
 
 def statistics_columns(value: str) -> list[str]:

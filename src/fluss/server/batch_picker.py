@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from fluss.formats.log_batch import BatchHeader, verify_crc, walk
+from fluss.formats.log_batch import BatchHeader, walk
 from fluss.model.errors import FlussError
 from fluss.server.answers import Part
 from fluss.server.filtering import BatchFilter
@@ -50,12 +50,10 @@ class BatchPicker:
             if cost >= batches_max:
                 break
             cost += self._cost
+            if header.next_offset != kept_end_offset and not self._may_match(data, position, header):
+                filtered_end_offset = header.next_offset
+                continue
             try:
-                # What readers get is made anew, so they can't see that it changed on disk since it was verified.
-                verify_crc(data, position, header)
-                if header.next_offset != kept_end_offset and not self._may_match(data, position, header):
-                    filtered_end_offset = header.next_offset
-                    continue
                 pieces, piece_bytes = self._project(data, position, header)
             except FlussError:
                 if not parts and filtered_end_offset is None:

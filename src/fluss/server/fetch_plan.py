@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, error_from_code
+from fluss.model.errors import ErrorCode, FlussError, error_from_code
 from fluss.model.paths import TableBucket
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.answers import Part
-from fluss.server.batch_picker import BATCHES_PER_FETCH_MAX, BatchPicker, Picked
+from fluss.server.batch_picker import BATCHES_PER_FETCH_MAX, BatchPicker
 from fluss.server.context import ConnectionContext
 from fluss.server.filtering import BatchFilter
 from fluss.server.names import table_bucket
@@ -76,7 +76,9 @@ class BucketFetch:
         offset = self.start_offset(log)
         while not self.parts and allowance.batches > 0:
             try:
-                data, picked = self._pick(log, picker, offset, allowance)
+                # Readers get batches that are made anew, and can't see whether bytes changed since they were verified.
+                data = log.read(offset, self._read_bytes_max(allowance), verify=True)
+                picked = picker.pick(data, self._read_bytes_max(allowance), allowance.batches, self.kept_end_offset)
             except FlussError:
                 if self.filtered_end_offset is None:
                     raise
@@ -91,17 +93,6 @@ class BucketFetch:
             if picked.filtered_end_offset is None or allowance.size_bytes <= 0:
                 return
             offset = picked.filtered_end_offset
-
-    def _pick(self, log: BucketLog, picker: BatchPicker, offset: int, allowance: Allowance) -> tuple[bytes, Picked]:
-        bytes_max = self._read_bytes_max(allowance)
-        data = log.read(offset, bytes_max)
-        try:
-            return data, picker.pick(data, bytes_max, allowance.batches, self.kept_end_offset)
-        except CorruptDataError:
-            # It was good once. Read with all checks it is, or the error names file and position.
-            log.distrust()
-            data = log.read(offset, bytes_max)
-            return data, picker.pick(data, bytes_max, allowance.batches, self.kept_end_offset)
 
     def keep_last_batch(self, storage: Storage) -> None:
         """Filter out no batch that ends at the present end.

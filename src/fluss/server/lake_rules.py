@@ -14,6 +14,15 @@ _TEXT: Final = (TypeRoot.STRING, TypeRoot.CHAR)
 _NO_TRANSFORM: Final = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
 
 
+def check_lake_keys(descriptor: TableDescriptor) -> None:
+    """Raise for a new table that says itself where its lake is."""
+    for key in (*descriptor.properties, *descriptor.custom_properties):
+        if options.names_lake(key):
+            raise InvalidRequestError(
+                f"This table can't be made: {options.lake_key_problem(key)}.", ErrorCode.INVALID_CONFIG_EXCEPTION
+            )
+
+
 def check_lake_table(descriptor: TableDescriptor, server_format: str | None) -> None:
     """Raise for a table that is to be tiered and can't be."""
     properties = descriptor.properties

@@ -12,7 +12,7 @@ from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.merge_rules import DeleteBehavior, MergeRules
 from fluss.model.types import DataType, TypeRoot
 from fluss.server.config import ServerConfig
-from fluss.server.lake_rules import check_lake_table
+from fluss.server.lake_rules import check_lake_keys, check_lake_table
 
 REPLICATION_FACTOR: Final = 1
 _KV_FORMAT_VERSION: Final = "2"  # of key encodings; without it clients take the first
@@ -22,6 +22,7 @@ _NO_STATISTICS: Final = (TypeRoot.BINARY, TypeRoot.BYTES, TypeRoot.ARRAY, TypeRo
 
 def completed(descriptor: TableDescriptor, config: ServerConfig) -> TableDescriptor:
     """The descriptor as it is stored, or an error for a table that this server can't serve."""
+    check_lake_keys(descriptor)
     given = descriptor.properties
     properties = {options.REPLICATION_FACTOR: str(REPLICATION_FACTOR), **given}
     if config.datalake_format is not None:

@@ -16,6 +16,7 @@ from fluss.lake.union_plan import AUTO, NONE, ONLY, UnionBucket, UnionPlan, plan
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
+from fluss.model.trust import Trust
 from fluss.spark.lake_parts import LakeRows, LakeSlice, LakeSource, cut_file, join_slices, merged_part
 from fluss.spark.plan import (
     BucketKey,
@@ -71,7 +72,7 @@ def union_of(opened: OpenTable, options: ReadOptions) -> UnionPlan | None:
         found = plan_union(
             opened.connection,
             opened.table,
-            options=lake_options(info, options),
+            options=lake_options(opened, options),
             partitions=specs,
             mode=options.lake_mode,
         )
@@ -84,11 +85,12 @@ def union_of(opened: OpenTable, options: ReadOptions) -> UnionPlan | None:
     return None
 
 
-def lake_options(info: TableInfo, options: ReadOptions) -> LakeOptions | None:
+def lake_options(opened: OpenTable, options: ReadOptions) -> LakeOptions | None:
     """Where the options say the lake is; None if they say nothing."""
     if options.lake_warehouse is None and options.lake_catalog is None:
         return None
-    return LakeOptions.of(info, options.lake_warehouse, options.lake_catalog)
+    trust = Trust.of(opened.connection.config)
+    return LakeOptions.of(opened.info, options.lake_warehouse, options.lake_catalog, trust)
 
 
 def explained(info: TableInfo, error: ImportError | FlussError) -> FlussError:

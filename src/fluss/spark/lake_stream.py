@@ -15,6 +15,7 @@ from fluss.lake.union_plan import AUTO, UnionBucket, UnionPlan
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.partitions import PartitionSpec, spec_of_name
+from fluss.model.trust import Trust
 from fluss.spark.lake_plan import explained, file_parts, key_parts, lake_options, union_of
 from fluss.spark.plan import BucketKey, Partitions, parse_partitions
 from fluss.spark.ranges import BucketPart
@@ -77,10 +78,11 @@ def _load(
     files: dict[tuple[PartitionValues, int], list[LakeFile]] = defaultdict(list)
     chosen = None if options.partitions is None else parse_partitions(options.partitions, info.partition_keys)
     try:
-        place = lake_options(info, options)
+        place = lake_options(opened, options)
         if place is None:
             # Of what a server of Apache Fluss answers about a table, this alone says where its lake is.
-            place = LakeOptions.of(opened.connection.get_admin().get_table_info(info.table_path))
+            described = opened.connection.get_admin().get_table_info(info.table_path)
+            place = LakeOptions.of(described, trust=Trust.of(opened.connection.config))
         lake = load_table(place, info.table_path)
         if lake is None or lake.sequence_number(snapshot_id) is None:
             raise InvalidRequestError(

@@ -18,6 +18,7 @@ from fluss.lake.layout import BUCKET
 from fluss.lake.options import JDBC, REST, LakeOptions
 from fluss.lake.task import ChangesPart
 from fluss.model.errors import FlussError, InvalidRequestError
+from fluss.model.trust import split_address, warn_once
 from fluss.model.types import DataType, TypeRoot
 
 if TYPE_CHECKING:
@@ -56,8 +57,9 @@ class SparkMerger:
     def merge(self, info: TableInfo, options: LakeOptions, lake: LakeTable, plan: RoundPlan) -> BranchDraft | None:
         """The changes of a round on a branch; None for rounds that replace files, and what Spark can't merge."""
         tasks = [task for task in plan.tasks if isinstance(task, ChangesPart)]
-        if not _can_merge(info, lake, plan, tasks):
+        if not _can_merge(info, lake, plan, tasks) or not may_use(options):
             return None
+        lake.files(lake.snapshot_id)  # raises for files elsewhere than in the lake's places: the JVM opens any
         branch = LakeBranch(lake)
         try:
             self._merge(info, options, branch, tasks)
@@ -138,6 +140,18 @@ def _can_merge(info: TableInfo, lake: LakeTable, plan: RoundPlan, tasks: Sequenc
             _has_time(column.data_type) for column in info.schema.columns
         )  # which Iceberg's Spark does not take
     )
+
+
+def may_use(options: LakeOptions) -> bool:
+    """Whether the JVM may be given a catalog: of a service it takes all answers, classes to load among them."""
+    parts = None if options.uri is None else split_address(options.uri)
+    if options.type != REST or not options.is_named_by_server or (parts and options.trust.lists_host(parts)):
+        return True
+    warn_once(
+        f"The server names the catalog {options.uri}, to which Spark would leave the choice of classes: changes are "
+        "merged without merge-on-read. Name the catalog yourself, or list it in lake.trusted."
+    )
+    return False
 
 
 def _has_time(data_type: DataType) -> bool:

@@ -42,7 +42,7 @@ def tier(
     """Tier tables to the lake, once or with `interval_s` until `stop` is set; returns the last report of each table.
 
     Without `tables` these are all with `table.datalake.enabled`. A `warehouse`, or `catalog` with the keys of the
-    server's `datalake.iceberg.` settings, is kept on the tables, so that readers find it; without, it is the server's.
+    server's `datalake.iceberg.` settings, says where to; readers have to name it, too. Without, it is the server's.
     `compact` joins small files after each round, without it `table.datalake.auto-compaction` decides.
     `merge_on_read` adds changed rows of primary-key tables and marks the old ones as deleted, where otherwise files are
     written anew; the session needs Iceberg's runtime for that. `progress` is called with each TieringEvent. Further

@@ -32,7 +32,7 @@ from fluss.storage.failpoints import Site
 from fluss.storage.kv_snapshots import KvSnapshots
 from fluss.storage.log import BucketLog, LogCut
 from fluss.storage.segment import list_base_offsets
-from fluss.storage.staged_files import StagedKey, query_name
+from fluss.storage.staged_files import names_of
 from fluss.storage.store import Storage
 
 _log = logging.getLogger(__name__)
@@ -162,11 +162,8 @@ class Backup:
         found = []
         for (table_id, query_id), entry in storage.catalog.staged_queries().items():
             if entry.decided is not None:
-                batch_id, _, tasks = entry.decided
-                for task, attempt, request_count, *_ in tasks:
-                    for sequence in range(request_count):
-                        key = StagedKey(table_id, query_name(query_id), batch_id, task, attempt, sequence)
-                        found.append(storage.staging_path(table_id) / key.file_name)
+                names = names_of(table_id, query_id, entry.decided.batch_id, entry.decided.tasks)
+                found += [storage.staging_path(table_id) / name for name in names]
         for table in storage.catalog.all_tables():
             snapshots = storage.catalog.lake_snapshots(table.table_id)
             found += [storage.lake_offsets_path(table.table_id) / snapshot.file_name for snapshot in snapshots]

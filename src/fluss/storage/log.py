@@ -501,8 +501,11 @@ class BucketLog:
 
     # --- reading
 
-    def read(self, fetch_offset: int, max_bytes: int) -> bytes:
-        """Whole batches below the high watermark from the one with `fetch_offset` on; at least one if there is any."""
+    def read(self, fetch_offset: int, max_bytes: int, *, verify: bool = False) -> bytes:
+        """Whole batches below the high watermark from the one with `fetch_offset` on; at least one if there is any.
+
+        They are verified, unless this process has done that before and `verify` is not asked for.
+        """
         self._check_usable()
         if not self.log_start_offset <= fetch_offset <= self._end:
             raise FlussError(
@@ -516,7 +519,7 @@ class BucketLog:
         if segment is self._segments.active and self._options.fsync and self._failure is None:
             readable_bytes = self._durable_position
         try:
-            return segment.read(fetch_offset, max_bytes, readable_bytes)
+            return segment.read(fetch_offset, max_bytes, readable_bytes, verify=verify)
         except OSError as error:
             raise unreadable(segment, error) from error
         except CorruptBatchError as error:
@@ -527,10 +530,6 @@ class BucketLog:
             raise
         finally:
             self._close_cold()
-
-    def distrust(self) -> None:
-        """Verify again what is read next, whatever was verified before."""
-        self._segments.distrust()
 
     def locate(self, offset: int) -> LogPosition:
         """Where the batch with an offset below the high watermark begins."""

@@ -85,11 +85,6 @@ class SegmentList:
                 return found.base_offset
         return self._bases[low] if low < len(self._bases) else None
 
-    def distrust(self) -> None:
-        """Verify again what is read next."""
-        for segment in self._segments:
-            segment.distrust()
-
     def close_cold(self, keep: list[Segment]) -> None:
         """Close the sealed segments used longest ago, except those in `keep`."""
         for segment in self._opened[:-SEALED_OPEN_MAX]:

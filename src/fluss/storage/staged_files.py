@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from fluss.formats.checksum import crc32c
 from fluss.model.errors import CorruptDataError, ErrorCode
 from fluss.model.paths import TableBucket
+from fluss.model.staging import StagedTask
 from fluss.storage import files
 from fluss.storage.directory import STAGING_NAME
 from fluss.storage.failpoints import Site
@@ -33,6 +34,7 @@ _HEADER: Final = struct.Struct("<4sHBBii")  # magic, version, overwrite, 0, targ
 _TARGET: Final = struct.Struct("<i")
 _BATCH: Final = struct.Struct("<qii")  # partition id or -1, bucket id, size; all batches lie behind the last of these
 _NO_PARTITION: Final = -1
+_CHECK_BYTES: Final = 1 << 20
 
 _DIGEST_CHARACTERS: Final = 40
 _NAME: Final = re.compile(rf"([0-9a-f]{{{_DIGEST_CHARACTERS}}})\.(\d+)\.(\d+)\.(\d+)\.(\d+)", re.ASCII)
@@ -109,6 +111,31 @@ def _encode(request: StagedRequest) -> list[bytes | memoryview]:
     return [_CRC.pack(crc) + content, *(records for _, records in batches)]
 
 
+def names_of(table_id: int, query_id: str, batch_id: int, tasks: Sequence[StagedTask]) -> list[str]:
+    """The files of a commit."""
+    return [
+        StagedKey(table_id, query_name(query_id), batch_id, task.task, task.attempt, sequence).file_name
+        for task in tasks
+        for sequence in range(task.request_count)
+    ]
+
+
+def check(directory: Path, names: Sequence[str]) -> None:
+    """Raise for a file that is not what was written."""
+    for name in names:
+        path = directory / name
+        try:
+            with path.open("rb", buffering=0) as file:
+                head = file.read(_CRC.size)
+                crc = 0
+                while data := file.read(_CHECK_BYTES):
+                    crc = crc32c(data, crc)
+        except OSError as error:
+            raise _damaged(path, files.reason(error)) from error
+        if len(head) < _CRC.size or _CRC.unpack(head)[0] != crc:
+            raise _damaged(path)
+
+
 def read(directory: Path, key: StagedKey) -> StagedRequest:
     """The request as it was staged; its batches may be written to. Raises for a file that is not what was written."""
     path = directory / key.file_name
@@ -134,9 +161,11 @@ def read(directory: Path, key: StagedKey) -> StagedRequest:
     return StagedRequest(batches, targets, bool(overwrite))
 
 
-def _damaged(path: Path) -> CorruptDataError:
+def _damaged(path: Path, reason: str = "their checksum is wrong") -> CorruptDataError:
     # Not the code of a bad checksum, which clients answer by trying again.
-    text = f"{files.shown(path)}: the staged rows are damaged, so their batch can't be committed; write it anew."
+    text = (
+        f"{files.shown(path)}: the staged rows are damaged ({reason}), their batch can't be committed; write it anew."
+    )
     return CorruptDataError(text, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 

@@ -145,6 +145,9 @@ class Staging:
         catalog = self._storage.catalog
         entry = self._known_or_new(table_id, query_id)
         self._check_complete(table_id, query_id, batch_id, tasks)
+        # Once it is decided, rows that can't be read any more would block the query.
+        names = staged_files.names_of(table_id, query_id, batch_id, tasks)
+        await self._storage.run_blocking(partial(staged_files.check, self._storage.staging_path(table_id), names))
         decided = StagedDecision(batch_id, await catalog.next_writer_id(), tasks)
         await catalog.put_staged_query(entry._replace(used_ms=wall_clock_ms(), decided=decided))
         self._note_writers()

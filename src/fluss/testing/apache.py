@@ -24,7 +24,7 @@ from fluss.testing.apache_config import (
     write_configuration,
 )
 from fluss.testing.maven import LAKE_ARTIFACTS, SERVER_ARTIFACTS, fetch_jars
-from fluss.testing.ports import LOOPBACK, free_ports
+from fluss.testing.ports import LOOPBACK, ReservedPorts
 from fluss.testing.probe import has_database, has_leaders, probe_cluster
 from fluss.testing.processes import POLL_INTERVAL_S, ManagedProcess
 
@@ -85,7 +85,8 @@ class ApacheFluss:
         self._jvm_options = {**DEFAULT_JVM_OPTIONS, **(jvm_options or {})}
         self._startup_timeout_s = startup_timeout_s
         self._processes: dict[str, ManagedProcess] = {}
-        ports = free_ports(_PORTS_PER_NODE * (2 + tablets))
+        self._reserved = ReservedPorts(_PORTS_PER_NODE * (2 + tablets))
+        ports = self._reserved.numbers
         roles = [(ZOOKEEPER, 0), (COORDINATOR, 0), *((TABLET, number) for number in range(tablets))]
         nodes = [
             Node(role, number, *ports[_PORTS_PER_NODE * i : _PORTS_PER_NODE * (i + 1)])
@@ -176,6 +177,7 @@ class ApacheFluss:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+        self._reserved.close()
         if self._scratch is not None:
             self._scratch.cleanup()
 

@@ -56,9 +56,11 @@ def fetch_jars(name: str, artifacts: Sequence[str], *, alone: bool = False) -> P
     pom = _pom(name, _copy_plugin(artifacts) if alone else _dependencies(artifacts))
     root = cache_dir()
     final = root / f"{name}-{hashlib.sha256(pom.encode()).hexdigest()[:12]}"
-    with FileLock(root / f"{name}.lock", timeout=_LOCK_TIMEOUT_S):
-        if not final.is_dir():
-            _download(pom, "copy" if alone else "copy-dependencies", root, final)
+    if not final.is_dir():
+        # One lock for all: Maven's own repository is not made for several at a time.
+        with FileLock(root / "maven.lock", timeout=_LOCK_TIMEOUT_S):
+            if not final.is_dir():
+                _download(pom, "copy" if alone else "copy-dependencies", root, final)
     return final
 
 

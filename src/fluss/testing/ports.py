@@ -1,10 +1,12 @@
-"""Free loopback ports."""
+"""Loopback ports for servers that tests start, stop and start again."""
 
 from __future__ import annotations
 
 import contextlib
 import random
 import socket
+import sys
+import weakref
 
 LOOPBACK = "127.0.0.1"
 
@@ -29,6 +31,32 @@ def free_ports(count: int) -> list[int]:
                 candidate.bind((LOOPBACK, port))
                 found.append(port)
     raise OSError(f"found only {len(found)} of {count} free ports between {_PORT_MIN} and {_PORT_MAX}")
+
+
+class ReservedPorts:
+    """Free ports that no other program is given until `close`; a server of the test may listen on them.
+
+    So a server finds its port again after a restart, whatever else runs on the machine. It takes a bound socket that
+    does not listen, beside which Linux lets others listen that set SO_REUSEADDR, as servers do. Elsewhere the ports
+    are free when this is made, and no more.
+    """
+
+    def __init__(self, count: int) -> None:
+        sockets = [_bound_socket() for _ in range(count)] if sys.platform == "linux" else []
+        self.numbers: list[int] = [held.getsockname()[1] for held in sockets] or free_ports(count)
+        self.close = weakref.finalize(self, _close_all, sockets)
+
+
+def _bound_socket() -> socket.socket:
+    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind((LOOPBACK, 0))
+    return held
+
+
+def _close_all(sockets: list[socket.socket]) -> None:
+    for held in sockets:
+        held.close()
 
 
 def parse_address(address: str) -> tuple[str, int]:

@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from fluss.testing.ports import LOOPBACK, parse_address
+from fluss.testing.ports import LOOPBACK, ReservedPorts
 from fluss.testing.processes import ManagedProcess
 
-_READY_LINE = r"fluss server ready on (\S+:\d+)"
+_READY_LINE = r"fluss server ready on \S+:\d+"
 
 
 class FlussServer:
     """`python -m fluss.server` on loopback, in its own process.
 
-    `port` 0 lets the server choose; `restart()` then keeps the port it chose, so that clients can find it again.
+    With `port` 0 a free one is chosen at the first start and kept until the context ends: `restart()` uses it again, so
+    that clients find the server, and nobody else gets it while the server is down.
     `args` are added to the command line (`["--durability", "os"]`), `env` to the environment.
     """
 
@@ -38,6 +39,7 @@ class FlussServer:
         self.log_file = log_file or data_dir.with_name(data_dir.name + ".server.log")
         self._startup_timeout_s = startup_timeout_s
         self._process: ManagedProcess | None = None
+        self._reserved: ReservedPorts | None = None
 
     @property
     def process(self) -> ManagedProcess:
@@ -59,6 +61,9 @@ class FlussServer:
         """Start the server and return when it says that it is ready."""
         if self._process is not None and self._process.returncode is None:
             raise RuntimeError("the server is already running")
+        if self.port == 0:
+            self._reserved = ReservedPorts(1)
+            [self.port] = self._reserved.numbers
         place = ["--data-dir", str(self.data_dir), "--host", LOOPBACK, "--port", str(self.port)]
         self._process = ManagedProcess(
             "fluss server",
@@ -67,11 +72,10 @@ class FlussServer:
             env={"PYTHONUNBUFFERED": "1", **self.env},
         )
         try:
-            ready = self._process.wait_for_line(_READY_LINE, self._startup_timeout_s)
+            self._process.wait_for_line(_READY_LINE, self._startup_timeout_s)
         except BaseException:
             self._process.kill()
             raise
-        self.port = parse_address(ready[1])[1]
         return self
 
     def kill(self) -> None:
@@ -100,3 +104,5 @@ class FlussServer:
     ) -> None:
         if self._process is not None:
             self._process.kill()
+        if self._reserved is not None:
+            self._reserved.close()

@@ -65,7 +65,7 @@ class SnapshotServer(ScriptedServer):
         return answer
 
     def add_snapshot(self, items: list[tuple[int, str]], log_offset: int) -> Path:
-        path = self.directory / f"snap-{len(self.snapshots)}"
+        path = self.directory / f"t-{TABLE_ID}" / f"snap-{len(self.snapshots)}"
         store = Rdict(str(path), Options(raw_mode=True))
         keys = primary_key_encoder(TABLE).encode(rows(items)).to_pylist()
         for key, value in zip(keys, CODEC.encode(rows(items)), strict=True):

@@ -23,6 +23,7 @@ from fluss.formats.log_batch import encode_batch, stamp
 from fluss.model.config import Config
 from fluss.model.errors import CorruptDataError, FlussError
 from fluss.model.paths import TableBucket
+from fluss.model.trust import Trust
 from fluss.protocol import messages_pb2 as pb
 
 BATCH_ROWS = 10
@@ -36,7 +37,8 @@ def batch_bytes(first: int) -> bytes:
     return bytes(data)
 
 
-def write_segments(directory: Path, count: int) -> pb.PbRemoteLogFetchInfo:
+def write_segments(folder: Path, count: int) -> pb.PbRemoteLogFetchInfo:
+    directory = folder / "log" / "db" / "t-1" / "0"
     info = pb.PbRemoteLogFetchInfo(remote_log_tablet_dir=str(directory), first_start_pos=0)
     for number in range(count):
         start = number * BATCHES * BATCH_ROWS
@@ -218,7 +220,7 @@ def test_missing_files_may_come_back_and_a_missing_directory_does_not(tmp_path: 
 
 def test_a_file_uri_is_read_like_a_path(tmp_path: Path) -> None:
     info = write_segments(tmp_path, 1)
-    info.remote_log_tablet_dir = tmp_path.as_uri() + "/"
+    info.remote_log_tablet_dir = Path(info.remote_log_tablet_dir).as_uri() + "/"
     assert len(read(log_of(), Cursor(TableBucket(1, 0), 0), info)) == BATCHES
 
 
@@ -229,11 +231,11 @@ def test_s3_options_are_what_the_cluster_says() -> None:
     )
     token.addition_info.add(key="fs.s3a.endpoint", value="http://127.0.0.1:9000")
     token.addition_info.add(key="fs.s3a.path.style.access", value="true")
-    assert s3_options(token) == {
+    assert s3_options(token, Trust(is_local=True)) == {
         "scheme": "http",
         "endpoint_override": "127.0.0.1:9000",
         "access_key": "id",
         "secret_key": "secret",
         "session_token": "token",
     }
-    assert s3_options(pb.GetFileSystemSecurityTokenResponse(schema="s3", token=b"")) == {}
+    assert s3_options(pb.GetFileSystemSecurityTokenResponse(schema="s3", token=b""), Trust()) == {}

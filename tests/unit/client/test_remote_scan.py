@@ -93,7 +93,7 @@ _opened: list[tuple[LogScannerCore, ClientCore]] = []
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[TieredServer]:
-    with TieredServer(tmp_path / "remote") as running:
+    with TieredServer(tmp_path / "remote" / f"t-{TABLE_ID}") as running:
         assert isinstance(running, TieredServer)
         yield running
         while _opened:

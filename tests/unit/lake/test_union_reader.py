@@ -74,23 +74,25 @@ def test_a_plan_is_plain_values(table: FlussTable, plan: UnionPlan) -> None:
     assert rows_both_ways(table, pickle.loads(pickle.dumps(plan))) == FOUND
 
 
-def test_position_deletes(table: FlussTable, plan: UnionPlan, tmp_path: Path) -> None:
+def test_position_deletes(table: FlussTable, plan: UnionPlan) -> None:
     [bucket] = plan.buckets
     [file] = bucket.files
+    folder = Path(file.path).parent
     gone = pa.table({"file_path": [file.path, "another", file.path], "pos": [1, 2, 8]})
-    pq.write_table(gone, tmp_path / "gone.parquet")
-    narrowed = replace(bucket, files=(replace(file, position_deletes=(str(tmp_path / "gone.parquet"),)),))
+    pq.write_table(gone, folder / "gone.parquet")
+    narrowed = replace(bucket, files=(replace(file, position_deletes=(str(folder / "gone.parquet"),)),))
     wanted = {key: value for key, value in FOUND.items() if key not in (1, 8)}
     assert rows_both_ways(table, replace(plan, buckets=[narrowed])) == wanted
 
 
-def test_equality_deletes(table: FlussTable, plan: UnionPlan, tmp_path: Path) -> None:
+def test_equality_deletes(table: FlussTable, plan: UnionPlan) -> None:
     [bucket] = plan.buckets
     [file] = bucket.files
+    folder = Path(file.path).parent
     assert plan.schema is not None
     item = plan.schema.field("id")
-    pq.write_table(pa.table([pa.array([2, 3, 99])], schema=pa.schema([item])), tmp_path / "gone.parquet")
-    delete = EqualityDelete(str(tmp_path / "gone.parquet"), (int(item.metadata[b"PARQUET:field_id"]),))
+    pq.write_table(pa.table([pa.array([2, 3, 99])], schema=pa.schema([item])), folder / "gone.parquet")
+    delete = EqualityDelete(str(folder / "gone.parquet"), (int(item.metadata[b"PARQUET:field_id"]),))
     narrowed = replace(bucket, files=(replace(file, equality_deletes=(delete,)),))
     wanted = {key: value for key, value in FOUND.items() if key != 2}  # 3 was written again since
     assert rows_both_ways(table, replace(plan, buckets=[narrowed])) == wanted

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -80,28 +82,66 @@ def test_settings_go_out_with_the_table_but_for_secrets(tmp_path: Path) -> None:
         "credential": "5",
     }
     with RunningServer(tmp_path, datalake_iceberg=settings) as server, server.connect() as wire:
-        create_table(wire, properties={**LAKE, ICEBERG + "uri": "http://127.0.0.1:1"})
+        create_table(wire, properties=LAKE)
         assert iceberg(shown(wire)) == {
             "type": "rest",
-            "uri": "http://127.0.0.1:1",
+            "uri": "http://127.0.0.1:8181",
             "s3.endpoint": "http://127.0.0.1:9000",
         }
-        assert iceberg(stored(server)) == {"uri": "http://127.0.0.1:1"}
+        assert iceberg(stored(server)) == {}
         assert not any(key.startswith("datalake.iceberg") for key, _ in effective_settings(server.config))
 
 
-def test_a_table_can_be_told_another_warehouse(server: RunningServer, wire: Wire) -> None:
+FORBIDDEN = [
+    "table.datalake.iceberg.uri",
+    "table.datalake.iceberg.py-io-impl",
+    "Table.DataLake.Iceberg.URI",
+    "iceberg.py-io-impl",
+    "iceberg.write.py-location-provider.impl",
+    "ICEBERG.s3.endpoint",
+    "paimon.metastore.uri",
+    "datalake.iceberg.warehouse",
+]
+
+
+@pytest.mark.parametrize("key", FORBIDDEN)
+def test_users_do_not_say_where_a_lake_is(server: RunningServer, wire: Wire, key: str) -> None:
+    kinds = ["custom_properties", "properties"] if key.startswith(ICEBERG) else ["custom_properties"]
+    for kind in kinds:
+        with pytest.raises(WireError, match=r"can't be made.*operator.*fluss\.toml") as raised:
+            create(wire, **{kind: {key: "x"}})
+        assert raised.value.code == 39
+        assert key in str(raised.value)
     create_table(wire, properties=LAKE)
-    before = iceberg(shown(wire))
-    alter(wire, ICEBERG + "warehouse", "/mnt/lake")
-    assert iceberg(shown(wire)) == {"type": "sql", "warehouse": "/mnt/lake"}
-    alter(wire, ICEBERG + "type", "rest")
-    assert iceberg(shown(wire)) == {"type": "rest", "warehouse": "/mnt/lake"}
-    for key in ("warehouse", "type"):
-        alter(wire, ICEBERG + key, None)
-    assert iceberg(shown(wire)) == before
-    with pytest.raises(WireError, match="can't be changed"):
-        alter(wire, ICEBERG, "x")
+    before = shown(wire)
+    with pytest.raises(WireError, match=r"can't be altered.*operator.*fluss\.toml") as raised:
+        alter(wire, key, "x")
+    assert raised.value.code == 56
+    assert shown(wire) == before
+
+
+def test_tables_that_were_told_of_a_lake_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By users of an earlier version: it does not go out, and can be taken away."""
+    with RunningServer(tmp_path) as server, server.connect() as wire:
+        create_table(wire, properties=LAKE)
+        before = iceberg(shown(wire))
+    [database] = tmp_path.rglob("catalog.db")
+    with closing(sqlite3.connect(database)) as connection, connection:
+        [[text]] = connection.execute("SELECT json FROM tables")
+        table = json.loads(text)
+        table["properties"] |= {f"{ICEBERG}uri": "http://evil", f"{ICEBERG}py-io-impl": "a.B"}
+        connection.execute("UPDATE tables SET json = ?", (json.dumps(table, separators=(",", ":")).encode(),))
+    with RunningServer(tmp_path) as server, server.connect() as wire:
+        assert iceberg(stored(server)) == {"uri": "http://evil", "py-io-impl": "a.B"}
+        for _ in range(2):
+            assert iceberg(shown(wire)) == before
+        assert caplog.text.count(f"{ICEBERG}uri='http://evil'") == 1
+        alter(wire, "table.datalake.freshness", "1 min")
+        alter(wire, "table.datalake.enabled", "false")
+        assert not iceberg(shown(wire))
+        for key in ("uri", "py-io-impl"):
+            alter(wire, ICEBERG + key, None)
+        assert not iceberg(stored(server))
 
 
 COLUMNS = [("id", "INTEGER"), ("name", "STRING"), ("day", "DATE"), ("score", "DOUBLE"), ("small", "TINYINT")]

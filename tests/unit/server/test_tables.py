@@ -81,7 +81,6 @@ def test_nested_columns_pass(wire: Wire) -> None:
         {"table.log.ttl": "36h", "table.log.tiered.local-segments": "4"},
         {"table.datalake.format": "iceberg", "table.datalake.enabled": "false"},
         {"table.datalake.format": "Paimon", "table.datalake.enabled": "false", "table.datalake.freshness": "5 min"},
-        {"table.datalake.iceberg.s3.endpoint": "http://127.0.0.1:1"},
         {"table.datalake.auto-compaction": "true", "table.datalake.auto-expire-snapshot": "false"},
     ],
     ids=str,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TablePath
 from fluss.storage import failpoints, files
+from fluss.storage.failpoints import Site
 from fluss.storage.store import Storage
 
 from .kv_support import Row, Table, by_id, fold, opened, row
@@ -51,21 +53,68 @@ async def test_a_store_that_fails_is_brought_up_from_the_log(tmp_path: Path, ste
         assert await table.kv().row_count() == 2
 
 
-async def test_puts_behind_one_that_failed_in_the_store(tmp_path: Path) -> None:
-    """They were folded on top of it, and it is in the log, so all of them count."""
+class HeldCommit:
+    """The next write to a store waits in its thread until it is released."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._commit = files.around_commit
+        self._begun = threading.Event()
+        self._released = threading.Event()
+        monkeypatch.setattr(files, "around_commit", self._held)
+
+    def _held(self, commit: Callable[[], None], site: Site) -> None:
+        self._begun.set()
+        assert self._released.wait(WAIT_S)
+        self._commit(commit, site)
+
+    async def begun(self) -> None:
+        assert await asyncio.to_thread(self._begun.wait, WAIT_S)
+
+    def release(self) -> None:
+        self._released.set()
+
+
+async def test_puts_behind_one_that_failed_in_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were folded on top of it, and it is in the log, so all of them count.
+
+    The write that fails is held until they are in the log: how many puts one write takes is a matter of timing.
+    """
     async with opened(tmp_path / "data") as storage:
         table = await Table.create(storage)
         await table.kv().put(table.batch([row(1, "0")])).applied
-        failpoints.arm("kv.commit.before_commit:2:eio")
+        failpoints.arm("kv.commit.before_commit:1:eio")
+        write = HeldCommit(monkeypatch)
+        first = table.kv().put(table.batch([row(1, "2"), row(2)]))
+        await write.begun()
+        behind = [table.kv().put(table.batch([row(1, str(number)), row(number)])) for number in range(3, 40)]
+        await asyncio.gather(*(put.appended for put in behind))
+        write.release()
+        assert await code_of(first.applied) == ErrorCode.KV_STORAGE_EXCEPTION
+        assert [await put.applied for put in behind] == [put.end_offset for put in behind]
+        await has_all_rows(table, 39)
+
+
+async def test_puts_that_fail_in_the_store_together(tmp_path: Path) -> None:
+    """All that one write took are told to try again, however many those were; none behind them is."""
+    async with opened(tmp_path / "data") as storage:
+        table = await Table.create(storage)
+        await table.kv().put(table.batch([row(1, "0")])).applied
+        failpoints.arm("kv.commit.before_commit:1:eio")
         puts = [table.kv().put(table.batch([row(1, str(number)), row(number)])) for number in range(2, 40)]
         done = await asyncio.gather(*(put.applied for put in puts), return_exceptions=True)
         failed = [result for result in done if isinstance(result, FlussError)]
         assert failed
+        assert failed == done[: len(failed)]
         assert all(error.is_retriable for error in failed)
-        assert not isinstance(done[-1], BaseException) or len(failed) == len(done)
-        assert await table.all_rows() == by_id(fold(table.changelog()).values())
-        assert await table.get(1) == row(1, "39")
-        assert await table.kv().row_count() == 39
+        assert done[len(failed) :] == [put.end_offset for put in puts[len(failed) :]]
+        await has_all_rows(table, 39)
+
+
+async def has_all_rows(table: Table, last: int) -> None:
+    """One put per number from 2 on, each of which wrote its number at key 1, too."""
+    assert await table.all_rows() == by_id(fold(table.changelog()).values())
+    assert await table.get(1) == row(1, str(last))
+    assert await table.kv().row_count() == last
 
 
 async def test_a_scan_ends_with_its_store(tmp_path: Path) -> None:

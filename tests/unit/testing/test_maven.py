@@ -33,7 +33,7 @@ def test_concurrent_fetches_share_one_download(cache: Path) -> None:
     assert len(found) == 1
     folder = Path(found.pop())
     assert [jar.name for jar in folder.iterdir()] == ["slf4j-api-1.7.36.jar"]
-    assert {entry.name for entry in cache.iterdir()} == {folder.name, "small.lock"}
+    assert {entry.name for entry in cache.iterdir()} == {folder.name, "maven.lock"}
 
 
 @pytest.mark.compat

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.testing.ports import free_ports, parse_address
+from fluss.testing.ports import LOOPBACK, ReservedPorts, free_ports, parse_address
 from fluss.testing.processes import POLL_INTERVAL_S, ManagedProcess, ProcessFailedError
 
 DEADLINE_S = 10.0
@@ -121,6 +122,19 @@ def test_an_ordinary_exit_ends_the_children(tmp_path: Path) -> None:
 def test_free_ports_are_different() -> None:
     ports = free_ports(20)
     assert len(set(ports)) == 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems let no one listen beside a bound socket")
+def test_a_reserved_port_is_for_servers_of_this_test_alone() -> None:
+    ports = ReservedPorts(1)
+    address = (LOOPBACK, ports.numbers[0])
+    for _ in range(2):
+        socket.create_server(address).close()  # sets SO_REUSEADDR
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(address)
+    ports.close()
+    with socket.socket() as other:
+        other.bind(address)
 
 
 def test_addresses_are_parsed_or_refused() -> None:

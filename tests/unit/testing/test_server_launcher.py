@@ -22,6 +22,8 @@ def test_starts_and_answers_then_restarts_on_the_same_port_after_a_kill(tmp_path
         assert server.process.returncode == -signal.SIGKILL
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((host, port))
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind((host, port))
         server.restart()
         assert server.pid != first_pid
         assert server.port == port
