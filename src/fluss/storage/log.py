@@ -531,6 +531,10 @@ class BucketLog:
         finally:
             self._close_cold()
 
+    def distrust(self) -> None:
+        """Verify again what is read next, whatever was verified before."""
+        self._segments.distrust()
+
     def locate(self, offset: int) -> LogPosition:
         """Where the batch with an offset below the high watermark begins."""
         segment = self._segments.at_offset(offset)

@@ -9,6 +9,7 @@ from typing import Final
 
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.storage import files
+from fluss.storage.ranges import ByteRanges
 from fluss.storage.segment import Segment
 
 _log = logging.getLogger(__name__)
@@ -84,6 +85,11 @@ class SegmentList:
             if found is not None:
                 return found.base_offset
         return self._bases[low] if low < len(self._bases) else None
+
+    def distrust(self) -> None:
+        """Verify again what is read next."""
+        for segment in self._segments:
+            segment.verified = ByteRanges()
 
     def close_cold(self, keep: list[Segment]) -> None:
         """Close the sealed segments used longest ago, except those in `keep`."""
