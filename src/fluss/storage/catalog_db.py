@@ -300,6 +300,12 @@ class CatalogDatabase:
                 next_ids.items(),
             )
 
+    def raise_counters(self, next_ids: Mapping[str, int]) -> None:
+        """Let counters go on from these numbers, unless they are there already."""
+        with self._transaction():
+            for name, next_id in next_ids.items():
+                self._execute("UPDATE counters SET next = max(next, ?) WHERE name = ?", next_id, name)
+
     def put_lease(self, entry: LeaseEntry) -> None:
         """Insert or replace a lease."""
         with self._transaction():

@@ -33,6 +33,7 @@ STAGING_NAME: Final = "staging"
 LAKE_OFFSETS_NAME: Final = "lake-offsets"
 STORE_NAME: Final = "kv"
 HELD_NAME: Final = "server.backup"
+LOST_NAME: Final = "lost"  # what repairs have taken out of the way
 
 # Files of the server process may be there before the format is: its lock, its log, its endpoint file.
 _OWN_PREFIX: Final = "server."

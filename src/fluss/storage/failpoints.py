@@ -57,6 +57,8 @@ class Site(StrEnum):
     BACKUP_COPY = "backup.copy"
     BACKUP_FINISH = "backup.finish"
     BACKUP_REMOVE = "backup.remove"
+    REPAIR_KEEP = "repair.keep"
+    REPAIR_REPLACE = "repair.replace"
 
 
 class Step(StrEnum):
@@ -123,6 +125,8 @@ STEPS: Final[dict[Site, tuple[Step, ...]]] = {
     Site.BACKUP_COPY: _CREATE + _WRITE + _SYNC + _SYNC_DIRECTORY,
     Site.BACKUP_FINISH: _WRITE + _SYNC + _RENAME + _SYNC_DIRECTORY,
     Site.BACKUP_REMOVE: _REMOVE,
+    Site.REPAIR_KEEP: _CREATE + _RENAME + _SYNC_DIRECTORY,
+    Site.REPAIR_REPLACE: _WRITE + _SYNC + _RENAME + _SYNC_DIRECTORY,
 }
 
 NAMES: Final[tuple[str, ...]] = tuple(f"{site}.{step}" for site, steps in STEPS.items() for step in steps)

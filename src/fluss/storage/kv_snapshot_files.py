@@ -73,17 +73,18 @@ def recovery_candidates(bucket_path: Path, log_end: int) -> Iterator[Path]:
     snapshots = list_snapshots(bucket_path)
     for snapshot in snapshots:
         if snapshot.log_offset > log_end:
-            _set_aside(snapshot)
+            set_aside(snapshot)
     return _candidates([snapshot for snapshot in snapshots if snapshot.log_offset <= log_end])
 
 
 def _candidates(snapshots: Sequence[Snapshot]) -> Iterator[Path]:
     for snapshot in snapshots:
         yield snapshot.path
-        _set_aside(snapshot)
+        set_aside(snapshot)
 
 
-def _set_aside(snapshot: Snapshot) -> None:
+def set_aside(snapshot: Snapshot) -> None:
+    """Rename a snapshot that is not good, so that it does not count; it stays until two newer ones are there."""
     _log.error("%s is not good and is set aside", snapshot.path)
     files.rename(snapshot.path, snapshot.path.with_name(snapshot.path.name + _DAMAGED_SUFFIX), Site.KV_CHECKPOINT)
 
