@@ -13,7 +13,7 @@ from fluss.model.errors import FlussError
 if TYPE_CHECKING:
     from fluss.storage.damage import Damage
 
-_REPAIR: Final = "'fluss repair DIRECTORY' says what a repair would do."
+_REPAIR: Final = "See 'fluss repair DIRECTORY', and restore a backup if it has more."
 _FREE_BYTES_MIN: Final = 1 << 30
 
 
@@ -67,5 +67,4 @@ def _finding(damage: Damage) -> Finding:
         return warning(damage.subject, text, f"The server mends that by itself; or: {_REPAIR}")
     if not damage.repair:
         return problem(damage.subject, text, damage.advice)
-    lost = f" Lost is {damage.loss}." if damage.loss else " Nothing is lost."
-    return problem(damage.subject, text, f"{lost.strip()} {_REPAIR}")
+    return problem(damage.subject, text, f"A repair would lose: {damage.loss or 'nothing'}. {_REPAIR}")

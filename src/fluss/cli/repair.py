@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ def repair(directory: Path, apply: bool, fill_max: int | None) -> None:
     """
     from fluss.storage.damage import FILL_OFFSETS_MAX
 
+    logging.getLogger("fluss").addHandler(logging.NullHandler())  # All that it would say is printed.
     _check(directory)
     fill_max = FILL_OFFSETS_MAX if fill_max is None else fill_max
     with byte_bar("checking") as bar:
@@ -71,14 +73,17 @@ def _list(directory: Path, fill_max: int, bar: ByteBar) -> bool:
         click.echo(f"{directory}: no damage was found.")
         return True
     possible = sum(bool(damage.repair) for damage in found.damages)
-    click.echo(f"{_count(len(found.damages))} found, nothing was changed. {_next_step(directory, possible)}")
+    click.echo(
+        f"{_count(len(found.damages))} found, nothing was changed. {_next_step(directory, possible, len(found.damages))}"
+    )
     return False
 
 
-def _next_step(directory: Path, possible: int) -> str:
+def _next_step(directory: Path, possible: int, total: int) -> str:
     if not possible:
         return "None can be repaired; see above what to do instead."
-    return f"To repair {possible} of them: fluss repair {directory} --apply"
+    some = "" if possible == total else f" {possible} of them"
+    return f"To repair{some}: fluss repair {directory} --apply"
 
 
 def _apply(directory: Path, fill_max: int, bar: ByteBar) -> bool:
@@ -123,7 +128,7 @@ def _print(damage: Damage, repaired: str, lost: str) -> None:
     if damage.advice:
         _line("advice", damage.advice)
     if damage.is_mended:
-        _line("note", "the server does the same when it opens the bucket, but keeps nothing of what it replaces")
+        _line("note", "the server also does that by itself when it opens the bucket")
 
 
 def _line(name: str, text: str) -> None:
