@@ -72,10 +72,8 @@ def _list(directory: Path, fill_max: int, bar: ByteBar) -> bool:
     if not found.damages:
         click.echo(f"{directory}: no damage was found.")
         return True
-    possible = sum(bool(damage.repair) for damage in found.damages)
-    click.echo(
-        f"{_count(len(found.damages))} found, nothing was changed. {_next_step(directory, possible, len(found.damages))}"
-    )
+    total, possible = len(found.damages), sum(bool(damage.repair) for damage in found.damages)
+    click.echo(f"{_count(total)} found, nothing was changed. {_next_step(directory, possible, total)}")
     return False
 
 

@@ -457,7 +457,7 @@ def _old_catalog(
     if folders:
         repair += f"; folders of tables that it does not know are moved to '{LOST_NAME}': {moved}"
     loss = (
-        "the last creations, changes and drops of tables and partitions; rows of tables that the catalog does not know; "
+        "the last creations, changes and drops of tables and partitions; rows of tables that are not in the catalog; "
         "which batches exactly-once queries committed last, so that one may be stored twice; the last lake snapshots"
     )
     advice = f"A backup that has these changes is better. {RESTORE}"
