@@ -102,13 +102,18 @@ def test_damage_is_found(server: FlussServer, tmp_path: Path) -> None:
     log.with_suffix(".index").unlink()  # Whole batches follow, so it is no interrupted write either.
     assert doctor(data_dir, status=1)["fluss.orders bucket 0"]["status"] == "problem"
 
+    log.write_bytes(good[: len(good) // 2])
+    assert "offsets" in doctor(data_dir, status=1)["fluss.orders bucket 0"]["advice"]
+    log.unlink()
+    assert "the file is missing" in doctor(data_dir, status=1)["fluss.orders bucket 0"]["text"]
+
     log.write_bytes(good)
     log.with_suffix(".index").write_bytes(index[:-1])
     assert "can't be used" in doctor(data_dir, status=0)["fluss.orders bucket 0"]["text"]
     log.with_suffix(".index").write_bytes(index)
 
     (data_dir / "tables" / "77").mkdir()
-    assert "tables/77" in doctor(data_dir, status=0)["orphans"]["text"]
+    assert "never heard of tables/77" in doctor(data_dir, status=1)["catalog"]["text"]
     (data_dir / "tables" / "77").rmdir()
     assert log.read_bytes() == good
 

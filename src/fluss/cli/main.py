@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "backup": LazyCommand("fluss.cli.backup", "backup", "Copy all data of a running server to a directory."),
     "restore": LazyCommand("fluss.cli.backup", "restore", "Make a data directory of a backup."),
     "doctor": LazyCommand("fluss.cli.doctor", "doctor", "Check a data directory or a connection."),
+    "repair": LazyCommand("fluss.cli.repair", "repair", "Repair a data directory, and say what is lost."),
     "bench": LazyCommand("fluss.cli.bench", "bench", "Time workloads against a server."),
     "dump-log": LazyCommand("fluss.cli.dump_log", "dump_log", "Print what a server's log files hold."),
     "server": LazyCommand("fluss.server.command", "server", "Serve tables from a directory."),

@@ -544,21 +544,30 @@ class Catalog(CatalogView):
 
 def open_database(path: Path, mark: CatalogMark | None) -> CatalogDatabase:
     """Open the database, or make it; raise for one that has lost or changed what its mark says."""
-    if mark is not None and mark.is_settled:
-        found = file_checksum(path) if path.exists() else (0, 0)
-        if found != (mark.size_bytes, mark.crc):
-            raise _damaged(
-                path, f"it has other bytes than '{MARKS_NAME}' says: {found} instead of {mark[2:]} (size, CRC-32)"
-            )
-    if path.exists():
+    problem = changed_file(path, mark)
+    if problem is None and path.exists():
         # Without the right to write: closing a database would move what is left of its WAL into it.
         generation, problem = look_at(path, check_all=mark is None or not mark.is_settled)
-        if problem is not None:
-            raise _damaged(path, problem)
-        if mark is not None and generation < mark.generation:
-            lost = mark.generation - generation
-            raise _damaged(path, f"the last {lost} changes are missing in it or in its -wal file")
+        if problem is None and mark is not None and generation < mark.generation:
+            problem = lost_text(mark.generation - generation)
+    if problem is not None:
+        raise _damaged(path, problem)
     return CatalogDatabase(path)
+
+
+def changed_file(path: Path, mark: CatalogMark | None) -> str | None:
+    """What is wrong with a settled database file: it has other bytes than it was left with."""
+    if mark is None or not mark.is_settled:
+        return None
+    found = file_checksum(path) if path.exists() else (0, 0)
+    if found == (mark.size_bytes, mark.crc):
+        return None
+    return f"it has other bytes than '{MARKS_NAME}' says: {found} instead of {mark[2:]} (size, CRC-32)"
+
+
+def lost_text(count: int) -> str:
+    """What is wrong with a catalog that lacks changes."""
+    return f"the last {count} changes are missing in it or in its -wal file"
 
 
 def _damaged(path: Path, reason: str) -> DataDirectoryError:

@@ -188,11 +188,7 @@ class CatalogDatabase:
 
     def _migrate(self, path: Path) -> None:
         (version,) = self._execute("PRAGMA user_version").fetchone()
-        if version > SCHEMA_VERSION:
-            raise FlussError(
-                f"{path} has schema version {version}, this program knows {SCHEMA_VERSION}. Upgrade flussbett.",
-                ErrorCode.STORAGE_EXCEPTION,
-            )
+        _check_version(path, version)
         if version < SCHEMA_VERSION:
             with self._transaction():
                 for statements in _MIGRATIONS[version:]:
@@ -310,6 +306,12 @@ class CatalogDatabase:
                 next_ids.items(),
             )
 
+    def raise_counters(self, next_ids: Mapping[str, int]) -> None:
+        """Let counters go on from these numbers, unless they are there already."""
+        with self._transaction():
+            for name, next_id in next_ids.items():
+                self._execute("UPDATE counters SET next = max(next, ?) WHERE name = ?", next_id, name)
+
     def put_lease(self, entry: LeaseEntry) -> None:
         """Insert or replace a lease."""
         with self._transaction():
@@ -382,6 +384,14 @@ class CatalogDatabase:
         self._execute("UPDATE counters SET next = ? WHERE name = ?", next_id, counter)
 
 
+def _check_version(path: Path, version: int) -> None:
+    if version > SCHEMA_VERSION:
+        raise FlussError(
+            f"{path} has schema version {version}, this program knows {SCHEMA_VERSION}. Upgrade flussbett.",
+            ErrorCode.STORAGE_EXCEPTION,
+        )
+
+
 def look_at(path: Path, *, check_all: bool) -> tuple[int, str | None]:
     """The generation of a database that is not changed by this, and what is wrong with it; None: nothing."""
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
@@ -390,6 +400,7 @@ def look_at(path: Path, *, check_all: bool) -> tuple[int, str | None]:
             if found != "ok":
                 return 0, str(found)
         (version,) = connection.execute("PRAGMA user_version").fetchone()
+        _check_version(path, version)
         if version < _GENERATION_VERSION:
             return 0, None
         (generation,) = connection.execute("SELECT next FROM counters WHERE name = ?", (GENERATION,)).fetchone()

@@ -58,6 +58,8 @@ class Site(StrEnum):
     BACKUP_FINISH = "backup.finish"
     BACKUP_REMOVE = "backup.remove"
     SCRUB_REPORT = "scrub.report"
+    REPAIR_KEEP = "repair.keep"
+    REPAIR_REPLACE = "repair.replace"
 
 
 class Step(StrEnum):
@@ -125,6 +127,8 @@ STEPS: Final[dict[Site, tuple[Step, ...]]] = {
     Site.BACKUP_FINISH: _WRITE + _SYNC + _RENAME + _SYNC_DIRECTORY,
     Site.BACKUP_REMOVE: _REMOVE,
     Site.SCRUB_REPORT: _WRITE + _RENAME,
+    Site.REPAIR_KEEP: _CREATE + _RENAME + _SYNC_DIRECTORY,
+    Site.REPAIR_REPLACE: _WRITE + _SYNC + _RENAME + _SYNC_DIRECTORY,
 }
 
 NAMES: Final[tuple[str, ...]] = tuple(f"{site}.{step}" for site, steps in STEPS.items() for step in steps)

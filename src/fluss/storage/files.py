@@ -14,7 +14,7 @@ import errno
 import fcntl
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -180,7 +180,7 @@ def replace(path: Path, data: BufferLike, site: Site, *, durable: bool) -> None:
     replace_parts(path, (data,), site, durable=durable)
 
 
-def replace_parts(path: Path, parts: Sequence[BufferLike], site: Site, *, durable: bool) -> None:
+def replace_parts(path: Path, parts: Iterable[BufferLike], site: Site, *, durable: bool) -> None:
     """As `replace`, with content that lies in several places."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)

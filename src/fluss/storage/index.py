@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from fluss.formats.checksum import crc32c
@@ -85,6 +86,10 @@ class OffsetIndex:
         """The last indexed batch boundary at or before a byte position."""
         at = bisect_right(self._positions, position) - 1
         return self._positions[at] if at >= 0 else 0
+
+    def positions_behind(self, position: int) -> Sequence[int]:
+        """Indexed batch boundaries behind a byte position."""
+        return self._positions[bisect_right(self._positions, position) :]
 
     def _entry(self, at: int) -> IndexEntry:
         if not self._offsets:

@@ -84,7 +84,7 @@ def _candidates(snapshots: Sequence[Snapshot]) -> Iterator[Path]:
 
 
 def set_aside(snapshot: Snapshot) -> None:
-    """Rename a snapshot that is not good: it does not count from now on."""
+    """Rename a snapshot that is not good, so that it does not count; it stays until two newer ones are there."""
     _log.error("%s is not good and is set aside", snapshot.path)
     files.rename(snapshot.path, snapshot.path.with_name(snapshot.path.name + _DAMAGED_SUFFIX), Site.KV_CHECKPOINT)
 

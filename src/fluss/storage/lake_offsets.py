@@ -27,8 +27,8 @@ OFFSETS_BYTES_MAX: Final = 16 << 20
 # Of one table, not registered; each job that fails leaves one.
 PREPARED_FILES_MAX: Final = 100
 UNUSED_KEPT_S: Final = 24 * 60 * 60
-_SUFFIX: Final = ".offsets"
-_PATH: Final = re.compile(rf"/(\d+)/{LAKE_OFFSETS_NAME}/([0-9a-f]{{32}}\{_SUFFIX})\Z", re.ASCII)
+SUFFIX: Final = ".offsets"
+_PATH: Final = re.compile(rf"/(\d+)/{LAKE_OFFSETS_NAME}/([0-9a-f]{{32}}\{SUFFIX})\Z", re.ASCII)
 _OFFSET_MAX: Final = 2**63 - 1
 _CHECKSUM: Final = re.compile(rb',"crc32c":(\d+)\}\Z')
 
@@ -132,7 +132,7 @@ def write(directory: Path, root: Path, data: bytes, used: Collection[str]) -> Pa
     for path in lineage(directory, root)[1:]:
         # Also of those that were there: whoever made them may not have synced them yet.
         files.sync_directory(path, Site.LAKE_DIRECTORY)
-    path = directory / f"{uuid.uuid4().hex}{_SUFFIX}"
+    path = directory / f"{uuid.uuid4().hex}{SUFFIX}"
     files.replace(path, data, Site.LAKE_REPLACE, durable=True)
     return path
 
@@ -173,4 +173,4 @@ def clean(directory: Path, used: Collection[str], latest: str | None, now_s: flo
 
 def _files(directory: Path) -> list[_Found]:
     """The oldest first."""
-    return sorted(_Found(path.stat().st_mtime_ns, path) for path in directory.glob(f"*{_SUFFIX}"))
+    return sorted(_Found(path.stat().st_mtime_ns, path) for path in directory.glob(f"*{SUFFIX}"))

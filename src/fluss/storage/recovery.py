@@ -42,7 +42,7 @@ class Recovered(NamedTuple):
             segment.release()
 
 
-class _SafeEnd(NamedTuple):
+class SafeEnd(NamedTuple):
     """Up to where the last segment was safe."""
 
     position: int
@@ -72,7 +72,7 @@ def recover(
     bases = list_base_offsets(directory)
     if mark is not None and not mark.is_certain:
         mark = None
-    if mark is not None and _last_is_missing(bases, mark):
+    if mark is not None and last_is_missing(bases, mark):
         return _without_last(directory, bases, mark, writer_expiry_ms)
     if not bases:
         return Recovered([], WriterTable(writer_expiry_ms, keeps), None)
@@ -80,7 +80,7 @@ def recover(
     last, file_size_bytes, checkpoint = Segment.open_last(directory, bases[-1])
     segments.append(last)
     try:
-        safe = _safe_end(last, checkpoint, mark, end_offset_min)
+        safe = safe_end(last.base_offset, checkpoint, mark, end_offset_min)
         writers, problem = _writers_at_end(segments, writer_expiry_ms, keeps)
         damage = _walk_tail(last, file_size_bytes, writers, safe)
         if damage is not None:
@@ -111,7 +111,8 @@ def _missing_first(directory: Path, bases: list[int], mark: Mark | None) -> list
     return [Segment.sealed(directory, mark.start_offset, bases[0])]
 
 
-def _last_is_missing(bases: list[int], mark: Mark) -> bool:
+def last_is_missing(bases: list[int], mark: Mark) -> bool:
+    """Whether the segment that the mark speaks of, or all of a log, is gone."""
     if not bases:
         return mark.end_offset > 0
     return mark.position > 0 and bases[-1] < mark.segment_base_offset
@@ -128,11 +129,12 @@ def _without_last(directory: Path, bases: list[int], mark: Mark, writer_expiry_m
     return Recovered(segments, WriterTable(writer_expiry_ms), problem)
 
 
-def _safe_end(last: Segment, checkpoint: Checkpoint | None, mark: Mark | None, end_offset_min: int) -> _SafeEnd:
-    safe = _SafeEnd(0, last.base_offset, mark is not None and mark.is_exact)
+def safe_end(base_offset: int, checkpoint: Checkpoint | None, mark: Mark | None, end_offset_min: int) -> SafeEnd:
+    """Up to where the last segment, which begins at `base_offset`, was safe."""
+    safe = SafeEnd(0, base_offset, mark is not None and mark.is_exact)
     if checkpoint is not None:
         safe = safe._replace(position=checkpoint.size_bytes, end_offset=checkpoint.end_offset)
-    if mark is not None and mark.segment_base_offset == last.base_offset and mark.position >= safe.position:
+    if mark is not None and mark.segment_base_offset == base_offset and mark.position >= safe.position:
         safe = safe._replace(position=mark.position, end_offset=mark.end_offset, heads_checksum=mark.heads_checksum)
     end_offset_min = max(end_offset_min, mark.end_offset if mark is not None else 0)
     if end_offset_min > safe.end_offset:
@@ -140,7 +142,7 @@ def _safe_end(last: Segment, checkpoint: Checkpoint | None, mark: Mark | None, e
     return safe
 
 
-def _damaged(segments: list[Segment], safe: _SafeEnd, problem: CorruptBatchError, writer_expiry_ms: int) -> Recovered:
+def _damaged(segments: list[Segment], safe: SafeEnd, problem: CorruptBatchError, writer_expiry_ms: int) -> Recovered:
     """The log as it was, up to the damage and behind it as far as that can be read; nothing is changed on disk."""
     _log.error("%s: %s; the bucket is read-only", segments[-1].directory, problem)
     for segment in segments:
@@ -150,7 +152,7 @@ def _damaged(segments: list[Segment], safe: _SafeEnd, problem: CorruptBatchError
     return Recovered([*segments[:-1], last], WriterTable(writer_expiry_ms), problem)
 
 
-def _walk_tail(last: Segment, file_size_bytes: int, writers: WriterTable, safe: _SafeEnd) -> CorruptBatchError | None:
+def _walk_tail(last: Segment, file_size_bytes: int, writers: WriterTable, safe: SafeEnd) -> CorruptBatchError | None:
     """Accept the good batches behind the checkpoint and cut what follows them; damage of what was safe is returned."""
     if file_size_bytes < safe.position:
         return CorruptBatchError(
@@ -173,13 +175,13 @@ def _walk_tail(last: Segment, file_size_bytes: int, writers: WriterTable, safe: 
     return None
 
 
-def _check_heads(last: Segment, walked_from: int, safe: _SafeEnd) -> None:
+def _check_heads(last: Segment, walked_from: int, safe: SafeEnd) -> None:
     """Raise when what the checksums of batches leave out is not what was written up to the mark."""
     if safe.heads_checksum not in (UNKNOWN_HEADS, last.index.heads_checksum):
         raise CorruptBatchError(last.path, walked_from, "the checksum of commit times from here on is wrong")
 
 
-def _cut_tail(last: Segment, file_size_bytes: int, error: CorruptBatchError, safe: _SafeEnd) -> None:
+def _cut_tail(last: Segment, file_size_bytes: int, error: CorruptBatchError, safe: SafeEnd) -> None:
     try:
         aside = last.keep_aside(last.size_bytes, file_size_bytes).name
     except OSError as refusal:

@@ -38,6 +38,7 @@ from fluss.storage.kv_store import (
     KvStoreError,
     Page,
 )
+from fluss.storage.manifest_check import CURRENT_NAME, manifest_problem
 from fluss.storage.rocks_settings import META_FAMILY, Resources, write_options
 
 _log = logging.getLogger(__name__)
@@ -52,8 +53,7 @@ STALL_POLL_S: Final = 0.005
 
 _second_half: Final = ThreadPoolExecutor(2, thread_name_prefix="fluss-kv-get")
 
-_CURRENT_NAME: Final = "CURRENT"  # names the manifest; a RocksDB database is there when this is
-_STATE_KEY: Final = b"state"
+STATE_KEY: Final = b"state"
 _STATE: Final = struct.Struct("<Bqq")  # version, covered offset, row count
 _STATE_VERSION: Final = 1
 _WRITE_OPTIONS: Final = write_options()
@@ -65,11 +65,14 @@ _MISSING: Final = "No such file or directory"
 
 def open_store(path: Path, resources: Resources) -> RocksStore:
     """Open the database in `path`, or make one where there is nothing yet."""
-    is_there = (path / _CURRENT_NAME).exists()
+    is_there = (path / CURRENT_NAME).exists()
     if not is_there and path.exists() and any(path.iterdir()):
         # RocksDB would make a new, empty one, and remove the files.
-        raise DamagedKvStoreError(f"{files.shown(path)}: the store has files but no {_CURRENT_NAME}; rebuild it.")
+        raise DamagedKvStoreError(f"{files.shown(path)}: the store has files but no {CURRENT_NAME}; rebuild it.")
     if is_there:
+        problem = manifest_problem(path)
+        if problem is not None:
+            raise DamagedKvStoreError(f"{files.shown(path)}: {problem}")
         return RocksStore(path, resources)
     store: RocksStore | None = None
     try:
@@ -113,20 +116,14 @@ class RocksStore:
 
     def _load_state(self) -> KvState:
         with _translated(self._path):
-            data: bytes | None = self._meta.get(_STATE_KEY)
+            data: bytes | None = self._meta.get(STATE_KEY)
         if data is None:
             if self.scan(rows_max=1).keys:
                 raise DamagedKvStoreError(f"{files.shown(self._path)}: the store has rows but no offset; rebuild it.")
             # Flushed with the first rows, if not before: from then on there are no rows without it.
             self._put([], [], [], EMPTY)
             return EMPTY
-        if data[0] > _STATE_VERSION:
-            raise KvStoreError(
-                f"{files.shown(self._path)}: the store has version {data[0]}; this program knows versions up to "
-                f"{_STATE_VERSION}. Upgrade flussbett."
-            )
-        _, covered_offset, row_count = _STATE.unpack(data)
-        return KvState(covered_offset, row_count)
+        return decode_state(data, self._path)
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         if len(keys) < PARALLEL_KEYS_MIN:
@@ -191,7 +188,7 @@ class RocksStore:
             deque(map(batch.delete, deletes), maxlen=0)
             if state is not None:
                 record = _STATE.pack(_STATE_VERSION, state.covered_offset, state.row_count)
-                batch.put(_STATE_KEY, record, self._meta_handle)
+                batch.put(STATE_KEY, record, self._meta_handle)
             try:
                 # The batch is spent, whatever comes of it.
                 self._rows.write(batch, _WRITE_OPTIONS)
@@ -258,6 +255,17 @@ class RocksStore:
             self._rows.close()
         except Exception as error:
             _log.warning("%s is closed with unflushed rows; the log has them: %s", self._path, error)
+
+
+def decode_state(data: bytes, path: Path) -> KvState:
+    """What is at `STATE_KEY`."""
+    if data[0] > _STATE_VERSION:
+        raise KvStoreError(
+            f"{files.shown(path)}: the store has version {data[0]}; this program knows versions up to "
+            f"{_STATE_VERSION}. Upgrade flussbett."
+        )
+    _, covered_offset, row_count = _STATE.unpack(data)
+    return KvState(covered_offset, row_count)
 
 
 class RocksSnapshot:

@@ -181,13 +181,18 @@ def find(tables_path: Path) -> list[StagedFile]:
 
 
 def _find(directory: Path) -> Iterator[StagedFile]:
+    for path in directory.glob(f"*{files.TEMPORARY_SUFFIX}"):
+        files.remove(path, Site.STAGING_REMOVE)
+    yield from listed(directory)
+
+
+def listed(directory: Path) -> Iterator[StagedFile]:
+    """All files of a table."""
     for path in directory.iterdir():
-        if path.name.endswith(files.TEMPORARY_SUFFIX):
-            files.remove(path, Site.STAGING_REMOVE)
-            continue
         match, table = _NAME.fullmatch(path.name), directory.parent.name
         if match is None or not table.isdigit():
-            _log.warning("%s is no file of ours and is left alone", path)
+            if not path.name.endswith(files.TEMPORARY_SUFFIX):
+                _log.warning("%s is no file of ours and is left alone", path)
             continue
         query, *numbers = match.groups()
         status = path.stat()

@@ -465,19 +465,19 @@ def _check_catalog_present(directory: DataDirectory) -> None:
 
 def _orphans(directory: DataDirectory, catalog: Catalog) -> Iterator[_Removal]:
     """What tables and partitions dropped before the last stop have left behind."""
-    for table_id, path in _numbered(directory.tables_path, ""):
+    for table_id, path in numbered(directory.tables_path, ""):
         _check_issued(path, table_id, catalog.table_id_next, directory)
         table = catalog.table_by_id(table_id)
         if table is None:
             yield path, Site.TABLE_REMOVE
         elif table.partition_keys:
-            for partition_id, partition_path in _numbered(path, PARTITION_PREFIX):
+            for partition_id, partition_path in numbered(path, PARTITION_PREFIX):
                 _check_issued(partition_path, partition_id, catalog.partition_id_next, directory)
                 if catalog.partition_by_id(partition_id) is None:
                     yield partition_path, Site.PARTITION_REMOVE
 
 
-def _numbered(parent: Path, prefix: str) -> Iterator[tuple[int, Path]]:
+def numbered(parent: Path, prefix: str) -> Iterator[tuple[int, Path]]:
     """Directories whose names are a prefix and a number."""
     if parent.exists():
         for path in parent.iterdir():

@@ -28,8 +28,8 @@ KEPT_ROWS = 4  # of the table that keeps 400 bytes
 
 # Points that only a start after a crash passes.
 _NEEDS_CRASH = ("segment.cut.", "segment.recover.")
-# Of primary-key tables, staged writes, lake snapshots and backups: they have tests of their own.
-_ELSEWHERE = ("kv.", "staging.", "lake.", "backup.")
+# Of primary-key tables, staged writes, lake snapshots, backups and repairs: they have tests of their own.
+_ELSEWHERE = ("kv.", "staging.", "lake.", "backup.", "repair.")
 _LEAVES_A_TORN_TAIL = "segment.append.torn_write:30"
 
 # Later hits, where the first hit of a point is in a special place (the first segment, the first transaction).

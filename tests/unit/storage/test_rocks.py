@@ -233,7 +233,7 @@ def test_files_without_a_database_are_not_taken_for_an_empty_one(path: Path, res
 def test_rows_without_a_state_are_refused(path: Path, resources: Resources) -> None:
     store = open_store(path, resources)
     put(store, numbered(5), KvState(5, 5))
-    store._meta.delete(rocks._STATE_KEY)
+    store._meta.delete(rocks.STATE_KEY)
     store.close()
     with pytest.raises(DamagedKvStoreError, match="tables/7/0/kv: the store has rows but no offset"):
         open_store(path, resources)
@@ -241,7 +241,7 @@ def test_rows_without_a_state_are_refused(path: Path, resources: Resources) -> N
 
 def test_a_newer_store_is_refused(path: Path, resources: Resources) -> None:
     store = open_store(path, resources)
-    store._meta.put(rocks._STATE_KEY, bytes([rocks._STATE_VERSION + 1]) + b"?" * 40)
+    store._meta.put(rocks.STATE_KEY, bytes([rocks._STATE_VERSION + 1]) + b"?" * 40)
     store.close()
     with pytest.raises(KvStoreError, match="Upgrade flussbett"):
         open_store(path, resources)

@@ -1,0 +1,138 @@
+"""The command `fluss repair`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fluss.cli.progress import ByteBar, byte_bar
+from fluss.model.errors import FlussError
+
+if TYPE_CHECKING:
+    from fluss.storage.damage import Damage, Survey
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--apply", is_flag=True, help="Repair what is listed; without it nothing is changed.")
+@click.option(
+    "--fill-max", type=click.IntRange(0), metavar="N", help="Lost offsets of a bucket.  [default: 10,000,000]"
+)
+def repair(directory: Path, apply: bool, fill_max: int | None) -> None:
+    """List what is damaged in a data DIRECTORY and what a repair would lose; repair it with --apply.
+
+    A backup that is newer than the damage loses less: see 'fluss restore'. Rows that are left keep their offsets, and
+    lost offsets are never used again: an empty batch of 48 bytes takes the place of each, for which readers get no row.
+    Files that are replaced or removed are kept in DIRECTORY/lost. The server must be stopped for --apply.
+
+    The exit code is 1 if there is damage, or with --apply if some is left.
+
+    \b
+    Examples:
+      fluss repair ./fluss-data
+      fluss repair ./fluss-data --apply
+    """
+    from fluss.storage.damage import FILL_OFFSETS_MAX
+
+    logging.getLogger("fluss").addHandler(logging.NullHandler())  # All that it would say is printed.
+    _check(directory)
+    fill_max = FILL_OFFSETS_MAX if fill_max is None else fill_max
+    with byte_bar("checking") as bar:
+        is_good = _apply(directory, fill_max, bar) if apply else _list(directory, fill_max, bar)
+    sys.exit(0 if is_good else 1)
+
+
+def _check(directory: Path) -> None:
+    from fluss.storage.directory import read_version
+
+    if read_version(directory) is None:
+        raise FlussError(f"{directory} is empty or no data directory; name one that a server has used.")
+
+
+def _survey(directory: Path, fill_max: int, bar: ByteBar, *, served: bool) -> Survey:
+    from fluss.storage.damage import survey
+
+    return survey(directory, lambda size_bytes: bar.begin("checking", size_bytes), bar.add, fill_max, served=served)
+
+
+def _list(directory: Path, fill_max: int, bar: ByteBar) -> bool:
+    from fluss.storage.catalog_read import is_served
+
+    served = is_served(directory)
+    found = _survey(directory, fill_max, bar, served=served)
+    for damage in found.damages:
+        _print(damage, repaired="a repair", lost="would lose")
+    _print_notes(found)
+    if served:
+        click.echo("A server is running on the directory, so the rows of primary-key tables were not checked.")
+    if not found.damages:
+        click.echo(f"{directory}: no damage was found.")
+        return True
+    total, possible = len(found.damages), sum(bool(damage.repair) for damage in found.damages)
+    click.echo(f"{_count(total)} found, nothing was changed. {_next_step(directory, possible, total)}")
+    return False
+
+
+def _next_step(directory: Path, possible: int, total: int) -> str:
+    if not possible:
+        return "None can be repaired; see above what to do instead."
+    some = "" if possible == total else f" {possible} of them"
+    return f"To repair{some}: fluss repair {directory} --apply"
+
+
+def _apply(directory: Path, fill_max: int, bar: ByteBar) -> bool:
+    from fluss.storage.directory import LOST_NAME, DataDirectory
+    from fluss.storage.repair import Repair, in_order
+
+    locked = DataDirectory.open(directory)
+    try:
+        found = _survey(directory, fill_max, bar, served=False)
+        repairs = Repair(locked, found)
+        try:
+            for damage in in_order(found.damages):
+                if damage.repair:
+                    repairs.apply(damage)
+                _print(damage, repaired="repaired" if damage.repair else "a repair", lost="lost")
+        finally:
+            repairs.close()
+        left = _survey(directory, fill_max, bar, served=False)
+    finally:
+        locked.close()
+    if not found.damages:
+        click.echo(f"{directory}: no damage was found.")
+    elif not left.damages:
+        kept = directory / LOST_NAME
+        click.echo(f"{_count(len(found.damages))} repaired. What was replaced or removed is kept in {kept}.")
+    else:
+        click.echo(f"{_count(len(left.damages))} left.")
+    return not left.damages
+
+
+def _count(number: int) -> str:
+    return f"{number} damage{'s' if number > 1 else ''}"
+
+
+def _print(damage: Damage, repaired: str, lost: str) -> None:
+    click.echo(click.style(damage.subject, fg="red"))
+    _line("file", str(damage.path))
+    _line("damage", damage.text)
+    _line(repaired, damage.repair or "is not possible")
+    if damage.repair:
+        _line(lost, damage.loss or "nothing")
+    if damage.advice:
+        _line("advice", damage.advice)
+    if damage.is_mended:
+        _line("note", "the server also does that by itself when it opens the bucket")
+
+
+def _line(name: str, text: str) -> None:
+    click.echo(f"  {name + ':':<12}{text}")
+
+
+def _print_notes(found: Survey) -> None:
+    for note in found.notes:
+        click.echo(f"note: {note.subject}: {note.text}. {note.advice}")
