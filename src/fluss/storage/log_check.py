@@ -13,11 +13,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fluss.formats.log_batch import HEADER_SIZE_BYTES_MAX, BatchHeader, parse_header
+from fluss.formats.log_batch import HEADER_SIZE_BYTES_MAX, BatchHeader, head_checksum, parse_header
 from fluss.model.errors import CorruptDataError
 from fluss.storage import files
 from fluss.storage.index import Checkpoint, OffsetIndex
-from fluss.storage.marks import Mark
+from fluss.storage.marks import UNKNOWN_HEADS, Mark
 from fluss.storage.recovery import SafeEnd, last_is_missing, safe_end
 from fluss.storage.scan import CorruptBatchError, scan
 from fluss.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, WRITERS_SUFFIX, list_base_offsets, segment_path
@@ -184,6 +184,8 @@ class _Walk:
         self._pieces: list[Piece] = []
         self._position, self._offset = 0, segment.base_offset
         self._checkpoint_is_met = segment.checkpoint is None
+        self._heads: int | None = 0  # None behind a hole
+        self._wrong_heads_end: int | None = None  # a position up to which commit times are not what they were
         self._fd = -1
 
     def run(self) -> CheckedSegment:
@@ -244,10 +246,24 @@ class _Walk:
         checkpoint = self._segment.checkpoint
         if checkpoint is not None and checkpoint[:2] == (self._position, self._offset):
             self._checkpoint_is_met = True
+        if self._heads is not None:
+            self._heads = head_checksum(header, header.base_offset, header.commit_timestamp_ms, self._heads)
+            if self._wrong_heads_end is None and not self._heads_fit():
+                self._wrong_heads_end = self._position
         self._unseen_bytes += header.size_bytes
         if self._unseen_bytes >= _PROGRESS_BYTES:
             self._on_bytes(self._unseen_bytes)
             self._unseen_bytes = 0
+
+    def _heads_fit(self) -> bool:
+        """Whether commit times and offsets so far are what index, checkpoint and mark say."""
+        segment, safe = self._segment, self._safe
+        known = [None if segment.index is None else segment.index.heads_at(self._position)]
+        if segment.checkpoint is not None and segment.checkpoint.size_bytes == self._position:
+            known.append(segment.checkpoint.heads_checksum)
+        if safe.position == self._position and safe.heads_checksum != UNKNOWN_HEADS:
+            known.append(safe.heads_checksum)
+        return all(heads in (None, self._heads) for heads in known)
 
     def _next_good(self) -> tuple[int, BatchHeader] | None:
         """The first good batch behind a bad one: where that one ends by its own length, or at an entry of the index."""
@@ -288,7 +304,12 @@ class _Walk:
             expected = "the next file begins at" if self._is_sealed else "the log reached"
             reason = f"the file ends at offset {self._offset}, {expected} {self._end_offset}"
             self._add_hole(size_bytes, self._end_offset, reason)
-        elif self._is_sealed or any(piece.problem is not None for piece in self._pieces):
+        elif any(piece.problem is not None for piece in self._pieces):
+            return
+        elif self._wrong_heads_end is not None:
+            reason = f"the checksum of commit times up to byte {self._wrong_heads_end} is wrong"
+            self._add_hole(size_bytes, self._offset, reason)
+        elif self._is_sealed:
             return
         elif size_bytes < self._safe.position:
             self._add_hole(size_bytes, self._offset, f"the file has {size_bytes} bytes and had {self._safe.position}")
@@ -300,6 +321,7 @@ class _Walk:
         self._pieces.append(self._hole(position, end_offset, CorruptBatchError(self._segment.path, position, reason)))
 
     def _hole(self, end: int, end_offset: int, problem: CorruptBatchError) -> Piece:
+        self._heads = None
         hole = Piece(self._position, end, self._offset, end_offset, problem)
         self._position, self._offset = end, end_offset
         return hole
