@@ -100,8 +100,8 @@ class Bucket:
         names = (path for path in self.directory.glob("checkpoint-*") if path.suffix != ".tmp")
         return sorted(names, key=lambda path: int(path.name.split("-")[1]), reverse=True)
 
-    def recover(self, *, trust_live: bool = True) -> KvStore:
-        recovery = Recovery(self.path, self.log_start, self.log_end, self._open)
+    def recover(self, *, trust_live: bool = True, log_may_lack_rows: bool = False) -> KvStore:
+        recovery = Recovery(self.path, self.log_start, self.log_end, self._open, log_may_lack_rows=log_may_lack_rows)
         self.reasons = recovery.reasons
         return recovery.run(self.checkpoints, trust_live=trust_live)
 

@@ -11,7 +11,7 @@ import json
 import random
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -373,11 +373,11 @@ class Builder:
         table_id = self.known.table_ids[STAGED]
         await self._stage(storage, "interrupted", 0, DECIDED)
         directory = storage.staging_path(table_id)
-        with _out_of_reach(directory / StagedKey(table_id, query_name("interrupted"), 0, 1, 0, 0).file_name):
-            try:
-                await storage.staging.commit(table_id, "interrupted", 0, self.known.staged[-1].tasks)
-            except FlussError:
-                pass
+        tasks = tuple(self.known.staged[-1].tasks)
+        await storage.staging._decide(table_id, "interrupted", 0, tasks)
+        missing = directory / StagedKey(table_id, query_name("interrupted"), 0, 1, 0, 0).file_name
+        with _out_of_reach(missing), suppress(FlussError):
+            await storage.staging.commit(table_id, "interrupted", 0, tasks)
         assert storage.catalog.staged_queries()[table_id, "interrupted"].decided is not None
         await self._stage(storage, "waiting", 0, UNDECIDED)
         lake = self.known.lake

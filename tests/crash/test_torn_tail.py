@@ -1,4 +1,7 @@
-"""The last segment cut at any byte: the server starts, serves the whole batches before the cut, appends behind them."""
+"""The last segment cut at any byte: the server starts, serves the whole batches before the cut, appends behind them.
+
+Without marks, that is: nothing says then that the batches had been acknowledged. With them, `test_rot` has such cuts.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fluss.formats.log_batch import HEADER_SIZE_BYTES
+from fluss.storage.directory import MARKS_NAME
 from tests.crash.bucket_files import WrittenBucket, places, rows_in, written_bucket
 from tests.crash.rows import Row, wire_batch
 from tests.crash.wire import Wire
@@ -26,6 +30,7 @@ def check_cut(written: WrittenBucket, image: bytes, cut: int) -> None:
     kept = [place for place in whole if place.end <= cut]
     expected = all_rows[: len(all_rows) if len(kept) == len(whole) else whole[len(kept)].base_offset]
     segment.write_bytes(image[:cut])
+    forget_marks(written)
     written.server.start()
     assert rows_in(written.read()) == expected, f"cut at byte {cut}"
     added = [Row(1, 0), Row(1, 1)]
@@ -37,6 +42,10 @@ def check_cut(written: WrittenBucket, image: bytes, cut: int) -> None:
     written.server.start()
     assert rows_in(written.read())[: len(expected) + 2] == [*expected, *added], f"cut at byte {cut}"
     written.server.kill()
+
+
+def forget_marks(written: WrittenBucket) -> None:
+    (written.server.data_dir / MARKS_NAME).unlink()
 
 
 def check_writer_state(written: WrittenBucket, wire: Wire, kept: int, expected: list[Row]) -> None:

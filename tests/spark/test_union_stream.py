@@ -11,6 +11,7 @@ import pytest
 
 from fluss.lake.iceberg import load_table
 from fluss.lake.options import LakeOptions
+from fluss.model.trust import Trust
 from fluss.sync import Config, FlussConnection, FlussError, InvalidRequestError, TablePath
 from fluss.testing import FlussServer
 from tests.spark.stream_steps import Steps
@@ -80,7 +81,7 @@ def test_a_snapshot_that_was_expired(unions: Unions) -> None:
     unions.append(50, 10)
     unions.tier()
     info = unions.connection.get_admin().get_table_info(unions.path)
-    lake = load_table(LakeOptions.of(info), unions.path)
+    lake = load_table(LakeOptions.of(info, trust=Trust.of(unions.connection.config)), unions.path)
     assert lake is not None
     lake.expire([first])
     with pytest.raises(InvalidRequestError, match=f"to have snapshot {first} .* new checkpoint"):

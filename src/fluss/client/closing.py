@@ -63,8 +63,11 @@ class Closing:
         try:
             await runtime.bridge(self.close())
         except asyncio.CancelledError:
-            # Takes no time worth a change of threads, and a second cancellation can't leave it half done.
-            runtime.run(self._give_up())
+            if runtime.on_io_thread():
+                self._given_up.set()  # the end goes on by itself, on this loop
+            else:
+                # Takes no time worth a change of threads, and a second cancellation can't leave it half done.
+                runtime.run(self._give_up())
             raise
         finally:
             await asyncio.sleep(0)  # the loop's own connections are closed in this turn

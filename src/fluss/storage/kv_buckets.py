@@ -27,12 +27,13 @@ from fluss.storage.kv_reads import few_by_prefix
 from fluss.storage.kv_recovery import Recovery
 from fluss.storage.kv_replay import CHUNK_BYTES, replay
 from fluss.storage.kv_snapshot_files import recovery_candidates
-from fluss.storage.kv_store import KvStore, as_kv_error
+from fluss.storage.kv_store import DamagedKvStoreError, KvStore, as_kv_error
 from fluss.storage.kv_table import KvTable
 from fluss.storage.log import BucketLog
 from fluss.storage.recovery import lineage
 from fluss.storage.rocks import STALL_POLL_S, STALL_WAIT_S_MAX, open_store
 from fluss.storage.rocks_settings import Resources
+from fluss.storage.scan import CorruptBatchError
 
 if TYPE_CHECKING:
     from fluss.storage.store import Storage
@@ -198,6 +199,10 @@ class KvBuckets:
             return await self._open_and_replay(bucket)
         except OSError as error:
             raise as_kv_error(error) from error
+        except CorruptBatchError as error:
+            # A reader of the log is told at once; whoever asks for rows would try again and never hear of it.
+            text = f"{error.message}. The rows can't be rebuilt from it; 'fluss repair' shows what a repair would lose"
+            raise DamagedKvStoreError(text, ErrorCode.UNKNOWN_SERVER_ERROR) from error
 
     async def _open_and_replay(self, bucket: TableBucket) -> KvStore:
         async with self.held_log(bucket) as log:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from fluss.model.errors import ErrorCode
 from fluss.storage import files
 from fluss.storage.failpoints import Site
 from fluss.storage.kv_store import DamagedKvStoreError, KvStore
@@ -73,7 +74,8 @@ class Recovery(Generic[_Store]):
         if self._log_start > 0:
             raise DamagedKvStoreError(
                 f"{files.shown(self._path)}: the rows can't be rebuilt, for the log begins at {self._log_start}; "
-                f"restore the bucket from a backup ({'; '.join(self.reasons) or 'there is no store'})."
+                f"restore the bucket from a backup ({'; '.join(self.reasons) or 'there is no store'}).",
+                ErrorCode.UNKNOWN_SERVER_ERROR,
             )
         self._remove_live()
         return self._open_store(self._path)
@@ -92,7 +94,8 @@ class Recovery(Generic[_Store]):
         if offset > self._log_end and not self._log_may_lack_rows:
             raise DamagedKvStoreError(
                 f"{text}: the log has lost rows. The bucket stays closed and its files as they are; 'fluss repair' "
-                "shows what a repair would lose."
+                "shows what a repair would lose.",
+                ErrorCode.UNKNOWN_SERVER_ERROR,
             )
         self._note(text)
         return None

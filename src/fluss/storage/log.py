@@ -145,7 +145,8 @@ class BucketLog:
         self._is_damaged = problem is not None
         if problem is not None:
             text = f"{problem.message}. The bucket is read-only; 'fluss repair' shows what a repair would lose"
-            self._failure = (text, ErrorCode.LOG_STORAGE_EXCEPTION)
+            # Not a code of storage, which clients answer by trying again: this does not pass.
+            self._failure = (text, ErrorCode.UNKNOWN_SERVER_ERROR)
         self._segments = SegmentList(segments)
         # With fsync=False: full segments that wait for their sync in the background.
         self._unsynced: list[Segment] = []
