@@ -109,6 +109,7 @@ def test_flipped_header_bytes_of_the_last_batch_cut_it_off(tmp_path: Path, chanc
             damaged[last.start + position] ^= 1 << chance.randrange(8)
             remove_disposable(written)
             segment.write_bytes(damaged)
+            forget_marks(written)
             written.server.start()
             assert rows_in(written.read()) == image_rows()[: last.base_offset], f"header byte {position}"
             written.server.kill()
