@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 from fluss.model.durations import duration_ms
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.model.trust import names_more_than_data
 
 LOG_FORMAT = "table.log.format"
 KV_FORMAT = "table.kv.format"
@@ -81,7 +80,11 @@ def names_lake(key: str) -> bool:
     plain = key.strip().lower()
     if plain.startswith(DATALAKE_PREFIX):
         return plain not in CHECKS
-    return plain.startswith(_FORMAT_PREFIXES) and names_more_than_data(plain)
+    if not plain.startswith(_FORMAT_PREFIXES):
+        return False
+    from fluss.model.trust import names_more_than_data  # A server hardly ever needs it.
+
+    return names_more_than_data(plain)
 
 
 def lake_key_problem(key: str) -> str:

@@ -17,9 +17,9 @@ from fluss.storage.kv_snapshots import INTERVAL_MS as SNAPSHOT_INTERVAL_MS
 from fluss.storage.kv_store import MEMORY_BYTES, MEMORY_BYTES_MIN
 from fluss.storage.log import SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES_MAX
 from fluss.storage.retention import INTERVAL_MS, SIZE_KEY, UNLIMITED
-from fluss.storage.scrub import BYTES_PER_SECOND as SCRUB_BYTES_PER_SECOND
-from fluss.storage.scrub import INTERVAL_MS as SCRUB_INTERVAL_MS
-from fluss.storage.scrub import OFF as SCRUB_OFF
+from fluss.storage.scrub_report import BYTES_PER_SECOND as SCRUB_BYTES_PER_SECOND
+from fluss.storage.scrub_report import INTERVAL_MS as SCRUB_INTERVAL_MS
+from fluss.storage.scrub_report import OFF as SCRUB_OFF
 from fluss.storage.staging import BYTES_MAX, EXPIRE_MS
 
 DURABILITIES: Final = ("fsync", "os")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeAlias
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from fluss.model.errors import ConnectError
 from fluss.server.answers import Answer
@@ -18,8 +19,13 @@ from fluss.server.lake_options import LakeOptions
 from fluss.server.metrics import Metrics
 from fluss.server.tiering import Tiering
 from fluss.storage.kv_snapshots import KvSnapshots
-from fluss.storage.scrub import Scrubber
 from fluss.storage.store import Storage
+
+if TYPE_CHECKING:
+    from fluss.storage.scrub import Scrubber
+
+
+SCRUB_WAIT_S: Final = 60.0  # for the first table
 
 
 class ServerContext:
@@ -35,17 +41,29 @@ class ServerContext:
         self.response_budget = ResponseBudget(config.limits.response_bytes_total_max)
         self.scanners = ServerScanners()
         self.kv_snapshots = KvSnapshots(storage, lambda bucket: storage.kv.bucket(bucket))
-        self.scrubber = Scrubber(
-            storage,
-            self.kv_snapshots,
-            bytes_per_second=config.scrub_bytes_per_second,
-            interval_ms=config.scrub_interval_ms,
-        )
         self.backups = Backups(storage, self.kv_snapshots)
         self.lake_options = LakeOptions(config.datalake_iceberg, storage.root)
         self.tiering = Tiering(storage.catalog)
         self.metrics = Metrics()
         self.logins: Logins | None = None  # None: nobody needs to log in
+
+    @cached_property
+    def scrubber(self) -> Scrubber:
+        """What looks for damage. Loaded when it is needed: a server without tables does without."""
+        from fluss.storage.scrub import Scrubber
+
+        return Scrubber(
+            self.storage,
+            self.kv_snapshots,
+            bytes_per_second=self.config.scrub_bytes_per_second,
+            interval_ms=self.config.scrub_interval_ms,
+        )
+
+    async def scrub(self) -> None:
+        """Look for damage once there are tables, until cancelled."""
+        while not self.storage.catalog.all_tables():
+            await asyncio.sleep(min(SCRUB_WAIT_S, self.config.scrub_interval_ms / 1_000))
+        await self.scrubber.run()
 
 
 class ConnectionContext:

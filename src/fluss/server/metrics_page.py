@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -15,9 +15,11 @@ from fluss.model.errors import ErrorCode, FlussError
 from fluss.protocol import api_keys
 from fluss.server.context import ServerContext
 from fluss.server.metrics import Metrics
-from fluss.storage.scrub import Scrubber
 from fluss.storage.stats import SYNC_BOUNDS_S
 from fluss.storage.store import Storage
+
+if TYPE_CHECKING:
+    from fluss.storage.scrub import Scrubber
 
 _log = logging.getLogger(__name__)
 

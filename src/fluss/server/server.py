@@ -111,7 +111,7 @@ class Server:
         self._background.append(loop.create_task(retention.run(self._config.retention_interval_ms)))
         self._background.append(loop.create_task(snapshots.run(self._config.kv_snapshot_interval_ms)))
         self._background.append(loop.create_task(storage.staging.run()))
-        self._background.append(loop.create_task(context.scrubber.run()))
+        self._background.append(loop.create_task(context.scrub()))
         _log.info("serving %s on %s, durability %s", self._config.data_dir, self._address, durability)
 
     async def stop(self) -> None:

@@ -31,7 +31,7 @@ PARTITION_ID: Final = "partition_id"
 WRITER_ID: Final = "writer_id"  # of older versions, which counted them
 GENERATION: Final = "generation"
 
-_READ_BYTES: Final = 1 << 20
+_READ_BYTES: Final = 64 << 10
 
 # What makes version n + 1 of version n. Never changed once released.
 _MIGRATIONS: Final = (

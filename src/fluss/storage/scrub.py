@@ -32,7 +32,16 @@ from fluss.storage.catalog_view import has_primary_key
 from fluss.storage.directory import CATALOG_NAME, STORE_NAME
 from fluss.storage.kv_snapshots import KvSnapshots
 from fluss.storage.marks import UNKNOWN_HEADS, Mark
-from fluss.storage.scrub_report import ScrubFinding, ScrubReport, UnitKey, read_report, write_report
+from fluss.storage.scrub_report import (
+    BYTES_PER_SECOND,
+    INTERVAL_MS,
+    OFF,
+    ScrubFinding,
+    ScrubReport,
+    UnitKey,
+    read_report,
+    write_report,
+)
 from fluss.storage.segment import LOG_SUFFIX, list_base_offsets, segment_path
 from fluss.storage.store import Storage
 
@@ -42,9 +51,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-BYTES_PER_SECOND: Final = 4 << 20
-OFF: Final = 0
-INTERVAL_MS: Final = 7 * 24 * 60 * 60 * 1_000
 START_DELAY_S: Final = 60.0  # a server that starts has other things to read
 SAVE_INTERVAL_S: Final = 10.0
 _NO_PARTITION: Final = -1
@@ -119,8 +125,6 @@ class Scrubber:
         delay_s = min(START_DELAY_S, self._interval_ms / 1_000)
         await self._load()
         await asyncio.sleep(delay_s)
-        while not self._storage.catalog.all_tables():
-            await asyncio.sleep(delay_s)  # An idle server does without what a pass loads.
         next_run = self.run_again
         while True:
             try:

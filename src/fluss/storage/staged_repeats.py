@@ -8,7 +8,6 @@ drop its rows: it is refused until somebody says what is right, by `fluss staged
 from __future__ import annotations
 
 import logging
-import shlex
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.paths import TablePath
@@ -52,6 +51,8 @@ def _difference(rows: StagedRows, committed: StagedRows) -> str:
 
 def _refused(query: StagedQuery, path: TablePath, batch_id: int, reason: str) -> InvalidRequestError:
     last = _last(query)
+    import shlex  # only for the text of an error
+
     name = f"{path} {shlex.quote(query.query_id)}"
     back = f" --to {batch_id - 1}" if batch_id else ""
     return InvalidRequestError(
