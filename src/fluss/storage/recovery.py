@@ -23,7 +23,7 @@ from fluss.storage import files
 from fluss.storage.failpoints import Site
 from fluss.storage.index import Checkpoint
 from fluss.storage.marks import UNKNOWN_HEADS, Mark
-from fluss.storage.scan import CorruptBatchError, scan
+from fluss.storage.scan import CorruptBatchError, WrongHeadsError, scan
 from fluss.storage.segment import LOG_SUFFIX, WRITERS_SUFFIX, Segment, list_base_offsets, segment_path
 from fluss.storage.writers import KeepsWriter, WriterTable
 
@@ -148,7 +148,9 @@ def _damaged(segments: list[Segment], safe: SafeEnd, problem: CorruptBatchError,
     for segment in segments:
         segment.release()
     last = Segment.sealed(segments[-1].directory, segments[-1].base_offset, safe.end_offset)
+    last.is_damaged = True
     last.limit_bytes = safe.position if safe.is_located else None
+    last.wrong_heads = problem if isinstance(problem, WrongHeadsError) else None
     return Recovered([*segments[:-1], last], WriterTable(writer_expiry_ms), problem)
 
 
@@ -178,7 +180,7 @@ def _walk_tail(last: Segment, file_size_bytes: int, writers: WriterTable, safe: 
 def _check_heads(last: Segment, walked_from: int, safe: SafeEnd) -> None:
     """Raise when what the checksums of batches leave out is not what was written up to the mark."""
     if safe.heads_checksum not in (UNKNOWN_HEADS, last.index.heads_checksum):
-        raise CorruptBatchError(last.path, walked_from, "the checksum of commit times from here on is wrong")
+        raise WrongHeadsError(last.path, walked_from)
 
 
 def _cut_tail(last: Segment, file_size_bytes: int, error: CorruptBatchError, safe: SafeEnd) -> None:

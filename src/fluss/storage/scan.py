@@ -38,6 +38,13 @@ class CorruptBatchError(CorruptDataError):
         return CorruptDataError, (self.message, self.error_code)
 
 
+class WrongHeadsError(CorruptBatchError):
+    """Commit times, or what else a batch's own checksum leaves out, are not what they were from a position on."""
+
+    def __init__(self, path: Path, position: int) -> None:
+        super().__init__(path, position, "the checksum of commit times from here on is wrong")
+
+
 def _reason(error: CorruptDataError) -> str:
     # The format layer's text begins with a position within its buffer, which means nothing here.
     return error.message.partition(": ")[2] or error.message

@@ -21,7 +21,7 @@ from fluss.storage.failpoints import Site
 from fluss.storage.files import BufferLike
 from fluss.storage.index import Checkpoint, OffsetIndex
 from fluss.storage.ranges import ByteRanges
-from fluss.storage.scan import CorruptBatchError, check, scan
+from fluss.storage.scan import CorruptBatchError, WrongHeadsError, check, scan
 
 _log = logging.getLogger(__name__)
 
@@ -87,12 +87,14 @@ class Segment:
         "directory",
         "end_offset",
         "index",
+        "is_damaged",
         "limit_bytes",
         "path",
         "size_bytes",
         "timestamp_ms_max",
         "unsynced_directories",
         "verified",
+        "wrong_heads",
     )
 
     def __init__(self, directory: Path, base_offset: int) -> None:
@@ -108,7 +110,9 @@ class Segment:
         self.unsynced_directories: tuple[tuple[Path, Site], ...] = ()
         # Where batches begin that readers got to: a reader who follows the log asks for the next one there.
         self._next_reads: dict[int, int] = {}
+        self.is_damaged = False  # an index that is made from it proves nothing
         self.limit_bytes: int | None = None  # of a damaged one: what lies behind was never acknowledged
+        self.wrong_heads: WrongHeadsError | None = None  # nothing from there on can be relied on
         self._fd = _CLOSED
         self._spare_fd = _CLOSED
 
@@ -246,6 +250,10 @@ class Segment:
         known = self._next_reads.get(offset)
         position = self.locate(offset)[0] if known is None else known
         end = readable_bytes
+        if self.wrong_heads is not None:
+            end = min(end, self.wrong_heads.position)
+            if position >= end:
+                raise self.wrong_heads
         if not self.verified.contains(position, min(end, position + max_bytes)):
             max_bytes = min(max_bytes, UNCHECKED_BYTES_MAX)
         if end - position > max_bytes:
@@ -333,7 +341,7 @@ class Segment:
         except CorruptBatchError as error:
             _log.error("%s: %s", self.directory, error)
             return
-        if end_offset == self.end_offset:
+        if end_offset == self.end_offset and not self.is_damaged:
             try:
                 files.replace(self.index_path, self.encode_index(), Site.INDEX_REPLACE, durable=False)
             except OSError as error:

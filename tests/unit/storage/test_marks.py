@@ -98,8 +98,12 @@ async def test_a_changed_commit_time_is_found(tmp_path: Path) -> None:
     _flip(_segment(root), _bounds(_segment(root))[4] + 13)
     storage = await Storage.open(StorageOptions(root))
     try:
+        log = await storage.opened(BUCKET)
         with pytest.raises(FlussError, match="checksum of commit times"):
-            append(await storage.opened(BUCKET), "new")
+            append(log, "new")
+        for verify in (True, False):
+            with pytest.raises(CorruptBatchError, match=r"byte 0: the checksum of commit times"):
+                log.read(4, READ_BYTES, verify=verify)
     finally:
         await storage.close()
 
