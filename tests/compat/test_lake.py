@@ -23,6 +23,7 @@ from fluss.lake.layout import CATALOG_NAME, SYSTEM_COLUMNS
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status, TieringEvent
 from fluss.lake.service import tier
+from fluss.model.trust import Trust
 from fluss.sync import TablePath
 from fluss.testing import ApacheFluss
 from tests.compat.ourclient import OurPeer
@@ -215,7 +216,8 @@ def test_the_service_tiers_what_the_server_hands_out(lake: Lake) -> None:
 def test_a_table_that_the_server_made_refuses_commits_that_lost_a_race(lake: Lake) -> None:
     path = lake.create(LOG.renamed("raced"))
     info = lake.ours.admin.get_table_info(path)
-    first, second = (ensure_table(LakeOptions.of(info), info) for _ in range(2))
+    options = LakeOptions.of(info, trust=Trust.of(lake.ours.conn.config))
+    first, second = (ensure_table(options, info) for _ in range(2))
     first.commit([], [], "first")
     with pytest.raises(LakeConflictError):
         second.commit([], [], "second")

@@ -119,8 +119,10 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Merged]:
     folder = tmp_path_factory.mktemp("merge-on-read")
     with FlussServer(folder / "data") as server:
         peer = OurPeer(server.bootstrap_servers)
-        spark = MergingSpark(server.bootstrap_servers, folder / "lake", folder)
-        yield Merged(server, peer, spark, folder / "lake", "merged")
+        # The server's own lake, which readers use without being told.
+        warehouse = folder / "data" / "lake"
+        spark = MergingSpark(server.bootstrap_servers, warehouse, folder)
+        yield Merged(server, peer, spark, warehouse, "merged")
         spark.kill()
         peer.close()
 

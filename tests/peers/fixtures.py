@@ -11,6 +11,7 @@ import pytest
 
 from fluss.testing import ApacheFluss
 from fluss.testing.apache import DEFAULT_JVM_OPTIONS
+from tests.peers import wedged
 from tests.peers.javaclient import JavaPeer
 from tests.peers.peer import Peer
 from tests.peers.pyfluss import PyflussPeer
@@ -34,7 +35,9 @@ def apache_fluss(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheFlu
     """One real cluster for the whole session: it takes seconds to start. Tests make databases of their own."""
     folder = tmp_path_factory.mktemp("apache-fluss")
     with ApacheFluss(folder, sasl_users=SASL_USERS, jvm_options=_JVM_OPTIONS) as cluster:
+        wedged.watch(cluster)
         yield cluster
+        wedged.forget(cluster)
 
 
 @pytest.fixture(scope="session")
