@@ -487,7 +487,7 @@ def offsets_text(holes: list[Piece]) -> str:
 
 
 def _log_loss(holes: list[Piece], lost: int) -> str:
-    return f"{lost} rows, at offsets {offsets_text(holes)}"
+    return f"{lost} {'row' if lost == 1 else 'rows'}, at offsets {offsets_text(holes)}"
 
 
 def _changelog_loss(holes: list[Piece], stores: _Stores) -> str:

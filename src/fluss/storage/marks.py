@@ -8,15 +8,17 @@ A mark is written without a sync of its own, which would double the price of an 
 runs, a killed process loses nothing of it: the mark is exact. After a restart of the system it is a lower bound, about
 a second old, for so often the file is synced. The boot id tells which of the two holds.
 
-The file consists of pairs of slots of 64 bytes, each with a checksum and a number; a write goes to the older slot. The
-first pair is the catalog's, each other one a bucket's. A damaged slot says nothing; its twin is a lower bound. All
-calls are made on the loop, but `sync` may run in a thread.
+The file consists of places with three slots of 64 bytes, each with a checksum and a number. A write goes neither to the
+slot that is known to be on disk nor to the one that a sync is about to bring there: whatever becomes of a write, the
+last synced mark stays. The first place is the catalog's, each other one a bucket's. A damaged slot says nothing, and
+the next older one is a lower bound. All calls are made on the loop, but `sync` may run in a thread.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -27,8 +29,9 @@ from fluss.storage import files
 from fluss.storage.failpoints import Site
 
 _SLOT_BYTES: Final = 64
-_PAIR_BYTES: Final = 2 * _SLOT_BYTES
-_GROW_BYTES: Final = 32 << 10
+_SLOTS: Final = 3
+_PLACE_BYTES: Final = _SLOTS * _SLOT_BYTES
+_GROW_BYTES: Final = 160 * _PLACE_BYTES
 UNKNOWN_HEADS: Final = 0
 _CRC: Final = struct.Struct("<I")  # of the rest of the slot, which follows
 # number, boot and mode, table id, partition id + 1, bucket id, heads, start offset, segment, position, end offset
@@ -67,15 +70,22 @@ class CatalogMark(NamedTuple):
     crc: int = 0
 
 
-class _Pair:
-    """Two slots: where they lie, which one is newer, and its number."""
+class _Place:
+    """Three slots: where they lie, which one is the newest, and its number."""
 
-    __slots__ = ("newer", "number", "position")
+    __slots__ = ("newest", "number", "position", "synced", "syncing")
 
-    def __init__(self, position: int, newer: int = 1, number: int = 0) -> None:
+    def __init__(self, position: int, number: int = 0, synced: int | None = None) -> None:
         self.position = position
-        self.newer = newer
         self.number = number
+        self.newest = synced or 0
+        self.synced = synced
+        self.syncing: int | None = None
+
+    def free_slot(self) -> int:
+        """The slot for the next write."""
+        kept = (self.synced, self.syncing)
+        return self.newest if self.newest not in kept else next(slot for slot in range(_SLOTS) if slot not in kept)
 
 
 class Marks:
@@ -83,11 +93,13 @@ class Marks:
         self._fd = fd
         self._boot = boot
         self._size_bytes = len(content)
-        self._pairs: dict[TableBucket, _Pair] = {}
+        self._places: dict[TableBucket, _Place] = {}
         self._marks: dict[TableBucket, Mark] = {}
-        self._free: list[_Pair] = []
-        self._catalog_pair = _Pair(0)
-        self._is_dirty = False
+        self._free: list[_Place] = []
+        self._catalog_place = _Place(0)
+        self._unsynced: set[_Place] = set()
+        self._lock = threading.Lock()  # of slots: `sync` runs in threads
+        self._syncs = threading.Lock()  # one at a time
         self.catalog: CatalogMark | None = None
         self.on_dirty: Callable[[], None] = lambda: None  # called when a sync is due
         self._load(content)
@@ -104,6 +116,7 @@ class Marks:
             marks = cls(fd, files.read_at(fd, os.fstat(fd).st_size, 0), _boot_number())
             if not marks._size_bytes:
                 marks._grow()
+            marks.sync()  # A kill leaves marks that are in the system's memory alone.
         except BaseException:
             files.close(fd)
             raise
@@ -118,36 +131,36 @@ class Marks:
             return cls(None, b"", _boot_number())
 
     def _load(self, content: bytes) -> None:
-        self._size_bytes -= len(content) % _PAIR_BYTES
-        for position in range(0, self._size_bytes, _PAIR_BYTES):
-            newer = _newer(content, position)
+        self._size_bytes -= len(content) % _PLACE_BYTES
+        for position in range(0, self._size_bytes, _PLACE_BYTES):
+            newest = _newest(content, position)
             if position == 0:
-                self._load_catalog(content, newer)
-            elif newer is None:
-                self._free.append(_Pair(position))
+                self._load_catalog(content, newest)
+            elif newest is None:
+                self._free.append(_Place(position))
             else:
-                self._load_log(content, position, newer)
+                self._load_log(content, position, newest)
 
-    def _load_catalog(self, content: bytes, newer: int | None) -> None:
-        if newer is not None:
-            number, magic, settled, *rest = _CATALOG.unpack_from(content, newer * _SLOT_BYTES + _CRC.size)
+    def _load_catalog(self, content: bytes, newest: int | None) -> None:
+        if newest is not None:
+            number, magic, settled, *rest = _CATALOG.unpack_from(content, newest * _SLOT_BYTES + _CRC.size)
             if magic == _CATALOG_MAGIC:
-                self._catalog_pair = _Pair(0, newer, number)
+                self._catalog_place = _Place(0, number, newest)
                 self.catalog = CatalogMark(rest[0], bool(settled), *rest[1:])
 
-    def _load_log(self, content: bytes, position: int, newer: int) -> None:
-        fields = _LOG.unpack_from(content, position + newer * _SLOT_BYTES + _CRC.size)
+    def _load_log(self, content: bytes, position: int, newest: int) -> None:
+        fields = _LOG.unpack_from(content, position + newest * _SLOT_BYTES + _CRC.size)
         number, boot, table_id, partition, bucket_id, heads = fields[:6]
         start_offset, segment_base_offset, end_position, end_offset = fields[6:]
         bucket = TableBucket(table_id, bucket_id, partition - 1 if partition else None)
-        pair = _Pair(position, newer, number)
-        if bucket in self._pairs:
-            # A pair was used again and that was lost in a power cut: the other one is the newer.
+        place = _Place(position, number, newest)
+        if bucket in self._places:
+            # A place was used again and that was lost in a power loss: the one with more is the newer.
             if self._marks[bucket].end_offset >= end_offset:
-                self._free.append(pair)
+                self._free.append(_Place(position, number))
                 return
-            self._free.append(self._pairs[bucket])
-        self._pairs[bucket] = pair
+            self._free.append(_Place(self._places[bucket].position, self._places[bucket].number))
+        self._places[bucket] = place
         self._marks[bucket] = Mark(
             start_offset,
             segment_base_offset,
@@ -172,44 +185,49 @@ class Marks:
 
     def put(self, bucket: TableBucket, mark: Mark) -> None:
         """Write a mark of this boot; raises OSError when it can't be kept."""
-        pair = self._pairs.get(bucket)
-        if pair is None:
+        place = self._places.get(bucket)
+        if place is None:
             if not self._free:
                 self._grow()
-            pair = self._free[-1]
+            place = self._free[-1]
         boot = self._boot | _SYNCED if mark.is_synced else self._boot
         partition = 0 if bucket.partition_id is None else bucket.partition_id + 1
-        number = (pair.number + 1) & _NUMBER_MASK
-        place = (bucket.table_id, partition, bucket.bucket_id, mark.heads_checksum)
-        self._write(pair, number, _LOG.pack(number, boot, *place, *mark[:4]))
-        if bucket not in self._pairs:
-            self._pairs[bucket] = self._free.pop()
+        number = (place.number + 1) & _NUMBER_MASK
+        names = (bucket.table_id, partition, bucket.bucket_id)
+        self._write(place, number, _LOG.pack(number, boot, *names, mark.heads_checksum, *mark[:4]))
+        if bucket not in self._places:
+            self._places[bucket] = self._free.pop()
         self._marks[bucket] = mark
 
     def put_catalog(self, mark: CatalogMark) -> None:
         """Write the mark of the catalog; raises OSError when it can't be kept."""
-        pair = self._catalog_pair
-        number = (pair.number + 1) & _NUMBER_MASK
-        self._write(pair, number, _CATALOG.pack(number, _CATALOG_MAGIC, mark.is_settled, *mark[:1], *mark[2:]))
+        place = self._catalog_place
+        number = (place.number + 1) & _NUMBER_MASK
+        self._write(place, number, _CATALOG.pack(number, _CATALOG_MAGIC, mark.is_settled, *mark[:1], *mark[2:]))
         self.catalog = mark
 
     def forget(self, bucket: TableBucket) -> None:
         """Drop the mark of a bucket that is gone."""
-        pair = self._pairs.get(bucket)
-        if pair is None or self._fd is None:
+        place = self._places.get(bucket)
+        if place is None or self._fd is None:
             return
-        files.write_at(self._fd, bytes(_PAIR_BYTES), pair.position, Site.MARKS_WRITE)
-        del self._pairs[bucket], self._marks[bucket]
-        self._free.append(_Pair(pair.position))
-        self._note_dirty()
+        files.write_at(self._fd, bytes(_PLACE_BYTES), place.position, Site.MARKS_WRITE)
+        del self._places[bucket], self._marks[bucket]
+        # Its numbers go on: should the zeros be lost, a later owner's mark still counts as the newer one.
+        self._free.append(_Place(place.position, place.number))
+        self.on_dirty()
 
-    def _write(self, pair: _Pair, number: int, body: bytes) -> None:
+    def _write(self, place: _Place, number: int, body: bytes) -> None:
         assert self._fd is not None, "these marks are only looked at"
-        older = 1 - pair.newer
-        slot = _CRC.pack(crc32(body)) + body
-        files.write_at(self._fd, slot, pair.position + older * _SLOT_BYTES, Site.MARKS_WRITE)
-        pair.newer, pair.number = older, number
-        self._note_dirty()
+        content = _CRC.pack(crc32(body)) + body
+        with self._lock:
+            slot = place.free_slot()
+            files.write_at(self._fd, content, place.position + slot * _SLOT_BYTES, Site.MARKS_WRITE)
+            place.newest, place.number = slot, number
+            is_first = not self._unsynced
+            self._unsynced.add(place)
+        if is_first:
+            self.on_dirty()
 
     def _grow(self) -> None:
         """Make room with bytes that are written: a mark must not fail for want of space."""
@@ -217,19 +235,29 @@ class Marks:
         start = self._size_bytes
         files.write_at(self._fd, bytes(_GROW_BYTES), start, Site.MARKS_WRITE)
         self._size_bytes += _GROW_BYTES
-        positions = range(max(start, _PAIR_BYTES), self._size_bytes, _PAIR_BYTES)
-        self._free += map(_Pair, reversed(positions))
-
-    def _note_dirty(self) -> None:
-        if not self._is_dirty:
-            self._is_dirty = True
-            self.on_dirty()
+        positions = range(max(start, _PLACE_BYTES), self._size_bytes, _PLACE_BYTES)
+        self._free += map(_Place, reversed(positions))
 
     def sync(self) -> None:
         """Return when all marks that were put before are on disk."""
-        if self._fd is not None:
-            self._is_dirty = False
-            files.sync(self._fd, Site.MARKS_WRITE)
+        if self._fd is None:
+            return
+        with self._syncs:
+            with self._lock:
+                places, self._unsynced = self._unsynced, set()
+                for place in places:
+                    place.syncing = place.newest
+            is_synced = False
+            try:
+                files.sync(self._fd, Site.MARKS_WRITE)
+                is_synced = True
+            finally:
+                with self._lock:
+                    for place in places:
+                        place.synced = place.syncing if is_synced else place.synced
+                        place.syncing = None
+                    if not is_synced:
+                        self._unsynced |= places
 
     def close(self) -> None:
         if self._fd is not None:
@@ -263,12 +291,15 @@ class LogMark:
         self._marks.sync()
 
 
-def _newer(content: bytes, position: int) -> int | None:
-    """Which slot of a pair counts: the good one, or of two the one that was written later."""
-    numbers = [_number(content, position), _number(content, position + _SLOT_BYTES)]
-    if numbers[0] is None or numbers[1] is None:
-        return None if numbers[0] is numbers[1] else int(numbers[0] is None)
-    return int((numbers[1] - numbers[0]) & _NUMBER_MASK <= _NUMBER_MASK >> 1)
+def _newest(content: bytes, position: int) -> int | None:
+    """Which slot of a place counts: of the good ones the one that was written last."""
+    newest: int | None = None
+    number = 0
+    for slot in range(_SLOTS):
+        found = _number(content, position + slot * _SLOT_BYTES)
+        if found is not None and (newest is None or (found - number) & _NUMBER_MASK <= _NUMBER_MASK >> 1):
+            newest, number = slot, found
+    return newest
 
 
 def _number(content: bytes, position: int) -> int | None:

@@ -351,6 +351,7 @@ class Storage:
             await self._commit.run(self.marks.sync)
         except OSError as error:
             _log.error("the marks can't be synced; after a power loss they may be older than they should be: %s", error)
+            self._schedule_marks_sync()
 
     def _evict(self) -> None:
         self._eviction_scheduled = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import shutil
 import struct
 from pathlib import Path
@@ -263,14 +264,33 @@ def test_a_damaged_slot_leaves_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "marks"
     marks = Marks.open(path)
     marks.put(A, _mark(10))
+    marks.sync()
     marks.put(A, _mark(11))
     marks.close()
     whole = path.read_bytes()
-    (at,) = (at for at in range(128, 256, 64) if struct.pack("<q", 11) in whole[at : at + 64])
+    (at,) = (at for at in range(192, 384, 64) if struct.pack("<q", 11) in whole[at : at + 64])
     for bit in range(8 * 60):
         path.write_bytes(whole)
         _flip(path, at + bit // 8, bit % 8)
         assert Marks.read(path).get(A) == _mark(10)
+
+
+def test_a_synced_mark_is_never_written_over(tmp_path: Path) -> None:
+    """A write may be torn, and what follows it is lost with the power: what was synced last must be left."""
+    path = tmp_path / "marks"
+    marks = Marks.open(path)
+    chance = random.Random(7)
+    synced = 0
+    for end_offset in range(1, 300):
+        marks.put(A, _mark(end_offset))
+        if chance.random() < 0.2:
+            marks.sync()
+            synced = end_offset
+        slots = [path.read_bytes()[at : at + 64] for at in range(192, 384, 64)]
+        ends = [struct.unpack_from("<q", slot, 52)[0] for slot in slots]
+        assert end_offset in ends
+        assert synced in ends or not synced
+    marks.close()
 
 
 def test_more_buckets_than_the_file_has_room_for(tmp_path: Path) -> None:
