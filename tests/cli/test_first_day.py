@@ -54,6 +54,7 @@ STEPS: Final = [
     ("dump-log data/tables/0/0", "3"),
     ("backup COPY", "2 tables"),
     ("restore COPY restored", "restored"),
+    ("repair restored", "no damage was found"),
     ("user add users.txt ada", "ada"),
     ("user list users.txt", "ada"),
     ("user remove users.txt ada", "ada"),

@@ -51,6 +51,7 @@ OF_SERVERS: Final = {
 OF_FILES: Final = {
     "restore": ([["nowhere", "data"], ["rows.csv", "data"]], "no finished backup"),
     "dump-log": ([["nowhere"], ["rows.csv"]], ""),
+    "repair": ([["nowhere"], ["rows.csv"], ["folder"]], ""),
     "server": ([["--data-dir", "rows.csv"], ["--data-dir", "d", "--config", "rows.csv"]], ""),
     "user add": ([["folder", "ann"]], "folder"),
     "user list": ([["nowhere"], ["folder"]], ""),

@@ -112,8 +112,7 @@ def check(
                 heads = head_checksum(header, header.base_offset, header.commit_timestamp_ms, heads)
                 expected = heads_at(position + good)
                 if expected is not None and expected != heads:
-                    good = checked
-                    raise CorruptDataError("log batch: the checksum of commit times and offsets from here on is wrong")
+                    return checked, WrongHeadsError(path, position + checked)
                 if expected is not None:
                     checked = good
         if good < len(data):

@@ -19,7 +19,7 @@ from fluss.formats.log_batch import BatchHeader
 from fluss.storage import files
 from fluss.storage.failpoints import Site
 from fluss.storage.files import BufferLike
-from fluss.storage.index import Checkpoint, OffsetIndex
+from fluss.storage.index import Checkpoint, IndexEntry, OffsetIndex
 from fluss.storage.ranges import ByteRanges
 from fluss.storage.scan import CorruptBatchError, WrongHeadsError, check, scan
 
@@ -248,7 +248,7 @@ class Segment:
     def read(self, offset: int, max_bytes: int, readable_bytes: int, *, verify: bool) -> bytes:
         """Whole good batches from the one with `offset` on, within the segment's first `readable_bytes`."""
         known = self._next_reads.get(offset)
-        position = self.locate(offset)[0] if known is None else known
+        position, base_offset = self._start_of(offset) if known is None else (known, offset)
         end = readable_bytes
         if self.wrong_heads is not None:
             end = min(end, self.wrong_heads.position)
@@ -261,18 +261,26 @@ class Segment:
             end = max(self.index.boundary(position + max_bytes), position + self.locate(offset)[1].size_bytes)
         data = b"" if verify else files.read_at(self._fd, end - position, position)
         if not self.verified.contains(position, end) or len(data) < end - position:
-            data = self._read_checked(offset, position, end)
+            data = self._read_checked(position, base_offset, end)
         if position + len(data) == self.size_bytes:
             self._expect_read(self.end_offset, self.size_bytes)
         return data
 
-    def _read_checked(self, offset: int, position: int, end: int) -> bytes:
+    def _start_of(self, offset: int) -> tuple[int, int]:
+        position, header = self.locate(offset)
+        return position, header.base_offset
+
+    def _read_checked(self, position: int, base_offset: int, end: int) -> bytes:
         """What is good of the bytes from a batch on; raises if that is bad itself."""
-        start = self.index.at_offset(offset)
+        start = self.index.at_offset(base_offset)
         data = files.read_at(self._fd, end - start.position, start.position)
         good, problem = check(data, self.path, start.position, start.offset, self._heads_at)
+        if start.position + good <= position and not isinstance(problem, WrongHeadsError):
+            # A bad batch between the entry and this one takes nothing from it but the proof of its commit time.
+            data, start = data[position - start.position :], IndexEntry(base_offset, position)
+            good, problem = check(data, self.path, position, base_offset)
         if start.position + good <= position:
-            raise problem or self._ends_before(offset)
+            raise problem or self._ends_before(base_offset)
         self.verified.add(start.position, start.position + good)
         return data[position - start.position : good]
 
