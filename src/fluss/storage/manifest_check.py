@@ -40,13 +40,14 @@ def _first_bad(data: bytes) -> int | None:
             continue
         if position + _HEADER.size > len(data):
             return position
-        masked, size_bytes, kind = _HEADER.unpack_from(data, position)
+        crc, size_bytes, kind = _HEADER.unpack_from(data, position)
         end = position + _HEADER.size + size_bytes
-        if kind not in _TYPES or end > len(data) or _masked(crc32c(data[position + _CRC_FROM : end])) != masked:
+        if kind not in _TYPES or end > len(data) or masked_crc(crc32c(data[position + _CRC_FROM : end])) != crc:
             return position
         position = end
     return None
 
 
-def _masked(crc: int) -> int:
+def masked_crc(crc: int) -> int:
+    """A CRC-32C as RocksDB's files have it."""
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF

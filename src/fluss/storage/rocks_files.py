@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from fluss.formats.checksum import crc32c
+from fluss.storage.manifest_check import masked_crc
 
 CURRENT_NAME: Final = "CURRENT"
 TABLE_FORMAT_VERSION: Final = 5
 BLOCK_TRAILER_BYTES: Final = 5  # kind of compression, checksum
 _READ_BYTES: Final = 256 << 10
-_CRC_MASK: Final = 0xA282EAD8
 
 _FOOTER: Final = struct.Struct("<B40sIQ")  # kind of checksum, handles of metaindex and index, version, magic
 _TABLE_MAGIC: Final = 0x88E241B785F4CFF7
@@ -103,7 +103,7 @@ class Manifest:
             if end > len(self._data) and size_bytes <= left_bytes - _RECORD.size:
                 break
             content = self._data[start:end]
-            if crc != _masked(crc32c(content, crc32c(self._data[start - 1 : start]))):
+            if crc != masked_crc(crc32c(content, crc32c(self._data[start - 1 : start]))):
                 raise DamagedRocksFileError(position, "the checksum of a record does not fit")
             parts = [content] if kind in (_WHOLE, _FIRST) else [*parts, content]
             if kind in (_WHOLE, _LAST):
@@ -170,7 +170,7 @@ def _check_block(window: bytes, at: int, block: _Block) -> None:
     if len(window) < end + _U32.size:
         raise DamagedRocksFileError(block.position, "the file ends within a block")
     (crc,) = _U32.unpack_from(window, end)
-    if crc != _masked(crc32c(memoryview(window)[at:end])):
+    if crc != masked_crc(crc32c(memoryview(window)[at:end])):
         raise DamagedRocksFileError(block.position, "the checksum of a block does not fit")
 
 
@@ -270,7 +270,3 @@ class _Cursor:
         self.number()
         while self.number() != _ADDED_END:
             self.text()
-
-
-def _masked(crc: int) -> int:
-    return ((crc >> 15 | crc << 17) + _CRC_MASK) & 0xFFFFFFFF

@@ -113,10 +113,10 @@ def test_a_manifest_that_is_being_written_tells_what_it_has_so_far(store: RocksS
 
 def test_what_a_later_rocksdb_may_write_is_no_damage() -> None:
     from fluss.formats.checksum import crc32c
-    from fluss.storage.rocks_files import _masked
+    from fluss.storage.manifest_check import masked_crc
 
     content = b"\x8f\x03"  # a tag of its own
-    crc = _masked(crc32c(b"\x01" + content))
+    crc = masked_crc(crc32c(b"\x01" + content))
     with pytest.raises(UnknownEditError):
         Manifest(crc.to_bytes(4, "little") + len(content).to_bytes(2, "little") + b"\x01" + content)
 
