@@ -175,12 +175,18 @@ def test_a_damaged_store_is_rebuilt_or_still_good(bucket: Bucket, chance: random
     store.close()
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+DAMAGES_OF_CHECKPOINTS = {
+    **DAMAGES,
+    "rows flipped": lambda kv, chance: flip(s := largest(kv, "*.sst"), chance.randrange(s.stat().st_size)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES_OF_CHECKPOINTS)
 def test_the_older_checkpoint_helps_when_the_newer_is_damaged_too(
     bucket: Bucket, chance: random.Random, damage: str
 ) -> None:
     empty(bucket.path)
-    DAMAGES[damage](bucket.checkpoints[0], chance)
+    DAMAGES_OF_CHECKPOINTS[damage](bucket.checkpoints[0], chance)
     store = bucket.recover()
     check_recovered(bucket, store)
     store.close()

@@ -14,7 +14,8 @@ store is given up: the log goes on from where it ends.
 So the log is to be kept from the offset of the older of two checkpoints on: the newer one may be as damaged as the
 store. A damaged block inside a good file shows only when it is read: the read fails with DamagedKvStoreError, and the
 store is to be closed and recovered with `trust_live=False`. A file that a checkpoint shares with the store by a hard
-link is damaged in both, which is why the older one matters, and why compaction, which reads all, may find it first.
+link is damaged in both, which is why the older one matters, and why compaction, which reads all, may find it first. So
+every block of a checkpoint is read before it takes the store's place.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Recovery(Generic[_Store]):
             if store is not None:
                 return store
         for checkpoint in checkpoints:
-            source = self._open_good(checkpoint)
+            source = self._open_good(checkpoint) if self._is_whole(checkpoint) else None
             if source is not None:
                 try:
                     self._remove_live()
@@ -79,6 +80,16 @@ class Recovery(Generic[_Store]):
             )
         self._remove_live()
         return self._open_store(self._path)
+
+    def _is_whole(self, checkpoint: Path) -> bool:
+        """Whether no block of a checkpoint's files is damaged, which else shows only when it is read."""
+        # Imported here: a server whose stores are good does without.
+        from fluss.storage.scrub_files import database_damages
+
+        damages = database_damages(checkpoint)
+        for damage in damages:
+            self._note(f"{files.shown(damage.path)}: {damage.reason}")
+        return not damages
 
     def _open_good(self, path: Path) -> _Store | None:
         try:

@@ -38,6 +38,7 @@ from fluss.storage.segment import INDEX_SUFFIX, segment_path
 CHUNK_BYTES: Final = 256 << 10  # read at a time
 _MANIFEST_LOOKS: Final = 3  # a database that is opened in this moment gets another manifest
 _CRC_BYTES: Final = 4
+_UNBOUNDED_BYTES_PER_SECOND: Final = 1 << 50
 _TRANSIENT_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
@@ -211,6 +212,14 @@ def file_crc32(file: PacedFile) -> tuple[int, int]:
     for chunk in file.chunks():
         crc = zlib.crc32(chunk, crc)
     return file.size_bytes, crc
+
+
+def database_damages(snapshot: Path) -> list[FileDamage]:
+    """What is wrong with the files of a snapshot, read as fast as the disk can."""
+    try:
+        return DatabaseCheck(Pace(_UNBOUNDED_BYTES_PER_SECOND)).run(snapshot, is_snapshot=True, is_open=True)
+    except FileNotFoundError:
+        return [FileDamage(snapshot / CURRENT_NAME, "the file is missing")]
 
 
 class _DamagedDatabaseError(Exception):

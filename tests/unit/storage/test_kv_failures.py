@@ -155,6 +155,38 @@ async def test_damage_is_found_and_mended(tmp_path: Path) -> None:
         assert await table.get(1) == row(1, "after")
 
 
+@pytest.mark.parametrize("log_is_whole", [True, False])
+async def test_damage_that_a_snapshot_shares_with_its_store(tmp_path: Path, log_is_whole: bool) -> None:
+    async with opened(tmp_path / "data", segment_size_bytes=4_000) as storage:
+        table = await Table.create(storage)
+        for number in range(20):
+            await table.kv().put(table.batch([row(key, f"{number}") for key in range(40)])).applied
+        directory = storage.bucket_path(table.bucket())
+        (directory / "snapshots").mkdir()
+        state = await table.kv().checkpoint(directory / "snapshots" / "made")
+        (directory / "snapshots" / "made").rename(directory / "snapshots" / f"1-{state.covered_offset}")
+        expected = await table.all_rows()
+        if not log_is_whole:
+            await storage.bucket(table.bucket()).remove_before(state.covered_offset)
+    shared = max((directory / "kv").glob("*.sst"), key=lambda path: path.stat().st_size)
+    assert shared.stat().st_nlink > 1
+    data = bytearray(shared.read_bytes())
+    data[20] ^= 1
+    with shared.open("r+b") as file:
+        file.write(data)
+    async with opened(tmp_path / "data") as storage:
+        table = Table(storage, T)
+        with pytest.raises(FlussError, match="checksum") as found:
+            await table.all_rows()
+        assert found.value.is_retriable
+        if log_is_whole:
+            assert await table.all_rows() == expected
+        else:
+            with pytest.raises(FlussError, match=rf"{shared.name}: damaged at byte") as found:
+                await table.all_rows()
+            assert not found.value.is_retriable
+
+
 async def test_damage_is_mended_from_a_snapshot_when_the_log_begins_later(tmp_path: Path) -> None:
     offsets = []
     async with opened(tmp_path / "data", segment_size_bytes=4_000) as storage:
