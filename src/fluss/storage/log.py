@@ -156,19 +156,26 @@ class BucketLog:
         self._durable_position = active.size_bytes if active else 0
         self._checkpoint_position = self._durable_position
         self._timestamp_ms = active.timestamp_ms_max if active else 0
-        if active is not None and not self._is_damaged:
+        if active is not None and not self._is_damaged and found != self._mark_at_end(active):
             self._put_mark_at_end(active)
 
-    def _put_mark(
-        self, segment: Segment, position: int, end_offset: int, heads: int | None, *, is_synced: bool = False
-    ) -> None:
+    def _put_mark(self, segment: Segment, position: int, end_offset: int, heads: int | None) -> None:
+        """Note how far the log is safe."""
         if self._mark is not None:
-            start = self.log_start_offset
-            mark = Mark(start, segment.base_offset, position, end_offset, heads or UNKNOWN_HEADS, is_synced=is_synced)
-            self._mark.put(mark)
+            is_synced = self._options.fsync
+            start = self._segments.start_offset
+            self._mark.put(
+                Mark(start, segment.base_offset, position, end_offset, heads or UNKNOWN_HEADS, True, is_synced)
+            )
 
     def _put_mark_at_end(self, active: Segment, *, is_synced: bool = False) -> None:
-        self._put_mark(active, active.size_bytes, self._end, active.index.heads_checksum, is_synced=is_synced)
+        if self._mark is not None:
+            self._mark.put(self._mark_at_end(active, is_synced=is_synced))
+
+    def _mark_at_end(self, active: Segment, *, is_synced: bool = False) -> Mark:
+        heads = active.index.heads_checksum or UNKNOWN_HEADS
+        start, is_synced = self.log_start_offset, is_synced or self._options.fsync
+        return Mark(start, active.base_offset, active.size_bytes, self._end, heads, is_synced=is_synced)
 
     # --- what there is
 

@@ -84,8 +84,21 @@ class _Place:
 
     def free_slot(self) -> int:
         """The slot for the next write."""
-        kept = (self.synced, self.syncing)
-        return self.newest if self.newest not in kept else next(slot for slot in range(_SLOTS) if slot not in kept)
+        newest = self.newest
+        if newest != self.synced and newest != self.syncing:
+            return newest
+        return next(slot for slot in range(_SLOTS) if slot != self.synced and slot != self.syncing)
+
+
+class _Known:
+    """The mark of a bucket, and where it is written."""
+
+    __slots__ = ("mark", "names", "place")
+
+    def __init__(self, bucket: TableBucket, place: _Place, mark: Mark) -> None:
+        self.names = (bucket.table_id, 0 if bucket.partition_id is None else bucket.partition_id + 1, bucket.bucket_id)
+        self.place = place
+        self.mark = mark
 
 
 class Marks:
@@ -93,8 +106,7 @@ class Marks:
         self._fd = fd
         self._boot = boot
         self._size_bytes = len(content)
-        self._places: dict[TableBucket, _Place] = {}
-        self._marks: dict[TableBucket, Mark] = {}
+        self._known: dict[TableBucket, _Known] = {}
         self._free: list[_Place] = []
         self._catalog_place = _Place(0)
         self._unsynced: set[_Place] = set()
@@ -154,14 +166,14 @@ class Marks:
         start_offset, segment_base_offset, end_position, end_offset = fields[6:]
         bucket = TableBucket(table_id, bucket_id, partition - 1 if partition else None)
         place = _Place(position, number, newest)
-        if bucket in self._places:
+        other = self._known.get(bucket)
+        if other is not None:
             # A place was used again and that was lost in a power loss: the one with more is the newer.
-            if self._marks[bucket].end_offset >= end_offset:
+            if other.mark.end_offset >= end_offset:
                 self._free.append(_Place(position, number))
                 return
-            self._free.append(_Place(self._places[bucket].position, self._places[bucket].number))
-        self._places[bucket] = place
-        self._marks[bucket] = Mark(
+            self._free.append(_Place(other.place.position, other.place.number))
+        mark = Mark(
             start_offset,
             segment_base_offset,
             end_position,
@@ -170,34 +182,44 @@ class Marks:
             is_exact=boot & _BOOT_MASK == self._boot,
             is_synced=boot & _SYNCED != 0,
         )
+        self._known[bucket] = _Known(bucket, place, mark)
 
     # --- what is known
 
     @property
     def buckets(self) -> Collection[TableBucket]:
         """Those with a mark."""
-        return self._marks.keys()
+        return self._known.keys()
 
     def get(self, bucket: TableBucket) -> Mark | None:
-        return self._marks.get(bucket)
+        known = self._known.get(bucket)
+        return None if known is None else known.mark
 
     # --- writing
 
     def put(self, bucket: TableBucket, mark: Mark) -> None:
         """Write a mark of this boot; raises OSError when it can't be kept."""
-        place = self._places.get(bucket)
-        if place is None:
-            if not self._free:
-                self._grow()
-            place = self._free[-1]
+        known = self._known.get(bucket)
+        if known is None:
+            self._put_first(bucket, mark)
+        else:
+            self._write_log(known, mark)
+
+    def _put_first(self, bucket: TableBucket, mark: Mark) -> None:
+        if not self._free:
+            self._grow()
+        known = _Known(bucket, self._free[-1], mark)
+        self._write_log(known, mark)
+        self._known[bucket] = known
+        self._free.pop()
+
+    def _write_log(self, known: _Known, mark: Mark) -> None:
+        number = (known.place.number + 1) & _NUMBER_MASK
         boot = self._boot | _SYNCED if mark.is_synced else self._boot
-        partition = 0 if bucket.partition_id is None else bucket.partition_id + 1
-        number = (place.number + 1) & _NUMBER_MASK
-        names = (bucket.table_id, partition, bucket.bucket_id)
-        self._write(place, number, _LOG.pack(number, boot, *names, mark.heads_checksum, *mark[:4]))
-        if bucket not in self._places:
-            self._places[bucket] = self._free.pop()
-        self._marks[bucket] = mark
+        start_offset, segment_base_offset, position, end_offset, heads, _, _ = mark
+        offsets = (start_offset, segment_base_offset, position, end_offset)
+        self._write(known.place, number, _LOG.pack(number, boot, *known.names, heads, *offsets))
+        known.mark = mark
 
     def put_catalog(self, mark: CatalogMark) -> None:
         """Write the mark of the catalog; raises OSError when it can't be kept."""
@@ -208,11 +230,12 @@ class Marks:
 
     def forget(self, bucket: TableBucket) -> None:
         """Drop the mark of a bucket that is gone."""
-        place = self._places.get(bucket)
-        if place is None or self._fd is None:
+        known = self._known.get(bucket)
+        if known is None or self._fd is None:
             return
+        place = known.place
         files.write_at(self._fd, bytes(_PLACE_BYTES), place.position, Site.MARKS_WRITE)
-        del self._places[bucket], self._marks[bucket]
+        del self._known[bucket]
         # Its numbers go on: should the zeros be lost, a later owner's mark still counts as the newer one.
         self._free.append(_Place(place.position, place.number))
         self.on_dirty()
@@ -268,12 +291,11 @@ class Marks:
 class LogMark:
     """The mark of one log, for whoever writes it."""
 
-    __slots__ = ("_bucket", "_is_synced", "_marks")
+    __slots__ = ("_bucket", "_marks")
 
-    def __init__(self, marks: Marks, bucket: TableBucket, *, is_synced: bool) -> None:
+    def __init__(self, marks: Marks, bucket: TableBucket) -> None:
         self._marks = marks
         self._bucket = bucket
-        self._is_synced = is_synced
 
     @property
     def found(self) -> Mark | None:
@@ -282,9 +304,7 @@ class LogMark:
 
     def put(self, mark: Mark) -> None:
         """Note how far the log is safe."""
-        mark = mark._replace(is_synced=mark.is_synced or self._is_synced)
-        if mark != self.found:
-            self._marks.put(self._bucket, mark)
+        self._marks.put(self._bucket, mark)
 
     def sync(self) -> None:
         """Return when the mark is on disk; may be called in a thread."""

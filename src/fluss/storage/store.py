@@ -222,7 +222,7 @@ class Storage:
         path = self._directory.bucket_path(bucket)
         try:
             recovered = recovered or self._recovery(bucket)()
-            mark = LogMark(self.marks, bucket, is_synced=self._log_options.fsync)
+            mark = LogMark(self.marks, bucket)
             log = BucketLog(path, self._directory.root, self._commit, self._loop, self._log_options, recovered, mark)
         except OSError as error:
             _log.error("%s can't be opened: %s", path, error)
