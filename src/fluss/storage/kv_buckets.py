@@ -72,6 +72,11 @@ class KvBuckets:
             self._open_store, self.run_write, lambda: self._resources.is_pressed, options.open_stores_max
         )
 
+    @property
+    def memory_bytes(self) -> int:
+        """What memtables and the cache of blocks hold; the cache counts memtables in."""
+        return self._resources.cache.get_usage()
+
     def bucket(self, bucket: TableBucket) -> KvBucket:
         """A bucket, with its log open or not; code 20 in a log table, 21 for one that the catalog does not know."""
         found = self._buckets.get(bucket)

@@ -28,6 +28,36 @@ def give_back() -> None:
     _call("malloc_trim", 0)
 
 
+class _Mallinfo(ctypes.Structure):
+    """`struct mallinfo2` of malloc.h."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "top",
+        )
+    )
+
+
+def allocated_bytes() -> int:
+    """What was allocated and not freed; 0 without glibc. The rest of its memory is free, and fragments."""
+    function = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if function is None:
+        return 0
+    function.restype = _Mallinfo
+    found = function()
+    return int(found.uordblks) + int(found.hblkhd)
+
+
 def _call(name: str, *arguments: int) -> None:
     function = getattr(ctypes.CDLL(None), name, None)
     if function is not None:

@@ -248,6 +248,11 @@ class Storage:
         """Of primary-key tables."""
         return len(self._kv.pool) if self._kv is not None else 0
 
+    @property
+    def kv_memory_bytes(self) -> int:
+        """What RocksDB's memtables and its cache of blocks hold, of all stores together."""
+        return self._kv.memory_bytes if self._kv is not None else 0
+
     def is_store_open(self, bucket: TableBucket) -> bool:
         """Whether the rows of a bucket are, or were lately, used."""
         return self._kv is not None and self._kv.pool.is_open(bucket)

@@ -67,6 +67,9 @@ def test_what_is_counted_of_primary_key_tables(measured: RunningServer) -> None:
     assert after["fluss_put_bytes_total"] == len(records)
     assert after["fluss_lookup_keys_total"] == 4
     assert after["fluss_kv_scanners"] == after["fluss_open_kv_stores"] == 1
+    assert after["fluss_kv_memory_bytes"] > 0
+    assert after["fluss_allocated_bytes"] > 1_000_000
+    assert after["fluss_python_blocks"] > 10_000
 
 
 def test_what_is_counted(measured: RunningServer) -> None:
