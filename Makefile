@@ -5,7 +5,7 @@ PYTEST := $(BIN)/python -m pytest -q
 # Two workers at a time, each takes a whole file: fixtures are made once per worker, and tests of a file go in order.
 WORKERS := -n 2 --dist loadfile
 
-.PHONY: setup java demo test check test-compat test-spark43 compat-table test-full bench bench-paths bench-spark bench-lake proto lock docs dist clean
+.PHONY: setup java demo test check test-compat test-spark43 compat-table test-full bench bench-paths bench-spark bench-lake bench-bystander soak proto lock docs dist clean
 
 setup: .venv/.ready
 
@@ -66,6 +66,11 @@ bench-spark: setup java
 
 bench-lake: setup java
 	$(BIN)/python -m benchmarks.lake
+
+# Hours of mixed load, and whether memory, descriptors, threads or files grow.
+HOURS ?= 2
+soak: setup
+	$(BIN)/python -m benchmarks.soak --hours $(HOURS)
 
 # The generated code is kept in the tree. An old compiler is used on purpose: its output runs on every protobuf runtime
 # from 4.25 on, and Spark Connect pins one of its own.

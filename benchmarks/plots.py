@@ -49,7 +49,7 @@ _PATHS = (
 _COLOURS = {"append": "#0f766e", "scan": "#5eb8ae", "upsert": "#c9a227", "lookup": "#b4532a"}
 _TITLES = {"append": "Arrow append", "scan": "scan to Arrow", "upsert": "bulk upsert", "lookup": "lookup"}
 _TEXT = "#1f2933"
-_STYLE: Any = {
+STYLE: Any = {
     "svg.hashsalt": "flussbett",  # the same picture for the same figures
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -73,13 +73,13 @@ def draw(
     written = []
     for name, picture in pictures.items():
         if picture is not None:
-            with mpl.rc_context(_STYLE):
+            with mpl.rc_context(STYLE):
                 picture.savefig(folder / name, format="svg", metadata={"Date": None, "Creator": None})
             written.append(name)
     return written
 
 
-def _picture(height_px: float) -> Picture:
+def new_picture(height_px: float) -> Picture:
     # A card of its own: the page around it may be dark.
     size = (_WIDTH_PX * _INCHES_PER_PIXEL, height_px * _INCHES_PER_PIXEL)
     return Picture(figsize=size, facecolor="white", layout="constrained")
@@ -89,8 +89,8 @@ def _ratios(measurements: Sequence[Measurement], workloads: Sequence[Workload]) 
     rows = _ratio_rows(measurements, workloads)
     if not rows:
         return None
-    with mpl.rc_context(_STYLE):
-        picture = _picture(110 + 36 * len(rows))
+    with mpl.rc_context(STYLE):
+        picture = new_picture(110 + 36 * len(rows))
         axes = picture.subplots()
         for offset, (title, corner, colour) in enumerate(_BARS):
             places = [row - 0.27 + 0.27 * offset for row, (_, found) in enumerate(rows) if corner in found]
@@ -155,8 +155,8 @@ def _scale(measurements: Sequence[Measurement], corner: Corner) -> Picture | Non
     shown = [axis for axis in panels if found[axis]]
     if not shown:
         return None
-    with mpl.rc_context(_STYLE):
-        picture = _picture(340)
+    with mpl.rc_context(STYLE):
+        picture = new_picture(340)
         lines: dict[str, Any] = {}
         panes = picture.subplots(1, len(shown), squeeze=False, sharey=True)[0]
         for number, (axis, axes) in enumerate(zip(shown, panes, strict=True)):
