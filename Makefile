@@ -67,6 +67,10 @@ bench-spark: setup java
 bench-lake: setup java
 	$(BIN)/python -m benchmarks.lake
 
+# How long lookups of one table wait while the server does something large for others: ten minutes.
+bench-bystander: setup
+	$(BIN)/python -m benchmarks.bystander
+
 # Hours of mixed load, and whether memory, descriptors, threads or files grow.
 HOURS ?= 2
 soak: setup

@@ -163,7 +163,7 @@ def _draw_pane(axes: Any, title: str, curves: Sequence[tuple[str, str, str]], sa
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     if len(curves) > 1:
-        axes.legend(loc="lower right", ncols=len(curves), frameon=False, fontsize=8)
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 0.97), ncols=len(curves), frameon=False, fontsize=8)
 
 
 def main() -> None:
