@@ -162,7 +162,7 @@ def _draw_pane(axes: Any, title: str, curves: Sequence[tuple[str, str, str]], sa
     axes.grid(axis="y", color="#e4e7eb", linewidth=0.7)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    if len(curves) > 1:
+    if len(curves) > 1 and axes.lines:
         axes.legend(loc="lower right", bbox_to_anchor=(1, 0.97), ncols=len(curves), frameon=False, fontsize=8)
 
 

@@ -30,6 +30,7 @@ EXCESS_LONGEST_MS_MAX = 250.0
 SLOW_DISK_LONGEST_MS_MAX = 1_000.0
 LOGIN_LONGEST_MS_MAX = 1_000.0
 SYNC_MS = 1_000
+CONTROL_S_MIN = 3.0
 CONTROL_S_MAX = 15.0
 _QUIET_S = 2.0
 _AFTERMATH_S = 1.0  # what a load leaves behind counts, too
@@ -95,36 +96,42 @@ class Measured:
         return found
 
 
-def measure(name: str, folder: Path, seconds: float, share: float = 1.0) -> Measured:
+def measure(name: str, folder: Path, seconds: float) -> Measured:
     """Run a load and its control; the folder is made, and removed when all went well."""
-    load = LOADS[name]
-    folder.mkdir(parents=True)
-    with _Bench(load, folder / "loaded") as bench:
-        run = bench.run(name, seconds, share)
-    control_s = min(run.seconds, CONTROL_S_MAX)
-    with _Bench(load, folder / "control") as bench:
+    run = beside(name, folder, seconds, quiet_s=_QUIET_S)
+    control_s = min(max(run.seconds, CONTROL_S_MIN), CONTROL_S_MAX)
+    with Bench(LOADS[name], folder) as bench:
         control = bench.burn(run.cpu_shares, control_s)
     shutil.rmtree(folder)
-    cores = sum(run.cpu_shares)
-    return Measured(name, load.title, run.did, run.seconds, cores, run.waits, control)
+    return Measured(name, LOADS[name].title, run.did, run.seconds, sum(run.cpu_shares), run.waits, control)
+
+
+def beside(name: str, folder: Path, seconds: float, share: float = 1.0, quiet_s: float = 0.2) -> Run:
+    """Run a load without its control; the folder is made, and removed when all went well."""
+    with Bench(LOADS[name], folder) as bench:
+        run = bench.run(name, seconds, share, quiet_s)
+    shutil.rmtree(folder)
+    return run
 
 
 @dataclass(frozen=True)
-class _Run:
+class Run:
+    """A load beside the bystander."""
+
     did: str
     seconds: float
     cpu_shares: tuple[float, ...]  # of cores: of the load's client, and of the server
     waits: Waits
 
 
-class _Bench:
+class Bench:
     """A server, and the bystander's process."""
 
     def __init__(self, load: type[Load], folder: Path) -> None:
         self._load = load
         self._folder = folder
-        folder.mkdir()
-        self._server = FlussServer(folder / "data", args=self._arguments())
+        folder.mkdir(parents=True)
+        self.server = FlussServer(folder / "data", args=self._arguments())
         self._options = login_options() if load.has_logins else {}
         self._stack = ExitStack()
 
@@ -137,54 +144,57 @@ class _Bench:
             arguments += ["--sasl-users", str(self._folder / "users")]
         return arguments
 
-    def __enter__(self) -> _Bench:
-        self._stack.enter_context(self._server)
+    def __enter__(self) -> Bench:
+        self._stack.enter_context(self.server)
         self._watch = self._stack.enter_context(_child("bystander_watch", self._folder))
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _begin_to_watch(self) -> None:
-        arguments = {"address": self._server.bootstrap_servers, "options": self._options}
+    def begin_to_watch(self) -> None:
+        """Returns when the bystander has begun to ask."""
+        arguments = {"address": self.server.bootstrap_servers, "options": self._options}
         self._watch.call("begin", _ANSWER_S_MAX, question=self._load.question, **arguments)
 
-    def _waits(self, began_s: float, ended_s: float) -> Waits:
+    def waits(self, began_s: float, ended_s: float) -> Waits:
         """Of the answers to what was asked between two times."""
         file = self._folder / "waits.json"
         errors = self._watch.call("stop", _ANSWER_S_MAX, file=str(file))
         taken = [wait for asked, wait in json.loads(file.read_text()) if began_s <= asked <= ended_s]
         return Waits.of(taken, len(errors))
 
-    def run(self, name: str, seconds: float, share: float) -> _Run:
+    def run(self, name: str, seconds: float, share: float, quiet_s: float) -> Run:
+        """Prepare a load, watch for a while what the bystander costs when it is alone, and then beside the load."""
         worker = self._stack.enter_context(_child("bystander_loads", self._folder))
-        place = {"address": self._server.bootstrap_servers, "folder": str(self._folder)}
+        place = {"address": self.server.bootstrap_servers, "folder": str(self._folder)}
         table_id = worker.call("prepare", _PREPARE_S_MAX, name=name, share=share, **place)
         self._restart(table_id)
-        self._begin_to_watch()
-        cpu_s_each = self._cpu_s_of_an_answer()
+        self.begin_to_watch()
+        cpu_s_each = self._cpu_s_of_an_answer(quiet_s)
         cpu_s, began_s = self._cpu_s(), time.monotonic()
         done = worker.call("run", _RUN_S_MAX, seconds=seconds)
         elapsed_s = time.monotonic() - began_s
         time.sleep(_AFTERMATH_S)
-        waits = self._waits(began_s, began_s + elapsed_s + _AFTERMATH_S)
+        waits = self.waits(began_s, time.monotonic())
         own_s = self._cpu_s() - cpu_s - cpu_s_each * waits.count
-        shares = (done["cpu_s"] / elapsed_s, max(0.0, own_s / elapsed_s))
-        return _Run(done["did"], elapsed_s, shares, waits)
+        window_s = elapsed_s + _AFTERMATH_S
+        shares = (done["cpu_s"] / window_s, max(0.0, own_s / window_s))
+        return Run(done["did"], elapsed_s, shares, waits)
 
     def _restart(self, table_id: int | None) -> None:
         if self._load.has_slow_syncs:
-            slow = self._server.data_dir / "tables" / str(table_id)
-            env = {"LD_PRELOAD": str(_compiled(self._folder)), "SLOW_SYNC_FOLDER": f"{slow}/"}
-            self._server.restart(graceful=True, env={**env, "SLOW_SYNC_MS": str(SYNC_MS)})
+            slow = self.server.data_dir / "tables" / str(table_id)
+            env = {"LD_PRELOAD": str(compiled_slow_sync(self._folder)), "SLOW_SYNC_FOLDER": f"{slow}/"}
+            self.server.restart(graceful=True, env={**env, "SLOW_SYNC_MS": str(SYNC_MS)})
         elif self._load.is_restarted:
-            self._server.restart()
+            self.server.restart()
 
     def burn(self, shares: Sequence[float], seconds: float) -> Waits:
         """The control: shares of cores are taken by processes that do nothing with them."""
         pieces = [share / parts for share in shares for parts in [max(1, math.ceil(share))] for _ in range(parts)]
         burners = [self._stack.enter_context(_child("bystander_loads", self._folder)) for _ in pieces]
-        self._begin_to_watch()
+        self.begin_to_watch()
         began_s = time.monotonic()
         with ThreadPoolExecutor(len(burners)) as executor:
             jobs = [
@@ -193,17 +203,17 @@ class _Bench:
             ]
             for job in jobs:
                 job.result()
-        return self._waits(began_s, time.monotonic())
+        return self.waits(began_s, time.monotonic())
 
-    def _cpu_s_of_an_answer(self) -> float:
+    def _cpu_s_of_an_answer(self, quiet_s: float) -> float:
         """Of the server, while the bystander is alone."""
         answers, cpu_s = self._watch.call("count", _ANSWER_S_MAX), self._cpu_s()
-        time.sleep(_QUIET_S)
-        asked = self._watch.call("count", _ANSWER_S_MAX) - answers
+        time.sleep(quiet_s)
+        asked: int = self._watch.call("count", _ANSWER_S_MAX) - answers
         return (self._cpu_s() - cpu_s) / max(1, asked)
 
     def _cpu_s(self) -> float:
-        return time.clock_gettime((~self._server.pid << 3) | _CPU_CLOCK_OF_PROCESS)
+        return time.clock_gettime((~self.server.pid << 3) | _CPU_CLOCK_OF_PROCESS)
 
 
 @contextmanager
@@ -215,7 +225,8 @@ def _child(module: str, folder: Path) -> Iterator[JsonLinesProcess]:
         process.kill()
 
 
-def _compiled(folder: Path) -> Path:
+def compiled_slow_sync(folder: Path) -> Path:
+    """The library that makes syncs below a folder slow, for LD_PRELOAD."""
     compiler = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
     if compiler is None:
         raise RuntimeError("A slow disk needs a C compiler (cc, gcc or clang) on PATH.")

@@ -174,7 +174,12 @@ class DropTable(DropPartitions):
     title = "drop of a table with 1,000 partitions"
 
     def drop(self) -> None:
+        files = self.folder / "data" / "tables" / str(self.parted.get_table_info().table_id)
+        assert files.exists(), files
         self.admin.drop_table(self.parted.table_path)
+        # Its files go when the call has been answered.
+        while files.exists():
+            time.sleep(SLICE_S)
 
 
 class Snapshots(Load):
@@ -226,17 +231,21 @@ class Opening(Load):
         self.keyed = self.table("opened", COLUMNS, ["id"], bucket_count=self.BUCKETS)
         self.log = self.table("opened_log", COLUMNS, bucket_count=self.BUCKETS)
         with self.keyed.new_upsert().create_writer() as upserts, self.log.new_append().create_writer() as appends:
-            for first in range(0, self.sized(1_000_000), 20_000):
-                for writer in (upserts, appends):
-                    writer.write_arrow(rows(first, 20_000))
-                    writer.flush()
+            for first in range(0, self.sized(2_000_000), 20_000):
+                batch = rows(first, 20_000)
+                upserts.write_arrow(batch)
+                upserts.flush()
+                if first % 100_000 == 0:
+                    appends.write_arrow(batch)
+                    appends.flush()
 
     def run(self, until_s: float) -> str:
         began_s = time.monotonic()
         found = self.keyed.new_lookup().create_lookuper().lookup_many([[n] for n in range(2_000)])
         assert found["text"].null_count == 0
         offsets = self.admin.list_offsets(self.log.table_path, list(range(self.BUCKETS)), fluss.OffsetSpec.latest())
-        return f"{sum(offsets.values()):,} rows in {time.monotonic() - began_s:.1f} s"
+        assert sum(offsets.values()) > 0
+        return f"{self.sized(2_000_000):,} keys in {time.monotonic() - began_s:.1f} s"
 
 
 class Backups(Load):
@@ -369,9 +378,9 @@ class SlowDisk(Load):
     def run(self, until_s: float) -> str:
         with self.keyed.new_upsert().create_writer() as writer:
             for number in passing(until_s):
-                writer.write_arrow(rows(number * 100, 10_000))
+                writer.write_arrow(rows(number * 100, 2_000))
                 writer.flush()
-        return f"{number + 1} flushes"
+        return f"{(number + 1) * 2_000:,} rows"
 
 
 LOADS: dict[str, type[Load]] = {

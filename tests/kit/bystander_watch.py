@@ -12,6 +12,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,6 +22,7 @@ from tests.kit.child import serve
 DATABASE = "fluss"
 KEYS = 1_000
 PAUSE_S = 0.002
+SELDOM_S = 1.0
 WARM_UP = 300
 WARM_UP_LOGINS = 5
 APPENDED_BYTES = 100_000  # more than what a server takes of any connection at once
@@ -43,22 +45,30 @@ class Question(ABC):
 
 
 class Lookups(Question):
-    """Of a small table that nobody else uses."""
+    """Of two small tables that nobody else uses, of one of them about once a second: its store is no less in use."""
 
     def __init__(self, address: str, options: dict[str, str]) -> None:
         super().__init__(address, options)
         connection = fluss.connect(address, **options)
-        path = fluss.TablePath(DATABASE, "bystander")
+        self._often, self._seldom = (self._lookuper(connection, name) for name in ("bystander", "bystander_seldom"))
+        self._next_seldom_s = 0.0
+
+    @staticmethod
+    def _lookuper(connection: fluss.FlussConnection, name: str) -> Any:
+        path = fluss.TablePath(DATABASE, name)
         columns = pa.schema([("id", pa.int64()), ("text", pa.string())])
         descriptor = fluss.TableDescriptor(fluss.Schema(columns, primary_keys=["id"]), bucket_count=1)
         connection.get_admin().create_table(path, descriptor, ignore_if_exists=True)
         table = connection.get_table(path)
         with table.new_upsert().create_writer() as writer:
             writer.write_arrow(pa.table([range(KEYS), [f"text {n}" for n in range(KEYS)]], schema=columns))
-        self._lookuper = table.new_lookup().create_lookuper()
+        return table.new_lookup().create_lookuper()
 
     def ask(self, number: int) -> None:
-        row = self._lookuper.lookup([number % KEYS])
+        now_s, lookuper = time.monotonic(), self._often
+        if now_s >= self._next_seldom_s:
+            self._next_seldom_s, lookuper = now_s + SELDOM_S, self._seldom
+        row = lookuper.lookup([number % KEYS])
         assert row == {"id": number % KEYS, "text": f"text {number % KEYS}"}, row
 
 

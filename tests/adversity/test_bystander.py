@@ -1,0 +1,82 @@
+"""Nobody stalls the others: lookups of an unrelated table go on beside large loads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.kit.bystander import Bench, Waits, beside, compiled_slow_sync, measure
+from tests.kit.bystander_loads import LOADS, BulkLog
+
+# Of a machine that runs other tests at the same time; `make bench-bystander` has bounds for a quiet one.
+LONGEST_MS_MAX = 2_000.0
+STALL_S = 0.4
+SYNC_S = 0.3
+
+
+@pytest.mark.parametrize("name", ["bulk-keys", "snapshots", "hostile-frames"])
+def test_lookups_go_on_beside(tmp_path: Path, name: str) -> None:
+    run = beside(name, tmp_path / name, seconds=1.0, share=0.1)
+    assert not run.did.startswith("FAILED"), run.did
+    assert run.waits.count > 20
+    assert not run.waits.errors
+    assert run.waits.longest_ms < LONGEST_MS_MAX, run
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", LOADS)
+def test_the_bystander_holds_beside(tmp_path: Path, name: str) -> None:
+    """With the bounds of the benchmark, so it needs a machine that does nothing else."""
+    measured = measure(name, tmp_path / name, seconds=5.0)
+    print(measured)
+    assert not measured.problems(), measured
+
+
+def test_a_stall_is_seen(tmp_path: Path) -> None:
+    """The instrument: a server that stands still makes one long answer, and the others stay short."""
+    with Bench(BulkLog, tmp_path / "bench") as bench:
+        bench.begin_to_watch()
+        began_s = time.monotonic()
+        os.kill(bench.server.pid, signal.SIGSTOP)
+        time.sleep(STALL_S)
+        os.kill(bench.server.pid, signal.SIGCONT)
+        waits = bench.waits(began_s, time.monotonic() + STALL_S)
+    assert waits.longest_ms >= STALL_S * 1e3 * 0.9
+    assert waits.errors == 0
+
+
+def test_shares_of_waits() -> None:
+    waits = Waits.of([0.001 * number for number in range(1, 201)])
+    assert (waits.count, round(waits.p50_ms), round(waits.p99_ms), round(waits.longest_ms)) == (200, 100, 198, 200)
+    assert Waits.of([]).longest_ms == 0
+
+
+@pytest.mark.full
+def test_syncs_are_slow_below_one_folder_alone(tmp_path: Path) -> None:
+    """The other instrument; it needs a C compiler."""
+    library = compiled_slow_sync(tmp_path)
+    slow, quick = tmp_path / "slow", tmp_path / "quick"
+    program = (
+        "import os, sys, time\n"
+        "for folder in sys.argv[1:]:\n"
+        "    os.mkdir(folder)\n"
+        "    fd = os.open(folder + '/file', os.O_WRONLY | os.O_CREAT)\n"
+        "    for sync in (os.fsync, os.fdatasync):\n"
+        "        began = time.monotonic()\n"
+        "        sync(fd)\n"
+        "        print(time.monotonic() - began)\n"
+    )
+    env = {"LD_PRELOAD": str(library), "SLOW_SYNC_FOLDER": f"{slow}/", "SLOW_SYNC_MS": str(int(SYNC_S * 1e3))}
+    command = [sys.executable, "-c", program, str(slow), str(quick)]
+    output = subprocess.run(command, env={**os.environ, **env}, check=True, capture_output=True, text=True).stdout
+    times = list(map(float, output.split()))
+    assert min(times[:2]) >= SYNC_S
+    assert len(times) == 4
+    assert max(times[2:]) < min(times[:2])
