@@ -106,7 +106,7 @@ How long a client waits for its lookups while the server does something large fo
 
 A process looks up rows of a table with 1,000 keys that nobody else uses, one after another, 2 ms after the answer to
 the one before, and times every answer. Beside it a load runs in a process of its own: for {seconds:g} s, or until its
-one piece of work is done. What is asked while it runs, and in the second after it, counts.
+one piece of work is done. What is awaited while it runs, and in the second after it, counts.
 
 The control is the same on a server that has nothing else to do, while processes burn as much processor time as the
 load's client and the server used for it ("cores"): what lookups wait there, the machine makes them wait. The excess is

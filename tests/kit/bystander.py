@@ -158,10 +158,10 @@ class Bench:
         self._watch.call("begin", _ANSWER_S_MAX, question=self._load.question, **arguments)
 
     def waits(self, began_s: float, ended_s: float) -> Waits:
-        """Of the answers to what was asked between two times."""
+        """Of the answers that were awaited at any moment between two times."""
         file = self._folder / "waits.json"
         errors = self._watch.call("stop", _ANSWER_S_MAX, file=str(file))
-        taken = [wait for asked, wait in json.loads(file.read_text()) if began_s <= asked <= ended_s]
+        taken = [wait for asked, wait in json.loads(file.read_text()) if asked + wait >= began_s and asked <= ended_s]
         return Waits.of(taken, len(errors))
 
     def run(self, name: str, seconds: float, share: float, quiet_s: float) -> Run:
