@@ -18,14 +18,16 @@ from benchmarks.soak_report import JUDGED_HOURS_MIN, ClientResult, draw, page, p
 from benchmarks.soak_samples import Journal, columns, second_half, take, trend
 from fluss.testing import FlussServer
 from fluss.testing.ports import free_ports
-from fluss.testing.processes import ManagedProcess
+from fluss.testing.processes import ManagedProcess, ProcessFailedError
 
 _ROOT = Path(__file__).parents[1]
 _REPORTS = _ROOT / "docs" / "benchmarks"
 _SAMPLE_S = 5.0
 _LINE_S = 60.0
+_KEPT_HOURS_MIN = 0.95  # of runs whose report belongs to the documentation
 _PICTURE_S = 600.0
 _STOP_S_MAX = 120.0
+_DATA_MB_MAX = 5_000  # some hundred are normal, and the disk must not fill up
 _ERROR_CHARACTERS_SHOWN = 4_000
 # What takes hours elsewhere happens often here.
 _SETTINGS = {
@@ -50,6 +52,7 @@ class Soak:
         self._metrics_port = free_ports(1)[0]
         arguments = ["--config", str(settings), "--metrics-port", str(self._metrics_port)]
         self._server = FlussServer(folder / "data", args=arguments, log_file=folder / "server.log")
+        self.failed: list[str] = []
         self.journal = Journal(folder / "soak.csv", columns(ROLES))
 
     @property
@@ -64,7 +67,12 @@ class Soak:
     def run(self) -> dict[str, ClientResult]:
         (self._folder / STOP_FILE).unlink(missing_ok=True)
         with self._server, self._clients() as clients:
-            self._watch(clients)
+            try:
+                self._watch(clients)
+            except KeyboardInterrupt:
+                click.echo("ends early", err=True)
+            except (ProcessFailedError, ProcessLookupError, FileNotFoundError) as error:
+                self.failed.append(f"the server is gone: {error}")
             (self._folder / STOP_FILE).touch()
             return {name: self._result(name, client) for name, client in clients.items()}
 
@@ -91,6 +99,9 @@ class Soak:
             self._server.process.check_running()
             elapsed_s = time.monotonic() - began_s
             self.journal.add(take(elapsed_s / 60, self._server.pid, self._metrics_port, self._server.data_dir, pids))
+            if self.journal.samples[-1]["data_mb"] > _DATA_MB_MAX:
+                self.failed.append(f"the data directory has more than {_DATA_MB_MAX:,} MB")
+                return
             if elapsed_s - told_s >= _LINE_S:
                 told_s = elapsed_s
                 self._tell(clients)
@@ -148,14 +159,15 @@ def main(hours: float, folder: Path | None, output: Path | None) -> None:
     results = soak.run()
     soak.journal.close()
     samples = soak.journal.samples
-    failed = problems(samples, results, is_judged=hours >= JUDGED_HOURS_MIN)
+    elapsed_h = samples[-1]["minutes"] / 60 if samples else 0.0
+    failed = [*soak.failed, *problems(samples, results, is_judged=elapsed_h >= JUDGED_HOURS_MIN)]
     if errors := soak.server_errors():
         failed.append(f"{len(errors)} errors in the server's log, the first: {errors[0][:300]}")
     draw(samples, soak.picture)
     click.echo(trends(samples))
     for name, result in results.items():
         click.echo(f"{name}: {result.steps:,} steps, {result.rows:,} rows compared, {result.errors} errors")
-    target = output or (_REPORTS if hours >= 1 else folder)
+    target = output or (_REPORTS if elapsed_h >= _KEPT_HOURS_MIN else folder)
     _keep(target, soak.picture, page(samples, results, facts, failed, "soak-latest.svg"), folder / "soak.csv")
     click.echo(f"report: {target / 'soak-latest.md'}")
     if not failed and not is_kept:
