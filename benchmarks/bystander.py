@@ -17,6 +17,7 @@ from tests.kit.bystander import (
     LOGIN_LONGEST_MS_MAX,
     SLOW_DISK_LONGEST_MS_MAX,
     Measured,
+    Waits,
     measure,
 )
 from tests.kit.bystander_loads import LOADS
@@ -26,6 +27,7 @@ from benchmarks.report import table
 
 _ROOT = Path(__file__).parents[1]
 _REPORTS = _ROOT / "docs" / "benchmarks"
+_REASON_MAX = 300
 _HEADER = (
     "load",
     "p50",
@@ -65,7 +67,12 @@ def main(names: tuple[str, ...], seconds: float, output: Path | None) -> None:
 
 
 def _measured(name: str, folder: Path, seconds: float) -> Measured:
-    found = measure(name, folder / name, seconds)
+    try:
+        found = measure(name, folder / name, seconds)
+    except Exception as error:
+        # The others go on; the end of the run tells.
+        reason = f"FAILED: {type(error).__name__}: {' '.join(str(error).split())[:_REASON_MAX]}"
+        found = Measured(name, LOADS[name].title, reason, 0.0, 0.0, Waits.of([]), Waits.of([]))
     told = f"p99 {_ms(found.waits.p99_ms)}, longest {_ms(found.waits.longest_ms)} ms of {found.waits.count:,} answers"
     click.echo(f"{time.strftime('%H:%M:%S')} {name}: {found.did}, {found.seconds:.1f} s: {told}", err=True)
     return found

@@ -231,7 +231,7 @@ class Opening(Load):
         self.keyed = self.table("opened", COLUMNS, ["id"], bucket_count=self.BUCKETS)
         self.log = self.table("opened_log", COLUMNS, bucket_count=self.BUCKETS)
         with self.keyed.new_upsert().create_writer() as upserts, self.log.new_append().create_writer() as appends:
-            for first in range(0, self.sized(2_000_000), 20_000):
+            for first in range(0, self.sized(1_000_000), 20_000):
                 batch = rows(first, 20_000)
                 upserts.write_arrow(batch)
                 upserts.flush()
@@ -245,7 +245,7 @@ class Opening(Load):
         assert found["text"].null_count == 0
         offsets = self.admin.list_offsets(self.log.table_path, list(range(self.BUCKETS)), fluss.OffsetSpec.latest())
         assert sum(offsets.values()) > 0
-        return f"{self.sized(2_000_000):,} keys in {time.monotonic() - began_s:.1f} s"
+        return f"{self.sized(1_000_000):,} keys in {time.monotonic() - began_s:.1f} s"
 
 
 class Backups(Load):
