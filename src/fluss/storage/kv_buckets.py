@@ -47,7 +47,7 @@ READ_THREADS: Final = 2  # of their own, so that a look-up does not stand behind
 GIVE_BACK_BYTES: Final = 32 << 20
 READ_SLOW_S: Final = 0.003  # of a few keys
 READS_SLOW_S: Final = 0.03  # how long no more are read on the loop then
-# A table of an entry that was altered or dropped goes when this many others were used.
+# Tables whose formats are kept at hand; when there are more, all are made anew.
 _TABLES_MAX: Final = 1_024
 
 
@@ -245,8 +245,10 @@ class KvBuckets:
 
     # --- the end
 
-    def end(self, is_gone: Callable[[TableBucket], bool]) -> Awaitable[None]:
-        """Buckets are dropped: tell everyone who waits; the returned is done when their stores are closed."""
+    def end(self, table_id: int, is_gone: Callable[[TableBucket], bool]) -> Awaitable[None]:
+        """Buckets of a table are dropped: tell all who wait; the returned is done when their stores are closed."""
+        if self.catalog.table_by_id(table_id) is None:
+            self._tables.pop(table_id, None)
         error = FlussError("The table or partition was dropped.", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
         buckets = [bucket for key, bucket in list(self._buckets.items()) if is_gone(key)]
         for bucket in buckets:

@@ -395,7 +395,7 @@ class Storage:
         if table_id in self._removals:
             # Of a partition of the same table: its last sync may still write into the directory.
             earlier.add(self._removals[table_id])
-        kv_ended = None if self._kv is None else self._kv.end(is_gone)
+        kv_ended = None if self._kv is None else self._kv.end(table_id, is_gone)
         logs = [self._logs.pop(bucket) for bucket in list(self._logs) if is_gone(bucket)]
         for log in logs:
             log.end()

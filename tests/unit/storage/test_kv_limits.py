@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.storage import kv_bucket, kv_buckets, kv_put, memory
 from fluss.storage.kv_store import MEMORY_BYTES_MIN
+from fluss.storage.kv_table import KvTable
 from fluss.storage.rocks import RocksStore
 from fluss.storage.rocks_settings import Resources
 
@@ -137,6 +139,18 @@ async def test_writes_wait_while_unflushed_rows_take_too_much(tmp_path: Path, mo
         assert most_bytes < limit_bytes + 4 * 300 * len(TEXT) + (1 << 20)
         for bucket in range(8):
             assert len(await table.all_rows(bucket)) == 4
+
+
+async def test_a_dropped_table_leaves_no_formats_behind(tmp_path: Path) -> None:
+    """Counted as objects: a server on which tables come and go for hours must not keep what was made for them."""
+    async with opened(tmp_path / "data") as storage:
+        for _ in range(5):
+            table = await Table.create(storage)
+            await table.kv().put(table.batch([row(1, "a")])).applied
+            await storage.catalog.drop_table(table.path)
+        del table
+        gc.collect()
+        assert not [found for found in gc.get_objects() if isinstance(found, KvTable)]
 
 
 async def test_memory_is_given_back_after_many_writes_and_when_a_table_is_dropped(
