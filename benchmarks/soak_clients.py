@@ -7,7 +7,6 @@ step that fails is counted and told, and the role begins again with tables of it
 
 from __future__ import annotations
 
-import gc
 import json
 import shutil
 import sys
@@ -435,16 +434,25 @@ class Scans(Role):
 
 
 class Visitors(Role):
-    """Clients that come, do little and go; some without a word."""
+    """Clients that come, do little and go; some without a word.
+
+    A bucket remembers up to 10,000 writers for a week, so the tables are made anew now and then: how fast visitors come
+    depends on the machine, and their growing number would look like a leak.
+    """
 
     COLUMNS = (("id", pa.int64()), ("text", pa.string()))
+    STEPS_A_TABLE = 100
 
     def prepare(self) -> None:
-        self.keyed = self.table("visited", self.COLUMNS, primary_keys=["id"])
-        self.log = self.table("visited_log", self.COLUMNS)
+        self.keyed = self.table(f"visited_{self.number}", self.COLUMNS, primary_keys=["id"])
+        self.log = self.table(f"visited_log_{self.number}", self.COLUMNS)
         self.appended = 0
 
     def step(self) -> None:
+        if self.number and self.number % self.STEPS_A_TABLE == 0:
+            for table in (self.keyed, self.log):
+                self.admin.drop_table(table.table_path)
+            self.prepare()
         left = fluss.connect(self.address)
         for _ in range(5):
             with fluss.connect(self.address) as visitor:
@@ -544,7 +552,7 @@ class Client:
         if not is_last and now_s - self._told_s < STATUS_S:
             return
         self._told_s = now_s
-        status = {"steps": self._steps, "errors": self._errors, "rows": self._rows, "objects": len(gc.get_objects())}
+        status = {"steps": self._steps, "errors": self._errors, "rows": self._rows}
         temporary = self._folder / f"{self._name}.status.tmp"
         temporary.write_text(json.dumps(status))
         temporary.replace(self._folder / f"{self._name}.status")
