@@ -124,6 +124,10 @@ A load holds when the p99 is at most {EXCESS_P99_MS_MAX:g} ms and the longest an
 may take {SLOW_DISK_LONGEST_MS_MAX:g} ms, and a login with the right password may take {LOGIN_LONGEST_MS_MAX:g} ms
 while others guess.
 
+Load that is not ours hits both runs of a row, but not alike, and a load that gets less of the machine takes less in
+its control: on a busy machine only stalls, not the p99, say something. While the server answers nothing, nothing is
+asked, so a stall is one answer, which the p99 may not show.
+
 In two rows the bystander does something else: it appends 100 KB in each request, or logs in anew each time.
 `--only NAME` takes one load alone, `--seconds` makes all shorter.
 

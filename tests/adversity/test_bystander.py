@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.bystander import Bench, Waits, beside, compiled_slow_sync, measure
+from tests.kit.bystander import Bench, Measured, Waits, beside, compiled_slow_sync, measure
 from tests.kit.bystander_loads import LOADS, BulkLog
 
 # Of a machine that runs other tests at the same time; `make bench-bystander` has bounds for a quiet one.
@@ -56,6 +56,19 @@ def test_shares_of_waits() -> None:
     waits = Waits.of([0.001 * number for number in range(1, 201)])
     assert (waits.count, round(waits.p50_ms), round(waits.p99_ms), round(waits.longest_ms)) == (200, 100, 198, 200)
     assert Waits.of([]).longest_ms == 0
+
+
+def test_bounds() -> None:
+    def problems(name: str, longest_ms: float, control_ms: float, seconds: float = 5.0) -> list[str]:
+        waits, control = (Waits.of([0.001] * 999 + [ms / 1e3]) for ms in (longest_ms, control_ms))
+        return Measured(name, "", "done", seconds, 1.0, waits, control).problems()
+
+    assert problems("backups", 300, 60) == []
+    assert problems("backups", 311, 60) == ["longest more than 250 ms above the control"]
+    assert problems("partitions", 10, 10, 21) == ["the load took more than 20 s"]
+    assert problems("drop-table", 10, 10, 21) == []
+    assert problems("slow-disk", 999, 10) == []
+    assert problems("slow-disk", 1_001, 10) == ["longest above 1000 ms"]
 
 
 @pytest.mark.full

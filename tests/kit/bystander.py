@@ -84,6 +84,8 @@ class Measured:
         load, found = LOADS[self.name], []
         if self.did.startswith("FAILED"):
             found.append("the load failed")
+        if load.seconds_max is not None and self.seconds > load.seconds_max:
+            found.append(f"the load took more than {load.seconds_max:g} s")
         if self.waits.errors:
             found.append(f"{self.waits.errors} requests failed")
         if load.has_slow_syncs or load.question == "logins":

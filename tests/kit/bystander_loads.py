@@ -48,6 +48,7 @@ class Load(ABC):
     question: ClassVar[str] = "lookups"  # of the bystander
     is_restarted: ClassVar[bool] = False  # the server is killed and started between `prepare` and `run`
     has_logins: ClassVar[bool] = False
+    seconds_max: ClassVar[float | None] = None  # for its work
     has_slow_syncs: ClassVar[bool] = False  # of the table whose id `prepare` returns
 
     def __init__(self, address: str, folder: Path, share: float) -> None:
@@ -132,6 +133,7 @@ class BulkKeys(Load):
 
 class ManyPartitions(Load):
     title = "one row to each of 1,000 partitions"
+    seconds_max: ClassVar[float | None] = 20.0
     PARTITIONS = 1_000
 
     def prepare(self) -> None:
@@ -150,6 +152,7 @@ class ManyPartitions(Load):
 
 class DropPartitions(ManyPartitions):
     title = "drop of 1,000 partitions, one by one"
+    seconds_max = None
 
     def prepare(self) -> None:
         super().prepare()
