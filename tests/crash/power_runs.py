@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import pytest
 
-from fluss.model.durations import wall_clock_ms
+from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import FlussError
 from fluss.storage.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
@@ -36,6 +36,7 @@ from tests.crash.power_tables import (
     StagedTable,
     quietly,
 )
+from tests.unit.storage.support import trusted
 
 SUITE = "power"
 SEGMENT_SIZE_BYTES = 2 << 10
@@ -167,7 +168,7 @@ class Seed:
     async def _retain(self, storage: Storage, power: PowerSupply, chance: random.Random) -> None:
         has_keys = any(isinstance(table, KeyTable | StagedKeyTable) for table in self._tables)
         snapshots = snapshots_in(storage) if has_keys else None
-        retention = Retention(storage, kv_snapshots=snapshots, now_ms=lambda: wall_clock_ms() + EIGHT_DAYS_MS)
+        retention = Retention(storage, kv_snapshots=snapshots, clock=trusted(lambda: wall_clock_ms() + EIGHT_DAYS_MS))
         for _ in range(chance.randint(0, RETENTION_PASSES_MAX)):
             for _ in range(chance.randint(0, 30)):
                 await asyncio.sleep(0)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import fluss
 from fluss.formats.log_batch import parse_header
-from fluss.model.durations import wall_clock_ms
+from fluss.model.clock import wall_clock_ms
 from fluss.model.paths import TableBucket
 from fluss.model.staging import StagedTask
 from fluss.storage.catalog import TableEntry

@@ -10,6 +10,7 @@ from fluss.testing import FlussServer
 SEGMENT_SIZE_BYTES = 16 << 10
 RETENTION_INTERVAL_MS = 100
 SNAPSHOT_INTERVAL_MS = 300
+CLOCK_SETTLE_MS = 0
 
 
 def new_server(
@@ -22,6 +23,7 @@ def new_server(
         f'"log.segment.file-size" = {SEGMENT_SIZE_BYTES}\n'
         f'"log.retention.check-interval-ms" = {RETENTION_INTERVAL_MS}\n'
         f'"kv.snapshot.interval-ms" = {SNAPSHOT_INTERVAL_MS}\n'
+        f'"clock.settle-ms" = {CLOCK_SETTLE_MS}\n'
         f"{more}"
     )
     return FlussServer(directory / "data", args=["--config", str(settings), *args], env=env)

@@ -108,9 +108,10 @@ def run_until_killed(server: FlussServer, load: KvLoad, spec: str) -> None:
 
 
 def test_every_site_has_a_count() -> None:
-    # What a backup left behind is removed at a start, and a scrub leaves a report: tests of the storage kill there.
+    # A start removes what a backup left behind and notes the clock, a scrub leaves a report: tests of the storage kill
+    # there.
     # Repairs are made without a server: `test_rot_repair` interrupts them.
-    elsewhere = {Site.BACKUP_REMOVE, Site.SCRUB_REPORT, Site.REPAIR_KEEP, Site.REPAIR_REPLACE}
+    elsewhere = {Site.BACKUP_REMOVE, Site.CLOCK_NOTE, Site.SCRUB_REPORT, Site.REPAIR_KEEP, Site.REPAIR_REPLACE}
     counted = {*LOG_SITES, *HITS, *STAGING_HITS, *LAKE_HITS, *BACKUP_HITS}
     assert counted | elsewhere == set(Site)
 

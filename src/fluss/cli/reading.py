@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fluss.cli.names import check_columns, split_columns
-from fluss.model.durations import duration_ms, wall_clock_ms
+from fluss.model.clock import wall_clock_ms
+from fluss.model.durations import duration_ms
 from fluss.model.errors import FlussError
 from fluss.model.offsets import OffsetSpec
 

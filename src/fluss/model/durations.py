@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import Final
 
 _SPELLING: Final = re.compile(r"(-?\d{1,18})\s*([a-zµ]*)\Z")
@@ -27,8 +26,3 @@ def duration_ms(text: str) -> int | None:
     if match is None or match[2] not in _NS_BY_LABEL:
         return None
     return int(match[1]) * _NS_BY_LABEL[match[2]] // _NS_PER_MS
-
-
-def wall_clock_ms() -> int:
-    """Milliseconds since 1970, as batches and tables are stamped."""
-    return time.time_ns() // _NS_PER_MS

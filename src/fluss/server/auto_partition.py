@@ -10,11 +10,11 @@ import asyncio
 import datetime as dt
 import json
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from fluss.model import table_options
 from fluss.model.auto_partition import AutoPartition
+from fluss.model.clock import Clock
 from fluss.model.errors import FlussError
 from fluss.storage.catalog import Catalog, TableEntry
 
@@ -23,16 +23,12 @@ _log = logging.getLogger(__name__)
 CHECK_INTERVAL_S: Final = 600.0
 
 
-def _utc_now() -> dt.datetime:
-    return dt.datetime.now(dt.UTC)
-
-
 class AutoPartitioner:
     def __init__(
         self,
         catalog: Catalog,
+        clock: Clock,
         *,
-        clock: Callable[[], dt.datetime] = _utc_now,
         check_interval_s: float = CHECK_INTERVAL_S,
     ) -> None:
         self.clock = clock
@@ -58,6 +54,10 @@ class AutoPartitioner:
                 _log.exception("auto-partitioning failed, the next try is in %g s", self._check_interval_s)
             await asyncio.sleep(self._check_interval_s)
 
+    def now(self) -> dt.datetime:
+        """The time by which partitions are named; a clock that jumped does not move it until it is confirmed."""
+        return dt.datetime.fromtimestamp(self.clock.now_ms() / 1_000, dt.UTC)
+
     async def run_all(self) -> None:
         for entry in self._catalog.all_tables():
             if entry.partition_keys:
@@ -70,9 +70,10 @@ class AutoPartitioner:
         rule = None if entry is None else rule_of(entry)
         if entry is None or rule is None or not rule.enabled:
             return
-        now = self.clock()
+        may_drop = self.clock.expiry_ms() is not None
+        now = self.now()
         try:
-            expired = self._expired(entry, rule, now)
+            expired = self._expired(entry, rule, now) if may_drop else []
             if expired:
                 await self._catalog.drop_partitions(table_id, expired, ignore_if_not_exists=True)
                 _log.info("table %s: dropped old partitions %s", entry.path, ", ".join(expired))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from fluss.model.clock import NO_SETTLING, SETTLE_MS
 from fluss.model.descriptor import BUCKET_COUNT_MAX
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.table_options import DATALAKE_FORMATS, ICEBERG, PROPERTY_LENGTH_MAX
@@ -56,6 +57,7 @@ class ServerConfig:
     datalake_iceberg: Mapping[str, str] = field(default_factory=dict)  # what readers need to know of the catalog
     retention_size_bytes: int = UNLIMITED  # per bucket; 0: everything is kept that is not too old
     retention_interval_ms: int = INTERVAL_MS
+    clock_settle_ms: int = SETTLE_MS  # until then, after a start or a jump, nothing goes by its age; 0: at once
     kv_memory_bytes: int = MEMORY_BYTES  # of all stores of primary-key tables
     kv_open_stores_max: int = OPEN_STORES_MAX
     kv_snapshot_interval_ms: int = SNAPSHOT_INTERVAL_MS  # of buckets that changed
@@ -90,6 +92,7 @@ class ServerConfig:
             ("max.partition.num", self.max_partition_num, 1),
             ("max.bucket.num", self.max_bucket_num, 1),
             ("log.retention.check-interval-ms", self.retention_interval_ms, 1),
+            ("clock.settle-ms", self.clock_settle_ms, NO_SETTLING),
             ("kv.snapshot.interval-ms", self.kv_snapshot_interval_ms, 1),
             ("kv.memory-bytes", self.kv_memory_bytes, MEMORY_BYTES_MIN),
             ("kv.open-stores-max", self.kv_open_stores_max, 1),
@@ -116,6 +119,7 @@ _KEYS: Final[dict[str, tuple[type, str]]] = {
     "datalake.format": (str, "datalake_format"),
     SIZE_KEY: (int, "retention_size_bytes"),
     "log.retention.check-interval-ms": (int, "retention_interval_ms"),
+    "clock.settle-ms": (int, "clock_settle_ms"),
     "kv.memory-bytes": (int, "kv_memory_bytes"),
     "kv.open-stores-max": (int, "kv_open_stores_max"),
     "kv.snapshot.interval-ms": (int, "kv_snapshot_interval_ms"),

@@ -35,7 +35,7 @@ class ServerContext:
         self.config = config
         self.limits = config.limits
         self.storage = storage
-        self.auto_partitioner = AutoPartitioner(storage.catalog)
+        self.auto_partitioner = AutoPartitioner(storage.catalog, storage.clock)
         self.loop = loop
         self.request_budget = RequestBudget(config.limits.request_bytes_total_max)
         self.response_budget = ResponseBudget(config.limits.response_bytes_total_max)
@@ -43,7 +43,7 @@ class ServerContext:
         self.kv_snapshots = KvSnapshots(storage, lambda bucket: storage.kv.bucket(bucket))
         self.backups = Backups(storage, self.kv_snapshots)
         self.lake_options = LakeOptions(config.datalake_iceberg, storage.root)
-        self.tiering = Tiering(storage.catalog)
+        self.tiering = Tiering(storage.catalog, wall_ms=storage.clock.now_ms)
         self.metrics = Metrics()
         self.logins: Logins | None = None  # None: nobody needs to log in
 

@@ -82,12 +82,14 @@ def _run(directory: Path, memory: bool, told: int) -> None:
 async def _serve(directory: Path, memory: bool, told: int) -> None:
     from fluss.server.auth import SharedSecret
     from fluss.server.config import ServerConfig
+    from fluss.server.process import confirm_clock_on_signal
     from fluss.server.server import Server
 
     secret = secrets.token_hex(_SECRET_BYTES)
     config = ServerConfig(directory, host=_LOOPBACK, port=0, durability="os" if memory else "fsync")
     server = Server(config, SharedSecret(EMBEDDED_USER, secret))
     await server.start()
+    confirm_clock_on_signal(server)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -83,6 +83,8 @@ def _storage(storage: Storage) -> Iterator[Metric]:
     yield GaugeMetricFamily("fluss_partitions", "Partitions of all tables.", catalog.partition_count)
     yield GaugeMetricFamily("fluss_disk_free_bytes", "Free space where the data lies.", guard.free_bytes())
     yield GaugeMetricFamily("fluss_disk_low", "1 while writes are refused for lack of space.", int(guard.is_low))
+    is_in_doubt = int(storage.clock.expiry_ms() is None)
+    yield GaugeMetricFamily("fluss_clock_in_doubt", "1 while nothing is removed by its age.", is_in_doubt)
     yield _counter("fluss_writes_refused", "Writes refused for lack of space.", guard.refused)
 
 

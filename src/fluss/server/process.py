@@ -8,12 +8,15 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fluss.model.errors import FlussError
 from fluss.server.config import ServerConfig, load_config
 from fluss.server.options import plain_values
 from fluss.storage.memory import give_back, share_arenas
+
+if TYPE_CHECKING:
+    from fluss.server.server import Server
 
 _EXIT_INTERRUPTED: Final = 130
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -55,10 +58,16 @@ async def _serve(config: ServerConfig) -> None:
         loop.add_signal_handler(number, stop.set)
     running = Server(config)
     await running.start()
+    confirm_clock_on_signal(running)
     print(f"fluss server ready on {running.address}", flush=True)
     give_back()  # What loading the program has left: a server may stay idle for long.
     await stop.wait()
     await running.stop()
+
+
+def confirm_clock_on_signal(server: Server) -> None:
+    """Let an operator say that the clock is right."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, server.context.storage.clock.confirm)
 
 
 def loop_factory() -> type[asyncio.AbstractEventLoop] | None:

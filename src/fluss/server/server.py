@@ -87,6 +87,7 @@ class Server:
             open_stores_max=self._config.kv_open_stores_max,
             staging_expire_ms=self._config.staging_expire_ms,
             staging_bytes_max=self._config.staging_bytes_max,
+            clock_settle_ms=self._config.clock_settle_ms,
         )
         storage = await Storage.open(options)
         try:

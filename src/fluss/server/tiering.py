@@ -9,12 +9,11 @@ tells jobs that it did. Nothing is made safe by this: a job that was given up on
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from fluss.model.durations import wall_clock_ms
+from fluss.model.clock import elapsed_ms, wall_clock_ms
 from fluss.model.errors import ErrorCode, FlussError, error_from_code
 from fluss.model.lake import Assigned
 from fluss.storage.catalog import Catalog, TableEntry
@@ -22,10 +21,6 @@ from fluss.storage.catalog_view import lake_freshness_ms
 
 SILENCE_MS_MAX: Final = 2 * 60 * 1_000
 _INT32_MAX: Final = 2**31 - 1
-
-
-def _monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 @dataclass(slots=True)
@@ -40,7 +35,7 @@ class Tiering:
     """Used on the loop."""
 
     def __init__(
-        self, catalog: Catalog, now_ms: Callable[[], int] = _monotonic_ms, wall_ms: Callable[[], int] = wall_clock_ms
+        self, catalog: Catalog, now_ms: Callable[[], int] = elapsed_ms, wall_ms: Callable[[], int] = wall_clock_ms
     ) -> None:
         self._catalog = catalog
         self._now_ms = now_ms

@@ -19,7 +19,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from fluss.model.durations import wall_clock_ms
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.storage import backup_manifest, files
@@ -134,7 +133,7 @@ class Backup:
                 await held.enter_async_context(self._kv_snapshots.unchanged())
             await held.enter_async_context(storage.segments_lock)
             await held.enter_async_context(storage.catalog.unchanged())
-            time_ms = wall_clock_ms()
+            time_ms = storage.clock.now_ms()
             cuts = dict(self._cut())
             self.table_count = len(storage.catalog.all_tables())
             self.bucket_count = len(cuts)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from fluss.model.durations import wall_clock_ms
+from fluss.model.clock import Clock
 from fluss.model.errors import ErrorCode, FlussError, error_from_code
 from fluss.model.paths import TablePath
 from fluss.storage.catalog_db import (
@@ -90,11 +90,17 @@ Alteration: TypeAlias = Callable[[TableEntry, bytes], AlteredTable | None]
 
 class Catalog(CatalogView):
     def __init__(
-        self, database: CatalogDatabase, executor: ThreadPoolExecutor, limits: CatalogLimits, marks: Marks | None
+        self,
+        database: CatalogDatabase,
+        executor: ThreadPoolExecutor,
+        limits: CatalogLimits,
+        marks: Marks | None,
+        clock: Clock,
     ) -> None:
         super().__init__()
         self._database = database
         self._marks = marks
+        self._clock = clock
         self._executor = executor
         self._limits = limits
         self._lock = asyncio.Lock()
@@ -107,14 +113,20 @@ class Catalog(CatalogView):
         self._lake_snapshots: dict[int, tuple[LakeSnapshotEntry, ...]] = {}  # by table id
 
     @classmethod
-    async def open(cls, path: Path, limits: CatalogLimits | None = None, marks: Marks | None = None) -> Catalog:
+    async def open(
+        cls,
+        path: Path,
+        limits: CatalogLimits | None = None,
+        marks: Marks | None = None,
+        clock: Clock | None = None,
+    ) -> Catalog:
         """Open a catalog, or make one; one that is not as its mark says is refused."""
         loop = asyncio.get_running_loop()
         executor = ThreadPoolExecutor(1, thread_name_prefix="fluss-catalog")
         mark = None if marks is None else marks.catalog
         try:
             database = await loop.run_in_executor(executor, open_database, path, mark)
-            catalog = cls(database, executor, limits or CatalogLimits(), marks)
+            catalog = cls(database, executor, limits or CatalogLimits(), marks, clock or Clock())
             try:
                 await catalog._settle()
                 await catalog._load()
@@ -165,7 +177,7 @@ class Catalog(CatalogView):
                 f"There are {self._limits.databases_max} databases, which is the limit; drop some.",
             )
         self._check_json(len(json))
-        now_ms = wall_clock_ms()
+        now_ms = self._clock.now_ms()
         entry = DatabaseEntry(name, json, now_ms, now_ms)
         await self._commit(lambda database: database.insert_database(entry))
         self._put_database(entry)
@@ -207,7 +219,7 @@ class Catalog(CatalogView):
         Code 4 without the database, 8 if the table exists (unless ignored), 49 with too many buckets, 45 with too many
         partitions.
         """
-        now_ms = wall_clock_ms()
+        now_ms = self._clock.now_ms()
         draft = TableEntry(
             -1, path, table_json.encode(), FIRST_SCHEMA_ID, num_buckets, now_ms, now_ms, tuple(partition_keys)
         )
@@ -266,7 +278,7 @@ class Catalog(CatalogView):
         new = entry._replace(
             table_json=altered.table_json.encode(),
             schema_id=schema_id,
-            modified_time_ms=max(wall_clock_ms(), entry.modified_time_ms),
+            modified_time_ms=max(self._clock.now_ms(), entry.modified_time_ms),
         )
         self._check_json(len(new.table_json) - len(entry.table_json) + len(schema_json or b""))
         await self._commit(lambda database: database.update_table(new, schema_json))
@@ -341,7 +353,7 @@ class Catalog(CatalogView):
         return table
 
     def _new_partitions(self, table: TableEntry, names: Iterable[str]) -> list[PartitionEntry]:
-        now_ms = wall_clock_ms()
+        now_ms = self._clock.now_ms()
         partitions = [
             PartitionEntry(self._partition_id_next + number, table.table_id, name, now_ms)
             for number, name in enumerate(dict.fromkeys(names))

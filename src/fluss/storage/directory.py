@@ -34,6 +34,7 @@ LAKE_OFFSETS_NAME: Final = "lake-offsets"
 STORE_NAME: Final = "kv"
 HELD_NAME: Final = "server.backup"
 SCRUB_NAME: Final = "server.scrub"
+CLOCK_NAME: Final = "server.clock"
 LOST_NAME: Final = "lost"  # what repairs have taken out of the way
 
 # Files of the server process may be there before the format is: its lock, its log, its endpoint file.

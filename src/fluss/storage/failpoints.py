@@ -58,6 +58,7 @@ class Site(StrEnum):
     BACKUP_FINISH = "backup.finish"
     BACKUP_REMOVE = "backup.remove"
     SCRUB_REPORT = "scrub.report"
+    CLOCK_NOTE = "clock.note"
     REPAIR_KEEP = "repair.keep"
     REPAIR_REPLACE = "repair.replace"
 
@@ -127,6 +128,7 @@ STEPS: Final[dict[Site, tuple[Step, ...]]] = {
     Site.BACKUP_FINISH: _WRITE + _SYNC + _RENAME + _SYNC_DIRECTORY,
     Site.BACKUP_REMOVE: _REMOVE,
     Site.SCRUB_REPORT: _WRITE + _RENAME,
+    Site.CLOCK_NOTE: _WRITE + _RENAME,
     Site.REPAIR_KEEP: _CREATE + _RENAME + _SYNC_DIRECTORY,
     Site.REPAIR_REPLACE: _WRITE + _SYNC + _RENAME + _SYNC_DIRECTORY,
 }

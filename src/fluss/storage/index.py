@@ -4,7 +4,7 @@ Each entry also has the checksum of the heads of all batches before it: commit t
 server stamps and a batch's own checksum leaves out. So between any two entries they can be verified.
 
 Every entry points at the first byte of a batch, so positions from here are also safe places to cut a read. Commit
-times never decrease along a log, so a binary search over them is right. The file form is disposable: checksummed,
+times never decrease within a segment, so a binary search over them is right. The file form is disposable: checksummed,
 bound to the segment's base offset and to the length of log it covers, and rebuilt from the log whenever anything about
 it is wrong.
 """

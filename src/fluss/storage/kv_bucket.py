@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fluss.formats.kv_batch import decode_records, parse_header
 from fluss.formats.log_batch import parse_header as parse_log_header
-from fluss.model.durations import wall_clock_ms
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage.kv_pool import RunBlocking
@@ -148,14 +147,14 @@ class KvBucket:
         assert request is not None
         self._check_exists()
         async with self._owner.held_log(self.bucket) as log:
-            appended = log.repeated(request.writer_id, request.batch_sequence, wall_clock_ms())
+            appended = log.repeated(request.writer_id, request.batch_sequence, self._owner.clock.now_ms())
             if appended is None:
                 put.prepared, batch = await self._fold(request)
                 self._check_exists()
                 if batch is None:
                     self._follow(put, log.log_end_offset)
                     return
-                appended = log.append(batch, parse_log_header(batch), wall_clock_ms())
+                appended = log.append(batch, parse_log_header(batch), self._owner.clock.now_ms())
         put.base_offset, put.end_offset = appended.base_offset, appended.last_offset + 1
         put.durable = appended.durable
         self._unapplied.append(put)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakValueDictionary
 
+from fluss.model.clock import Clock
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.storage import files, memory
@@ -123,6 +124,10 @@ class KvBuckets:
         await self.run_write(partial(check, batch, self.table(bucket), target_columns, overwrite=overwrite))
 
     # --- what buckets need
+
+    @property
+    def clock(self) -> Clock:
+        return self._storage.clock
 
     @property
     def catalog(self) -> Catalog:

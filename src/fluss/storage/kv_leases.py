@@ -7,10 +7,10 @@ again. It survives a restart; after its end it counts for nothing, and is remove
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from fluss.model.durations import wall_clock_ms
+from fluss.model.clock import Clock
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.storage.catalog import Catalog, LeaseEntry
@@ -24,17 +24,17 @@ LEASE_ID_LENGTH_MAX: Final = 256
 class KvLeases:
     """`lock` is held while leases change; hold it to remove snapshots that nobody has leased."""
 
-    def __init__(self, catalog: Catalog, now_ms: Callable[[], int] = wall_clock_ms) -> None:
+    def __init__(self, catalog: Catalog, clock: Clock) -> None:
         self._catalog = catalog
-        self._now_ms = now_ms
+        self._clock = clock
         self.lock = asyncio.Lock()
 
     def leased(self) -> dict[TableBucket, set[int]]:
         """The snapshots that must stay."""
-        now_ms = self._now_ms()
+        now_ms = self._clock.expiry_ms()
         found: dict[TableBucket, set[int]] = {}
         for lease in self._catalog.leases().values():
-            if lease.expires_ms > now_ms:
+            if now_ms is None or lease.expires_ms > now_ms:
                 for bucket, snapshot_id in lease.snapshots.items():
                     found.setdefault(bucket, set()).add(snapshot_id)
         return found
@@ -45,7 +45,7 @@ class KvLeases:
         await self._remove_expired()
         leases = self._catalog.leases()
         before = leases[lease_id].snapshots if lease_id in leases else {}
-        entry = LeaseEntry(lease_id, self._now_ms() + duration_ms, {**before, **snapshots})
+        entry = LeaseEntry(lease_id, self._clock.now_ms() + duration_ms, {**before, **snapshots})
         count = sum(len(lease.snapshots) for lease in leases.values()) + len(entry.snapshots) - len(before)
         if len(leases.keys() | {lease_id}) > LEASES_MAX or count > LEASED_SNAPSHOTS_MAX:
             raise InvalidRequestError(
@@ -74,10 +74,15 @@ class KvLeases:
             await self._catalog.delete_leases([lease_id])
 
     async def _remove_expired(self) -> None:
-        now_ms = self._now_ms()
-        await self._catalog.delete_leases(
-            [lease.lease_id for lease in self._catalog.leases().values() if lease.expires_ms <= now_ms]
-        )
+        now_ms = self._clock.expiry_ms()
+        if now_ms is None:
+            return
+        leases = list(self._catalog.leases().values())
+        await self._catalog.delete_leases([lease.lease_id for lease in leases if lease.expires_ms <= now_ms])
+        for lease in leases:
+            # Nobody may ask for longer: a clock that was ahead has stamped it.
+            if lease.expires_ms > now_ms + LEASE_MS_MAX:
+                await self._catalog.put_lease(lease._replace(expires_ms=now_ms + LEASE_MS_MAX))
 
 
 def _check(lease_id: str, duration_ms: int) -> None:

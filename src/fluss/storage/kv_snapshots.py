@@ -52,7 +52,7 @@ class KvSnapshots:
     ) -> None:
         self._storage = storage
         self._rows_of = rows_of
-        self.leases = leases or KvLeases(storage.catalog)
+        self.leases = leases or KvLeases(storage.catalog, storage.clock)
         self._on_demand_gap_s = on_demand_gap_ms / 1_000
         self._lock = asyncio.Lock()  # one snapshot at a time
         self._made_on_demand: dict[TableBucket, float] = {}

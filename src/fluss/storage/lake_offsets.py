@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -26,7 +25,7 @@ UNKNOWN: Final = -1
 OFFSETS_BYTES_MAX: Final = 16 << 20
 # Of one table, not registered; each job that fails leaves one.
 PREPARED_FILES_MAX: Final = 100
-UNUSED_KEPT_S: Final = 24 * 60 * 60
+UNUSED_KEPT_MS: Final = 24 * 60 * 60 * 1_000
 SUFFIX: Final = ".offsets"
 _PATH: Final = re.compile(rf"/(\d+)/{LAKE_OFFSETS_NAME}/([0-9a-f]{{32}}\{SUFFIX})\Z", re.ASCII)
 _OFFSET_MAX: Final = 2**63 - 1
@@ -156,19 +155,23 @@ def remove(directory: Path, names: Collection[str]) -> None:
         files.remove(directory / name, Site.LAKE_REMOVE)
 
 
-def clean(directory: Path, used: Collection[str], latest: str | None, now_s: float | None = None) -> None:
-    """Remove what interrupted writes have left, and files that no lake snapshot can name any more.
+def remove_temporary(directory: Path) -> None:
+    """Remove what interrupted writes have left."""
+    remove(directory, [path.name for path in directory.glob(f"*{files.TEMPORARY_SUFFIX}")])
+
+
+def remove_unused(directory: Path, used: Collection[str], latest: str, now_ms: int) -> None:
+    """Remove files that no lake snapshot can name any more.
 
     Those are as old as a day, and older than the one of the latest registered snapshot: a job that wrote an earlier one
-    has lost against it. While nothing is registered all stay.
+    has lost against it.
     """
     found = _files(directory)
     kept_from_ns = next((file.modified_ns for file in found if file.path.name == latest), 0)
-    kept_from_ns = min(kept_from_ns, int((time.time() if now_s is None else now_s) - UNUSED_KEPT_S) * 1_000_000_000)
+    kept_from_ns = min(kept_from_ns, (now_ms - UNUSED_KEPT_MS) * 1_000_000)
     remove(
         directory, [file.path.name for file in found if file.path.name not in used and file.modified_ns < kept_from_ns]
     )
-    remove(directory, [path.name for path in directory.glob(f"*{files.TEMPORARY_SUFFIX}")])
 
 
 def _files(directory: Path) -> list[_Found]:

@@ -159,14 +159,29 @@ class LakeSnapshots:
     # --- beginning and end
 
     async def load(self) -> None:
-        """Remove what is left over from before the start."""
-        for table in self._storage.catalog.all_tables():
-            latest = self.latest(table.table_id)
-            if latest is None and lake_freshness_ms(table.table_json) is None:
-                continue
-            directory = self._storage.lake_offsets_path(table.table_id)
-            name = None if latest is None else latest.file_name
-            await self._run(table.table_id, partial(lake_offsets.clean, directory, self._used(table.table_id), name))
+        """Remove what writes that a stop interrupted have left."""
+        for table_id in self._with_files():
+            directory = self._storage.lake_offsets_path(table_id)
+            await self._run(table_id, partial(lake_offsets.remove_temporary, directory))
+
+    async def remove_unused(self, now_ms: int) -> None:
+        """Remove files that no lake snapshot can name any more; for a time that can be trusted."""
+        for table_id in self._with_files():
+            async with self._lock:
+                latest = self.latest(table_id)
+                if latest is None:
+                    continue
+                directory, used = self._storage.lake_offsets_path(table_id), self._used(table_id)
+                await self._run(
+                    table_id, partial(lake_offsets.remove_unused, directory, used, latest.file_name, now_ms)
+                )
+
+    def _with_files(self) -> list[int]:
+        return [
+            table.table_id
+            for table in self._storage.catalog.all_tables()
+            if self.latest(table.table_id) is not None or lake_freshness_ms(table.table_json) is not None
+        ]
 
     def end(self, table_id: int) -> set[asyncio.Task[Any]]:
         """The table is gone, and its files are about to be: what is still at work on them."""

@@ -42,6 +42,9 @@ CHECKPOINT_INTERVAL_BYTES: Final = 16 * 1024 * 1024
 OVERLAP_BYTES_MIN: Final = 256 * 1024
 # Up to here a sync takes hardly longer than one of a single row.
 SMALL_SYNC_BYTES_MAX: Final = 64 * 1024
+# A last commit time so far ahead is of a clock that was wrong: times go back, in a segment of their own. Up to here
+# they stay where they are until the clock is there.
+STAMP_AHEAD_MS_MAX: Final = 24 * 60 * 60 * 1_000
 # A full segment waits this much longer for a moment when all is durable, so that sealing it blocks nobody.
 _ROLL_SLACK: Final = 1.25
 
@@ -266,9 +269,9 @@ class BucketLog:
         if self._failure is not None:
             raise FlussError(*self._failure)
         self._options.admit(len(batch))
-        segment = self._segment_for(len(batch))
+        segment = self._segment_for(len(batch), now_ms)
         base_offset, last_offset = self._end, self._end + header.last_offset_delta
-        timestamp_ms = max(self._timestamp_ms, now_ms)
+        timestamp_ms = now_ms if now_ms >= self._timestamp_ms else self._stamp_behind(segment, now_ms)
         stamp(batch, 0, base_offset, timestamp_ms)
         try:
             segment.append(batch, header, base_offset, timestamp_ms)
@@ -327,10 +330,18 @@ class BucketLog:
         self._commit.request(self)
         return self._pending
 
-    def _segment_for(self, size_bytes: int) -> Segment:
-        """The segment that takes the next batch; a full one is sealed first."""
+    def _stamp_behind(self, segment: Segment, now_ms: int) -> int:
+        """The commit time of a batch when the last one's is later than now."""
+        may_go_back = not segment.size_bytes and self._is_far_ahead(now_ms)
+        return now_ms if may_go_back else self._timestamp_ms
+
+    def _is_far_ahead(self, now_ms: int) -> bool:
+        return self._timestamp_ms - now_ms > STAMP_AHEAD_MS_MAX
+
+    def _segment_for(self, size_bytes: int, now_ms: int) -> Segment:
+        """The segment that takes the next batch; a full one is sealed first, and one whose times are wrong."""
         active = self._segments.active
-        if active is not None:
+        if active is not None and not (active.size_bytes and self._is_far_ahead(now_ms)):
             room_bytes = self._options.segment_size_bytes - active.size_bytes
             if size_bytes <= room_bytes or not active.size_bytes:
                 return active
@@ -570,7 +581,7 @@ class BucketLog:
                 ErrorCode.INVALID_TIMESTAMP_EXCEPTION,
             )
         try:
-            offset = self._segments.offset_for_timestamp(timestamp_ms)
+            offset = self._segments.offset_for_timestamp(timestamp_ms, now_ms)
         finally:
             self._close_cold()
         return self.high_watermark if offset is None else min(offset, self.high_watermark)

@@ -2,9 +2,12 @@
 
 A pass looks at the files of all buckets, in a thread and without opening their logs; only a log that has something to
 lose is opened. A segment is too old when its newest batch was committed before the time limit; one that takes appends
-is sealed first. By size, the oldest go while those behind them still have as many bytes as are to be kept. The log of a
-primary-key table stays from the older of its two snapshots on, for its rows are rebuilt from there. The log of a table
-that is tiered stays from where its lake snapshot ends; all of it, while there is none.
+is sealed first. That is judged only while the clock can be trusted. A batch that was stamped in the future, by a clock
+that was wrong, is as old as the first batch behind it whose time may be right; without one it stays.
+
+By size, the oldest go while those behind them still have as many bytes as are to be kept. The log of a primary-key
+table stays from the older of its two snapshots on, for its rows are rebuilt from there. The log of a table that is
+tiered stays from where its lake snapshot ends; all of it, while there is none.
 """
 
 from __future__ import annotations
@@ -13,20 +16,23 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fluss.model.durations import duration_ms, wall_clock_ms
-from fluss.model.errors import FlussError
+from fluss.model.clock import Clock
+from fluss.model.durations import duration_ms
+from fluss.model.errors import CorruptDataError, FlussError
 from fluss.model.paths import TableBucket
 from fluss.model.table_options import LOG_TTL
+from fluss.storage import files
 from fluss.storage.catalog import TableEntry
 from fluss.storage.catalog_view import has_primary_key, lake_freshness_ms
 from fluss.storage.index import OffsetIndex
 from fluss.storage.kv_snapshots import KvSnapshots
+from fluss.storage.scan import scan
 from fluss.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, list_base_offsets, segment_path
 from fluss.storage.store import Storage
 
@@ -82,12 +88,13 @@ class Retention:
         *,
         size_bytes: int = UNLIMITED,
         kv_snapshots: KvSnapshots | None = None,
-        now_ms: Callable[[], int] = wall_clock_ms,
+        clock: Clock | None = None,
     ) -> None:
         self._storage = storage
         self._size_bytes = size_bytes
         self._kv_snapshots = kv_snapshots
-        self._now_ms = now_ms
+        self._clock = clock or storage.clock
+        self._is_lake_tidy = False
 
     async def run(self, interval_ms: int = INTERVAL_MS) -> None:
         """A pass every so often, until cancelled."""
@@ -100,16 +107,24 @@ class Retention:
 
     async def run_once(self) -> None:
         """Look at all buckets and remove what may go."""
+        now_ms = self._clock.expiry_ms()
+        if now_ms is not None and not self._is_lake_tidy:
+            await self._storage.lake.remove_unused(now_ms)
+            self._is_lake_tidy = True
         for table_id in [entry.table_id for entry in self._storage.catalog.all_tables()]:
             entry = self._storage.catalog.table_by_id(table_id)
             if entry is None:
                 continue
             policy = policy_of(entry.table_json, self._size_bytes)
+            # Asked for each table: a pass may take long.
+            now_ms = self._clock.expiry_ms()
+            if now_ms is None:
+                policy = policy._replace(ttl_ms=UNLIMITED)
             if policy.ttl_ms <= 0 and policy.size_bytes <= 0:
                 continue
             buckets = self._buckets(entry)
             while chunk := list(islice(buckets, _SURVEY_BUCKETS)):
-                job = partial(_survey, chunk, policy, self._now_ms())
+                job = partial(_survey, chunk, policy, now_ms or 0)
                 for finding in await self._storage.run_blocking(job):
                     await self._remove(finding)
 
@@ -165,11 +180,11 @@ def _look_at(bucket: TableBucket, directory: Path, policy: Policy, now_ms: int) 
     start = segments[0].base_offset
     remove_before, seal_before_ms = start, None
     if policy.ttl_ms > 0:
-        oldest_kept_ms = now_ms - policy.ttl_ms
-        remove_before = _expired_before(directory, segments, oldest_kept_ms)
+        kept_ms = range(now_ms - policy.ttl_ms, now_ms + 1)
+        remove_before = _expired_before(directory, segments, kept_ms)
         last = segments[-1]
-        if remove_before == last.base_offset and last.size_bytes and last.modified_ms < oldest_kept_ms:
-            seal_before_ms = oldest_kept_ms
+        if remove_before == last.base_offset and last.size_bytes and last.modified_ms not in kept_ms:
+            seal_before_ms = kept_ms.start
     if policy.size_bytes > 0:
         remove_before = max(remove_before, _surplus_before(segments, policy.size_bytes))
     if remove_before == start and seal_before_ms is None:
@@ -189,24 +204,57 @@ def _segment_files(directory: Path) -> list[_SegmentFile]:
     return found
 
 
-def _expired_before(directory: Path, segments: list[_SegmentFile], oldest_kept_ms: int) -> int:
-    for segment in segments[:-1]:
-        # Files are changed when their last batch is committed, or later: most need no second look.
-        if segment.modified_ms >= oldest_kept_ms or _newest_ms(directory, segment) >= oldest_kept_ms:
+def _expired_before(directory: Path, segments: list[_SegmentFile], kept_ms: range) -> int:
+    for number, segment in enumerate(segments[:-1]):
+        # Files are changed when their last batch is committed, or later, by a clock that may have been wrong then: such
+        # a time can save the second look, but nothing goes because of it.
+        if segment.modified_ms in kept_ms or not _is_expired(directory, segments[number:], kept_ms):
             return segment.base_offset
     return segments[-1].base_offset
 
 
-def _newest_ms(directory: Path, segment: _SegmentFile) -> int:
-    """When its last batch was committed, by its index; without one, when the file was changed last."""
+def _is_expired(directory: Path, segments: list[_SegmentFile], kept_ms: range) -> bool:
+    """Whether the first of these segments is too old, by what was stamped into its batches or those behind it."""
+    newest_ms = _newest_ms(directory, segments[0])
+    for later in segments[1:]:
+        if newest_ms is not None and newest_ms < kept_ms.stop:
+            break
+        newest_ms = _first_ms(directory, later)
+    return newest_ms is not None and newest_ms < kept_ms.start
+
+
+def _newest_ms(directory: Path, segment: _SegmentFile) -> int | None:
+    """When its last batch was committed, by its index or the batches themselves; None where that can't be read."""
     try:
-        data = segment_path(directory, segment.base_offset, INDEX_SUFFIX).read_bytes()
+        loaded = OffsetIndex.decode(
+            segment_path(directory, segment.base_offset, INDEX_SUFFIX).read_bytes(), segment.base_offset
+        )
+        if loaded is not None and loaded[1].size_bytes == segment.size_bytes:
+            return loaded[1].timestamp_ms_max
     except OSError:
-        return segment.modified_ms
-    loaded = OffsetIndex.decode(data, segment.base_offset)
-    if loaded is None or loaded[1].size_bytes != segment.size_bytes:
-        return segment.modified_ms
-    return loaded[1].timestamp_ms_max
+        pass
+    return max(_stamps(directory, segment), default=None)
+
+
+def _first_ms(directory: Path, segment: _SegmentFile) -> int | None:
+    """When its first batch was committed; None where that can't be read."""
+    return next(_stamps(directory, segment), None)
+
+
+def _stamps(directory: Path, segment: _SegmentFile) -> Iterator[int]:
+    """Commit times of the batches, as far as the file can be walked."""
+    path = segment_path(directory, segment.base_offset, LOG_SUFFIX)
+    try:
+        fd = files.open_existing(path, writable=False)
+    except OSError:
+        return
+    try:
+        for _, header in scan(fd, path, 0, segment.size_bytes, segment.base_offset, verify=False):
+            yield header.commit_timestamp_ms
+    except (OSError, CorruptDataError) as error:
+        _log.warning("%s: how old its rows are can't be read from there on: %s", path, error)
+    finally:
+        files.close(fd)
 
 
 def _surplus_before(segments: list[_SegmentFile], size_bytes_kept: int) -> int:

@@ -23,7 +23,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from fluss.model.durations import wall_clock_ms
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage import kv_snapshot_files as on_disk
@@ -93,14 +92,14 @@ class Scrubber:
         bytes_per_second: int = BYTES_PER_SECOND,
         interval_ms: int = INTERVAL_MS,
         make_pace: Callable[[int], Pace] | None = None,
-        now_ms: Callable[[], int] = wall_clock_ms,
+        now_ms: Callable[[], int] | None = None,
     ) -> None:
         self._storage = storage
         self._kv_snapshots = kv_snapshots
         self._bytes_per_second = bytes_per_second
         self._interval_ms = interval_ms
         self._make_pace = make_pace
-        self._now_ms = now_ms
+        self._now_ms = now_ms or storage.clock.now_ms
         self._executor: ThreadPoolExecutor | None = None
         self._pace: Pace | None = None
         self._counted_bytes = 0  # of what the pace has let through

@@ -10,7 +10,7 @@ from typing import Final
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.storage import files
 from fluss.storage.ranges import ByteRanges
-from fluss.storage.segment import Segment
+from fluss.storage.segment import NO_TIMESTAMP_MS, Segment
 
 _log = logging.getLogger(__name__)
 
@@ -65,15 +65,21 @@ class SegmentList:
         """The segment with an offset that the log has, open."""
         return self._open(self._segments[bisect_right(self._bases, offset) - 1])
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
-        """The first offset of the first batch committed at or after a time, None if there is none."""
+    def offset_for_timestamp(self, timestamp_ms: int, now_ms: int) -> int | None:
+        """The first offset of the first batch committed at or after a time, None if there is none.
+
+        Commit times grow along a log, but for those of a clock that was far ahead: behind them a segment begins with
+        earlier ones. So a segment that begins in the future was committed no later than the next that does not.
+        """
         low, high = 0, len(self._segments)
         while low < high:
             # Find the first segment that begins late enough; the batch may still be at the end of the one before.
             middle = (low + high) // 2
-            first_ms = self._open(self._segments[middle]).index.first_timestamp_ms
-            if first_ms is not None and first_ms < timestamp_ms:
-                low = middle + 1
+            told = self._first_of_the_past(middle, high, now_ms)
+            if told is None:
+                high = middle
+            elif self._first_ms(told) < timestamp_ms:
+                low = told + 1
             else:
                 high = middle
         if low > 0:
@@ -85,6 +91,14 @@ class SegmentList:
             if found is not None:
                 return found.base_offset
         return self._bases[low] if low < len(self._bases) else None
+
+    def _first_of_the_past(self, start: int, end: int, now_ms: int) -> int | None:
+        """The first of some segments that does not begin in the future; None if all do, or have no batch yet."""
+        return next((at for at in range(start, end) if 0 <= self._first_ms(at) <= now_ms), None)
+
+    def _first_ms(self, at: int) -> int:
+        first_ms = self._open(self._segments[at]).index.first_timestamp_ms
+        return NO_TIMESTAMP_MS if first_ms is None else first_ms
 
     def distrust(self) -> None:
         """Verify again what is read next."""

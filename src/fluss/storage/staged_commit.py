@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fluss.formats import log_batch
-from fluss.model.durations import wall_clock_ms
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage import files, staged_files
@@ -99,7 +98,7 @@ class StagedCommit:
             return
         log_batch.set_writer(records, writer_id, sequence)
         log = await self._storage.opened(bucket)
-        log.append(records, log_batch.parse_header(records), wall_clock_ms())
+        log.append(records, log_batch.parse_header(records), self._storage.clock.now_ms())
 
     async def _put(self, bucket: TableBucket, records: memoryview, sequence: int, request: StagedRequest) -> None:
         from fluss.formats import kv_batch  # A server of log tables does without pyarrow.

@@ -17,7 +17,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
-from fluss.model.durations import wall_clock_ms
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, error_from_code
 from fluss.model.paths import TablePath
 from fluss.model.staging import NO_BATCH, StagedQueryInfo, StagedRows, StagedTask
@@ -57,6 +56,9 @@ class Staging:
     def size_bytes(self) -> int:
         """Of all that is staged."""
         return self._index.size_bytes
+
+    def _now_ms(self) -> int:
+        return self._storage.clock.now_ms()
 
     def keeps_writer(self, writer_id: int) -> bool:
         """Whether a commit that is not done needs to know what this writer has appended."""
@@ -105,7 +107,7 @@ class Staging:
             self._index.release(size_bytes)
         if self._storage.catalog.table_by_id(key.table_id) is None:
             raise _no_table(key.table_id)
-        self._index.add(StagedFile(key, written_bytes, wall_clock_ms()))
+        self._index.add(StagedFile(key, written_bytes, self._now_ms()))
         if key.batch_id <= self._committed_batch(key.table_id, query_id):
             await self._discard(key.table_id, key.query, key.batch_id)
 
@@ -149,7 +151,7 @@ class Staging:
         names = staged_files.names_of(table_id, query_id, batch_id, tasks)
         await self._storage.run_blocking(partial(staged_files.check, self._storage.staging_path(table_id), names))
         decided = StagedDecision(batch_id, await catalog.next_writer_id(), tasks)
-        await catalog.put_staged_query(entry._replace(used_ms=wall_clock_ms(), decided=decided))
+        await catalog.put_staged_query(entry._replace(used_ms=self._now_ms(), decided=decided))
         self._note_writers()
 
     def _known_or_new(self, table_id: int, query_id: str) -> StagedQuery:
@@ -159,7 +161,7 @@ class Staging:
                 f"{QUERIES_MAX} queries with staged writes are remembered, which is the limit; those idle for "
                 f"{QUERY_IDLE_MS_MAX // 86_400_000} days are forgotten, and 'fluss staged reset' forgets one."
             )
-        return entry or StagedQuery(table_id, query_id, NO_BATCH, wall_clock_ms())
+        return entry or StagedQuery(table_id, query_id, NO_BATCH, self._now_ms())
 
     def _check_complete(self, table_id: int, query_id: str, batch_id: int, tasks: tuple[StagedTask, ...]) -> None:
         if len({task.task for task in tasks}) < len(tasks):
@@ -183,7 +185,7 @@ class Staging:
         commit = StagedCommit(self._storage, entry, entry.decided)
         await commit.run()
         await catalog.put_staged_query(
-            StagedQuery(table_id, query_id, batch_id, wall_clock_ms(), rows=StagedRows.of(tasks))
+            StagedQuery(table_id, query_id, batch_id, self._now_ms(), rows=StagedRows.of(tasks))
         )
         self._note_writers()
         for bucket in commit.buckets:
@@ -232,7 +234,7 @@ class Staging:
                     f"Batch {batch_id} of query {query_id!r} can't be accepted: the last one committed to table "
                     f"{self._path(table_id)} is {entry.committed}, and later ones are stored when they come."
                 )
-            await self._storage.catalog.put_staged_query(entry._replace(used_ms=wall_clock_ms(), accepted=batch_id))
+            await self._storage.catalog.put_staged_query(entry._replace(used_ms=self._now_ms(), accepted=batch_id))
 
     async def reset(self, table_id: int, query_id: str, batch_id: int | None, *, gives_up: bool = False) -> None:
         """Forget a query and what it has staged, or let this batch be the last one committed.
@@ -251,7 +253,7 @@ class Staging:
                 await self._storage.catalog.delete_staged_queries([(table_id, query_id)])
             else:
                 self._known_or_new(table_id, query_id)
-                entry = StagedQuery(table_id, query_id, batch_id, wall_clock_ms())
+                entry = StagedQuery(table_id, query_id, batch_id, self._now_ms())
                 await self._storage.catalog.put_staged_query(entry)
             self._note_writers()
             await self._discard(table_id, query_name(query_id), BATCH_ID_MAX)
@@ -271,8 +273,14 @@ class Staging:
         """Carry out what a stop has interrupted, then remove what expires, until cancelled."""
         await self.recover()
         while True:
-            await self.sweep(wall_clock_ms())
+            await self.run_once()
             await asyncio.sleep(min(self._expire_ms, SWEEP_INTERVAL_MS_MAX) / 1_000)
+
+    async def run_once(self) -> None:
+        """Remove what expires, unless the clock is in doubt."""
+        now_ms = self._storage.clock.expiry_ms()
+        if now_ms is not None:
+            await self.sweep(now_ms)
 
     async def recover(self) -> None:
         """Carry out all commits that were decided and are not done; one that can't be stays, and is logged."""
@@ -308,6 +316,8 @@ class Staging:
             if entry.decided and (of_table, query_name(query_id)) == (table_id, query)
         }
         for batch_id, batch in list(self._index.batches(table_id, query).items()):
+            # A time in the future was stamped by a wrong clock: it counts from now on.
+            batch.staged_ms = min(batch.staged_ms, now_ms)
             if now_ms - batch.staged_ms > self._expire_ms and batch_id not in decided:
                 _log.info("table %d: staged batch %d of query %s has expired", table_id, batch_id, query)
                 await self._discard(table_id, query, batch_id, batch_id)

@@ -20,11 +20,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
+from fluss.model.clock import SETTLE_MS, Clock
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage import files
 from fluss.storage.catalog import Catalog, CatalogLimits, PartitionEntry, TableEntry
 from fluss.storage.catalog_view import has_primary_key
+from fluss.storage.clock_note import open_clock, write_note
 from fluss.storage.commit import THREADS, GroupCommit
 from fluss.storage.directory import PARTITION_PREFIX, DataDirectory, DataDirectoryError
 from fluss.storage.disk_guard import DiskGuard, free_bytes_limit
@@ -71,6 +73,8 @@ class StorageOptions:
     open_stores_max: int = OPEN_STORES_MAX
     staging_expire_ms: int = EXPIRE_MS
     staging_bytes_max: int = BYTES_MAX
+    clock_settle_ms: int = SETTLE_MS  # so long the clock must agree with itself before anything goes by its age
+    clock: Clock | None = None  # None: the system's
 
     def __post_init__(self) -> None:
         if self.durability not in ("fsync", "os"):
@@ -80,12 +84,16 @@ class StorageOptions:
 
 
 class Storage:
-    def __init__(self, options: StorageOptions, directory: DataDirectory, marks: Marks, catalog: Catalog) -> None:
+    def __init__(
+        self, options: StorageOptions, directory: DataDirectory, marks: Marks, catalog: Catalog, clock: Clock
+    ) -> None:
         self.options = options
         self.catalog = catalog
+        self.clock = clock
+        clock.on_change = self._start_clock_note
         self.marks = marks
         self._marks_sync: asyncio.TimerHandle | None = None
-        self._marks_tasks: set[asyncio.Task[None]] = set()
+        self._notes: set[asyncio.Task[None]] = set()  # marks and clock on their way to the disk
         self._directory = directory
         self._loop = asyncio.get_running_loop()
         self.stats = StorageStats()
@@ -124,14 +132,16 @@ class Storage:
             _check_catalog_present(directory)
             marks = _open_marks(directory)
             was_marked = marks.catalog is not None
-            catalog = await Catalog.open(directory.catalog_path, options.catalog_limits, marks)
+            clock = options.clock or open_clock(directory.root, options.clock_settle_ms)
+            catalog = await Catalog.open(directory.catalog_path, options.catalog_limits, marks, clock)
         except BaseException:
             if marks is not None:
                 marks.close()
             directory.close()
             raise
-        storage = cls(options, directory, marks, catalog)
+        storage = cls(options, directory, marks, catalog, clock)
         try:
+            await storage._note_clock()
             if any(has_primary_key(entry.table_json) for entry in catalog.all_tables()):
                 await storage.load_kv()
             if directory.held_path.exists():
@@ -331,8 +341,10 @@ class Storage:
             self._logs.clear()
             self._open_pool.shutdown()
             await self.catalog.close()
-            if self._marks_tasks:
-                await asyncio.wait(self._marks_tasks)
+            await self._note_clock()
+            self.clock.on_change = None
+            if self._notes:
+                await asyncio.wait(self._notes)
             await self._sync_marks()
             self._commit.close()
         finally:
@@ -347,9 +359,18 @@ class Storage:
 
     def _start_marks_sync(self) -> None:
         self._marks_sync = None
-        task = self._loop.create_task(self._sync_marks())
-        self._marks_tasks.add(task)
-        task.add_done_callback(self._marks_tasks.discard)
+        self._start_note(self._sync_marks())
+
+    def _start_clock_note(self) -> None:
+        self._start_note(self._note_clock())
+
+    def _start_note(self, note: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(note)
+        self._notes.add(task)
+        task.add_done_callback(self._notes.discard)
+
+    async def _note_clock(self) -> None:
+        await self._commit.run(partial(write_note, self.root, self.clock.note))
 
     async def _sync_marks(self) -> None:
         try:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from fluss.model.clock import NO_SETTLING
+from fluss.model.clock import Clock as TrustedClock
 from fluss.model.errors import FlussError
 from fluss.model.paths import TablePath
 from fluss.protocol import api_keys
@@ -26,12 +28,10 @@ AUTO = "table.auto-partition."
 DAY = dt.timedelta(days=1)
 
 
-class Clock:
+class Clock(TrustedClock):
     def __init__(self) -> None:
         self.now = dt.datetime(2025, 3, 10, 12, tzinfo=dt.UTC)
-
-    def __call__(self) -> dt.datetime:
-        return self.now
+        super().__init__(NO_SETTLING, wall_ms=lambda: round(self.now.timestamp() * 1_000))
 
 
 @pytest.fixture
@@ -174,6 +174,7 @@ def test_what_was_missed_while_the_server_was_down_is_made_good(tmp_path: Path) 
         assert names(wire) == ["20250310", "20250311"]
     with RunningServer(tmp_path) as server, server.connect() as wire:
         # By the real clock, these are long past.
+        server.server.context.storage.clock.confirm()
         server.run(server.server.context.auto_partitioner.run_all())
         assert "20250310" not in names(wire)
         assert len(names(wire)) == 2

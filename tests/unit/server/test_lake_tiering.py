@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.model.durations import wall_clock_ms
+from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import FlussError
 from fluss.model.lake import Assigned
 from fluss.model.paths import TablePath

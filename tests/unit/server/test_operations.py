@@ -11,6 +11,7 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.storage.retention import Retention
 from tests.unit.server.support import RunningServer, Wire, WireError, batch, create_table, fetch, headers, produce
+from tests.unit.storage.support import trusted
 
 SEGMENT_BYTES = 1_000
 DAY_MS = 86_400_000
@@ -43,7 +44,7 @@ def test_readers_after_a_removal(tmp_path: Path, overrides: dict[str, dict[str, 
         for _ in range(20):
             produce(wire, table_id, batch(5))
         now_ms = headers(fetch(wire, table_id, 99).records)[-1].commit_timestamp_ms + ahead_ms + 1
-        passes = Retention(server.server.context.storage, now_ms=lambda: now_ms)
+        passes = Retention(server.server.context.storage, clock=trusted(lambda: now_ms))
         server.run(passes.run_once())
         start = list_offset(wire, table_id, 0)
         assert 50 < start <= 100

@@ -267,7 +267,7 @@ def test_a_commit_that_was_cut_off_is_carried_out_at_the_next_start(tmp_path: Pa
 
 
 def test_expired_writes_go_in_the_background(tmp_path: Path) -> None:
-    with RunningServer(tmp_path, staging_expire_ms=1) as server, server.connect() as wire:
+    with RunningServer(tmp_path, staging_expire_ms=1, clock_settle_ms=0) as server, server.connect() as wire:
         table_id = create_table(wire)
         stage(wire, table_id, batch(1))
         eventually(lambda: server.look(lambda: server.server.context.storage.staging.size_bytes) == 0)

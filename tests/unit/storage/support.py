@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from fluss.formats.log_batch import BatchHeader, encode_batch, parse_header, payload_of, verify_crc, walk
+from fluss.model.clock import NO_SETTLING, Clock
 from fluss.storage.catalog import Catalog, CatalogLimits
 from fluss.storage.commit import GroupCommit
 from fluss.storage.log import Appended, BucketLog, LogOptions
 
 NOW_MS = 1_700_000_000_000
 READ_BYTES = 1 << 20
+
+
+def trusted(now_ms: Callable[[], int]) -> Clock:
+    """A clock that is right, whatever it shows."""
+    return Clock(NO_SETTLING, wall_ms=now_ms)
 
 
 def make_batch(text: str, *, records: int = 3, writer_id: int = -1, sequence: int = -1) -> bytearray:

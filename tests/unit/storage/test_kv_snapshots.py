@@ -26,7 +26,7 @@ from fluss.storage.rocks import RocksStore, open_store
 from fluss.storage.rocks_settings import Resources
 from fluss.storage.store import Storage, StorageOptions
 
-from .support import NOW_MS, append
+from .support import NOW_MS, append, trusted
 
 T = TablePath("fluss", "t")
 SEGMENT_BYTES = 300  # two batches
@@ -77,7 +77,7 @@ class World:
         self.storage = storage
         self.rows = Rows(storage)
         self.now_ms = NOW_MS
-        leases = KvLeases(storage.catalog, lambda: self.now_ms)
+        leases = KvLeases(storage.catalog, trusted(lambda: self.now_ms))
         self.snapshots = KvSnapshots(storage, self.rows, leases=leases, on_demand_gap_ms=0)
 
     async def make_table(self, properties: Mapping[str, str] | None = None, buckets: int = 1) -> TableBucket:
@@ -335,9 +335,9 @@ async def test_one_that_the_log_does_not_reach_is_no_candidate(world: World) -> 
 # --- the log
 
 
-async def cut(world: World) -> None:
-    """One pass of retention; everything is old enough to go."""
-    await Retention(world.storage, kv_snapshots=world.snapshots, now_ms=lambda: NOW_MS + 10**9).run_once()
+async def cut(world: World, later_ms: int = 0) -> None:
+    """One pass of retention, so long after the rows were written."""
+    await Retention(world.storage, kv_snapshots=world.snapshots, clock=trusted(lambda: NOW_MS + later_ms)).run_once()
 
 
 def age(world: World, bucket: TableBucket) -> None:
@@ -367,13 +367,13 @@ async def test_an_idle_bucket_gets_them_too(world: World) -> None:
     bucket = await world.make_table({"table.log.ttl": "1 h"})
     await world.rows.put(bucket, 5)
     age(world, bucket)
-    await cut(world)
+    await cut(world, 10**9)
     age(world, bucket)
-    await cut(world)
+    await cut(world, 10**9)
     assert world.names(bucket) == ["0-5", "1-5"]
     log = world.storage.bucket(bucket)
     assert (log.log_start_offset, log.log_end_offset) == (5, 5)
-    await cut(world)
+    await cut(world, 10**9)
     await world.snapshots.run_once()
     assert world.names(bucket) == ["0-5", "1-5"]
 
@@ -405,7 +405,7 @@ async def test_a_lease_holds_the_log(world: World) -> None:
 async def test_without_snapshots_the_log_of_a_primary_key_table_stays(world: World) -> None:
     bucket = await world.make_table({"log.retention.size-bytes": "1"})
     await world.rows.put(bucket, 10)
-    await Retention(world.storage, now_ms=lambda: NOW_MS + 10**9).run_once()
+    await Retention(world.storage, clock=trusted(lambda: NOW_MS + 10**9)).run_once()
     assert world.storage.bucket(bucket).log_start_offset == 0
 
 

@@ -19,7 +19,7 @@ from fluss.storage import failpoints, retention
 from fluss.storage.retention import Policy, Retention, policy_of
 from fluss.storage.store import Storage, StorageOptions
 
-from .support import NOW_MS, append, read_all, texts
+from .support import NOW_MS, append, read_all, texts, trusted
 
 T = TablePath("fluss", "t")
 SEGMENT_BYTES = 300  # two batches
@@ -78,7 +78,7 @@ async def test_expired_segments_go_and_the_start_moves(storage: Storage, caplog:
     bucket = await make(storage, ttl="2 h")
     await fill(storage, bucket, 6)
     await fill(storage, bucket, 3, now_ms=NOW_MS + HOUR_MS)
-    passes = Retention(storage, now_ms=clock)
+    passes = Retention(storage, clock=trusted(clock))
     clock.now_ms = NOW_MS + 2 * HOUR_MS
     await passes.run_once()
     assert storage.bucket(bucket).log_start_offset == 0
@@ -102,7 +102,7 @@ async def test_a_segment_with_one_young_batch_stays(storage: Storage) -> None:
     await fill(storage, bucket, 1)
     await fill(storage, bucket, 4, now_ms=NOW_MS + 1)
     clock.now_ms = NOW_MS + HOUR_MS + 1
-    await Retention(storage, now_ms=clock).run_once()
+    await Retention(storage, clock=trusted(clock)).run_once()
     assert storage.bucket(bucket).log_start_offset == 0
 
 
@@ -111,7 +111,7 @@ async def test_when_all_is_old_the_active_segment_goes_too_and_offsets_go_on(sto
     bucket = await make(storage, ttl="1 h")
     await fill(storage, bucket, 5, writer_id=7, sequence=0)
     clock.now_ms += 2 * HOUR_MS
-    passes = Retention(storage, now_ms=clock)
+    passes = Retention(storage, clock=trusted(clock))
     await passes.run_once()
     log = storage.bucket(bucket)
     assert (log.log_start_offset, log.log_end_offset) == (5, 5)
@@ -129,7 +129,7 @@ async def test_writers_and_offsets_survive_a_restart_after_everything_was_remove
     storage = await Storage.open(options)
     bucket = await make(storage, ttl="1 h")
     await fill(storage, bucket, 5, writer_id=7, sequence=0)
-    await Retention(storage, now_ms=lambda: NOW_MS + 2 * HOUR_MS).run_once()
+    await Retention(storage, clock=trusted(lambda: NOW_MS + 2 * HOUR_MS)).run_once()
     await storage.close()
     storage = await Storage.open(options)
     try:
@@ -144,7 +144,7 @@ async def test_writers_and_offsets_survive_a_restart_after_everything_was_remove
 async def test_no_ttl_keeps_everything(storage: Storage, ttl: str) -> None:
     bucket = await make(storage, ttl=ttl)
     await fill(storage, bucket, 6)
-    await Retention(storage, now_ms=lambda: 2 * NOW_MS).run_once()
+    await Retention(storage, clock=trusted(lambda: 2 * NOW_MS)).run_once()
     assert storage.bucket(bucket).log_start_offset == 0
 
 
@@ -153,10 +153,10 @@ async def test_the_default_is_seven_days(storage: Storage) -> None:
     bucket = await make(storage)
     await fill(storage, bucket, 6)
     clock.now_ms += 7 * 24 * HOUR_MS
-    await Retention(storage, now_ms=clock).run_once()
+    await Retention(storage, clock=trusted(clock)).run_once()
     assert storage.bucket(bucket).log_start_offset == 0
     clock.now_ms += 1
-    await Retention(storage, now_ms=clock).run_once()
+    await Retention(storage, clock=trusted(clock)).run_once()
     assert storage.bucket(bucket).log_start_offset == 6
 
 
@@ -165,13 +165,13 @@ async def test_surplus_segments_go(storage: Storage) -> None:
     limited = await make(storage, TablePath("fluss", "limited"), **{"log.retention.size-bytes": "400"})
     for bucket in (kept, limited):
         await fill(storage, bucket, 9)
-    await Retention(storage, now_ms=Clock()).run_once()
+    await Retention(storage, clock=trusted(Clock())).run_once()
     assert storage.bucket(kept).log_start_offset == 0
     sizes = [path.stat().st_size for path in sorted(storage.bucket_path(limited).glob("*.log"))]
     assert sum(sizes) >= 400 > sum(sizes[1:])
     assert len(read_all(storage.bucket(limited))) == 9 - storage.bucket(limited).log_start_offset
     # A limit for all tables counts where the table has none of its own.
-    await Retention(storage, size_bytes=700, now_ms=Clock()).run_once()
+    await Retention(storage, size_bytes=700, clock=trusted(Clock())).run_once()
     assert 0 < storage.bucket(kept).log_start_offset < storage.bucket(limited).log_start_offset
 
 
@@ -184,7 +184,7 @@ async def test_idle_logs_with_nothing_to_lose_are_not_opened(tmp_path: Path) -> 
     await storage.close()
     storage = await Storage.open(options)
     try:
-        await Retention(storage, now_ms=lambda: NOW_MS + HOUR_MS + 1).run_once()
+        await Retention(storage, clock=trusted(lambda: NOW_MS + HOUR_MS + 1)).run_once()
         assert [bucket.bucket_id for bucket in storage._logs] == [0]
     finally:
         await storage.close()
@@ -207,7 +207,7 @@ async def test_partitions_each_lose_what_is_old(storage: Storage, monkeypatch: p
         return await survey(work)
 
     monkeypatch.setattr(storage, "run_blocking", drop_the_next)
-    await Retention(storage, now_ms=lambda: NOW_MS + 2 * HOUR_MS).run_once()
+    await Retention(storage, clock=trusted(lambda: NOW_MS + 2 * HOUR_MS)).run_once()
     assert [storage.bucket(bucket).log_start_offset for bucket in buckets[kept]] == [5, 0]
 
 
@@ -218,7 +218,7 @@ async def test_without_its_index_a_segment_is_as_old_as_its_file(storage: Storag
     await fill(storage, bucket, 2, now_ms=NOW_MS + HOUR_MS)
     for path in storage.bucket_path(bucket).glob("*.index"):
         path.unlink() if damage == "missing" else path.write_bytes(b"nonsense")
-    await Retention(storage, now_ms=lambda: NOW_MS + HOUR_MS + 1).run_once()
+    await Retention(storage, clock=trusted(lambda: NOW_MS + HOUR_MS + 1)).run_once()
     assert storage.bucket(bucket).log_start_offset == 4
 
 
@@ -236,14 +236,14 @@ async def test_a_dropped_table_does_not_stop_a_pass(storage: Storage, monkeypatc
         return found
 
     monkeypatch.setattr(storage, "run_blocking", drop_behind_its_back)
-    await Retention(storage, now_ms=lambda: NOW_MS + 2 * HOUR_MS).run_once()
+    await Retention(storage, clock=trusted(lambda: NOW_MS + 2 * HOUR_MS)).run_once()
     assert storage.bucket(other).log_start_offset == 5
 
 
 async def test_appends_and_reads_go_on_during_a_removal(storage: Storage) -> None:
     bucket = await make(storage, **{"log.retention.size-bytes": "1"})
     await fill(storage, bucket, 40)
-    running = asyncio.ensure_future(Retention(storage, now_ms=Clock()).run_once())
+    running = asyncio.ensure_future(Retention(storage, clock=trusted(Clock())).run_once())
     seen: set[int] = set()
     while not running.done():
         log = storage.bucket(bucket)
@@ -263,7 +263,7 @@ async def test_a_failed_removal_is_done_by_the_next_pass(storage: Storage, step:
     bucket = await make(storage, **{"log.retention.size-bytes": "1"})
     await fill(storage, bucket, 9)
     failpoints.arm(f"segment.remove.{step}:1:eio")
-    passes = Retention(storage, now_ms=Clock())
+    passes = Retention(storage, clock=trusted(Clock()))
     await passes.run_once()
     for header, text in read_all(storage.bucket(bucket)):
         assert text.strip() == f"row {header.base_offset}"
@@ -275,7 +275,7 @@ async def test_a_failed_removal_is_done_by_the_next_pass(storage: Storage, step:
 async def test_passes_come_by_themselves_and_survive_a_failure(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    passes = Retention(storage, now_ms=Clock())
+    passes = Retention(storage, clock=trusted(Clock()))
     counted = asyncio.Semaphore(0)
 
     async def fail() -> None:

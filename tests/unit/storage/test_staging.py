@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.model.durations import wall_clock_ms
+from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, InvalidRequestError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.staging import StagedTask
@@ -190,6 +190,7 @@ async def test_a_query_id_has_a_limit(tmp_path: Path) -> None:
                 "catalog.db-shm",
                 "format_version",
                 "marks",
+                "server.clock",
                 "server.lock",
                 "server.pid",
                 "tables",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from fluss.model.durations import wall_clock_ms
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
@@ -55,7 +54,7 @@ def _offset(context: ConnectionContext, request: pb.ListOffsetsRequest, bucket_i
         raise InvalidRequestError(
             "Listing offsets by time needs start_timestamp, in milliseconds.", ErrorCode.INVALID_TIMESTAMP_EXCEPTION
         )
-    return log.offset_for_timestamp(request.start_timestamp, wall_clock_ms())
+    return log.offset_for_timestamp(request.start_timestamp, context.storage.clock.now_ms())
 
 
 HANDLERS: Final[dict[int, Handler]] = {api_keys.LIST_OFFSETS.key: _list_offsets}

@@ -83,7 +83,7 @@ def _check_time(context: ConnectionContext, entry: TableEntry, name: str) -> Non
             f"Table {entry.path} is auto-partitioned by {rule.unit}: {value!r} is not of the form {rule.pattern}.",
             ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
         )
-    oldest = rule.oldest_value(context.server.auto_partitioner.clock())
+    oldest = rule.oldest_value(context.server.auto_partitioner.now())
     if oldest is not None and value < oldest:
         raise InvalidRequestError(
             f"Table {entry.path} keeps partitions from {oldest} on, {value} is older; raise "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from fluss.model.durations import wall_clock_ms
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.answers import code_and_text
 from fluss.server.batch_check import check_batch
@@ -55,7 +54,7 @@ def _append(context: ConnectionContext, batch: BucketBatch) -> Appended:
     log = context.storage.bucket(batch.bucket)
     table_id, catalog = batch.bucket.table_id, context.storage.catalog
     header = check_batch(batch.records, table_id, catalog, context.limits.batch_bytes_max)
-    return log.append(batch.records, header, wall_clock_ms())
+    return log.append(batch.records, header, context.storage.clock.now_ms())
 
 
 def _succeeded(entry: pb.PbProduceLogBucketResponse, base_offset: int, _: None) -> None:

@@ -46,7 +46,7 @@ def _first_partitions(context: ConnectionContext, descriptor: TableDescriptor) -
     if not descriptor.partition_keys:
         return []
     rule = AutoPartition.of(descriptor.properties, descriptor.partition_keys)
-    return rule.values_ahead(context.server.auto_partitioner.clock()) if rule.enabled else []
+    return rule.values_ahead(context.server.auto_partitioner.now()) if rule.enabled else []
 
 
 async def _alter(context: ConnectionContext, request: pb.AlterTableRequest) -> pb.AlterTableResponse:
