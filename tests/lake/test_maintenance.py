@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +14,7 @@ from click.testing import CliRunner
 
 from fluss.api.lake import LakeRegistry
 from fluss.cli.main import main
-from fluss.lake import compaction
+from fluss.lake import compaction, maintenance
 from fluss.lake.compaction import compact
 from fluss.lake.executors import LocalExecutor
 from fluss.lake.iceberg import LakeConflictError, LakeTable, load_table
@@ -20,6 +22,7 @@ from fluss.lake.maintenance import clean_orphans, expire
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status
 from fluss.lake.union_plan import plan_union
+from fluss.model.errors import FlussError
 from fluss.sync import FlussTable
 from tests.lake.conftest import Lake
 from tests.lake.tiered import check_lake, iceberg_table, tier_here
@@ -226,6 +229,28 @@ def test_old_snapshots_are_forgotten(lake: Lake) -> None:
     assert union_ids(lake, table) == list(range(60))
     rounds(lake, table, 1, first=6)
     check_lake(lake, table)
+
+
+@pytest.mark.parametrize("partition_keys", [[], ["day"]])
+def test_a_clock_that_is_ahead_of_the_servers_removes_nothing(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, partition_keys: list[str]
+) -> None:
+    table = lake.create("ahead", SCHEMA, keys=["id", *partition_keys], partition_keys=partition_keys)
+    path = table.get_table_info().table_path
+    if partition_keys:
+        lake.connection.get_admin().create_partition(path, {"day": "d1"})
+    for _ in range(3):
+        upsert(table, *range(20))
+        tier_here(lake, table)
+    lost = Path(loaded(lake, table).location) / "data" / "lost.parquet"
+    lost.write_bytes(b"half a file")
+    before, snapshots = on_disk(lake), snapshot_ids(lake, table)
+    ahead = SimpleNamespace(time=lambda: time.time() + 8 * 24 * 3600)
+    monkeypatch.setattr(maintenance, "time", ahead)
+    for remove in (expire, clean_orphans):
+        with pytest.raises(FlussError, match="ahead of the server's, so nothing was removed"):
+            remove(lake.connection, path)
+    assert (on_disk(lake), snapshot_ids(lake, table)) == (before, snapshots)
 
 
 def test_files_of_nobody_are_removed(lake: Lake) -> None:

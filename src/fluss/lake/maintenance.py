@@ -13,7 +13,8 @@ from fluss.lake.filesystem import open_filesystem, path_of
 from fluss.lake.iceberg import LakeTable, load_table
 from fluss.lake.options import LakeOptions
 from fluss.lake.place import named_lake
-from fluss.model.errors import FlussError
+from fluss.model.errors import ErrorCode, FlussError
+from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TablePath
 from fluss.model.trust import Trust
 
@@ -26,6 +27,9 @@ EXPIRE_AFTER_S: Final = 5 * 24 * 3600.0
 SNAPSHOTS_KEPT_MIN: Final = 10
 # A job that writes files for longer than this before it commits them would lose them.
 ORPHAN_AFTER_S: Final = 24 * 3600.0
+
+# This machine's clock may be so far ahead of the server's.
+CLOCK_AHEAD_S_MAX: Final = 600.0
 
 _FOLDERS: Final = ("data", "metadata")
 
@@ -58,7 +62,7 @@ def expire(
         return []
     tiered = lake.tiered()
     kept = {*lake.named_snapshots(), None if tiered is None else tiered.snapshot_id}
-    before_ms = (time.time() - older_than_s) * 1000
+    before_ms = (_now_s(connection, path) - older_than_s) * 1000
     snapshots = lake.snapshots()
     old = [
         snapshot_id
@@ -94,13 +98,37 @@ def clean_orphans(
     if now is None:
         raise FlussError(f"The table {lake.name} was dropped from the lake meanwhile; nothing was cleaned up.")
     used = {_path(now, location) for location in now.used_files()}
-    before_ns = (time.time() - older_than_s) * 1e9
+    before_ns = (_now_s(connection, path) - older_than_s) * 1e9
     found = {name: item for name, item in listed.items() if name not in used and item.mtime_ns < before_ns}
     if not dry_run:
         filesystem, _ = open_filesystem(lake.location, lake.io_properties)
         for item in found.values():
             filesystem.delete_file(item.path)
     return Orphans(sorted(found), sum(item.size for item in found.values()))
+
+
+def _now_s(connection: FlussConnection, path: TablePath) -> float:
+    """This machine's time, if the server agrees: by a clock that is ahead, files in use would look old.
+
+    No request asks for the time, but a server refuses times that lie in its future. A partitioned table without
+    partitions can't be asked for offsets, and is not.
+    """
+    admin, now_s = connection.get_admin(), time.time()
+    at = OffsetSpec.timestamp(max(0, round((now_s - CLOCK_AHEAD_S_MAX) * 1_000)))
+    try:
+        if not admin.get_table_info(path).is_partitioned():
+            admin.list_offsets(path, [0], at)
+        elif partitions := admin.list_partition_infos(path):
+            admin.list_partition_offsets(path, partitions[0].partition_name, [0], at)
+    except FlussError as error:
+        if error.error_code != ErrorCode.INVALID_TIMESTAMP_EXCEPTION:
+            raise
+        raise FlussError(
+            f"This machine's clock is more than {CLOCK_AHEAD_S_MAX / 60:.0f} minutes ahead of the server's, so nothing "
+            "was removed by its age: set the one that is wrong, and try again.",
+            ErrorCode.INVALID_TIMESTAMP_EXCEPTION,
+        ) from error
+    return now_s
 
 
 def _options(
