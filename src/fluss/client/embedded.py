@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import IO, Final, NamedTuple, Protocol, Self
 
 from fluss.client import runtime
+from fluss.client.endpoint_file import read_endpoint
 from fluss.client.retry import Backoff
-from fluss.model.endpoint import ENDPOINT_NAME, EXIT_TAKEN, FILE_SCHEME, LOG_NAME, MEMORY_SCHEME, Endpoint, directory_of
+from fluss.model.endpoint import EXIT_TAKEN, FILE_SCHEME, LOG_NAME, MEMORY_SCHEME, Endpoint, directory_of
 from fluss.model.errors import ConnectError, FlussError, TimeoutError
 
 START_S_MAX: Final = 60.0
@@ -74,20 +75,8 @@ class _DirectoryServer:
 
     def _endpoint(self, failed: Endpoint | None) -> Endpoint | None:
         """What the endpoint file says, unless that is known to be wrong."""
-        endpoint = _read(self._directory)
+        endpoint = read_endpoint(self._directory)
         return None if endpoint is None or endpoint == failed or not _alive(endpoint.pid) else endpoint
-
-
-def _read(directory: Path) -> Endpoint | None:
-    path = directory / ENDPOINT_NAME
-    try:
-        return Endpoint.from_bytes(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise ConnectError(
-            f"{path} can't be read ({error.strerror}); does another user's server use this directory?"
-        ) from error
 
 
 class _Memory(NamedTuple):
@@ -136,7 +125,7 @@ async def _start_memory() -> _Memory:
         runtime.register_socket(start.lifeline.fileno())
         backoff = Backoff(START_S_MAX * 1000)
         while start.running and not backoff.expired:
-            endpoint = _read(directory)
+            endpoint = read_endpoint(directory)
             if endpoint is not None:
                 return _Memory(endpoint, directory, start.lifeline)
             await asyncio.sleep(_POLL_S)
@@ -222,8 +211,6 @@ def _python_path() -> str:
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
+    except (ProcessLookupError, PermissionError):
+        return False  # it has ended; another user's process may have its number by now
     return True
