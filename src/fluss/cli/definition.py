@@ -32,6 +32,7 @@ from fluss.model.aggregation import AggFunction
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
+from fluss.model.json_text import check_depth, parse_json
 from fluss.model.schema import Column, Schema
 from fluss.model.type_text import parse_type, type_text
 
@@ -57,7 +58,8 @@ def read_definition(path: Path) -> TableDescriptor:
         if path.stat().st_size > SIZE_BYTES_MAX:
             raise FlussError(f"{path} is larger than {SIZE_BYTES_MAX} bytes, too large for the definition of a table.")
         text = path.read_text(encoding="utf-8")
-        content = json.loads(text) if path.suffix.lower() == ".json" else tomllib.loads(text)
+        content = parse_json(text) if path.suffix.lower() == ".json" else tomllib.loads(text)
+        check_depth(content)
     except OSError as error:
         raise FlussError(f"{path} can't be read: {error.strerror or error}.") from error
     except (ValueError, RecursionError) as error:

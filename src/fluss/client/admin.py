@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from fluss.client.lake import get_lake_snapshot
 from fluss.client.offsets import BucketKey, list_offsets
 from fluss.client.stats import table_stats
 from fluss.client.views import partition_info, set_path, set_spec, table_info
-from fluss.model.descriptor import DatabaseDescriptor, TableDescriptor
+from fluss.model.descriptor import DatabaseDescriptor, TableDescriptor, schema_from_bytes
 from fluss.model.errors import ConnectError, ErrorCode, InvalidRequestError, NotFoundError
 from fluss.model.infos import (
     ConfigEntry,
@@ -27,7 +26,6 @@ from fluss.model.infos import (
 from fluss.model.offsets import OffsetSpec
 from fluss.model.partitions import PartitionSpec
 from fluss.model.paths import TablePath
-from fluss.model.schema import Schema
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api, Req, Resp
@@ -119,7 +117,7 @@ class AdminCore:
         if schema_id is not None:
             request.schema_id = schema_id
         answer = await self._read(api_keys.GET_TABLE_SCHEMA, request)
-        return SchemaInfo(answer.schema_id, Schema.from_json(json.loads(answer.schema_json)))
+        return SchemaInfo(answer.schema_id, schema_from_bytes(answer.schema_json))
 
     async def list_offsets(self, path: TablePath, bucket_ids: Sequence[int], spec: OffsetSpec) -> dict[int, int]:
         """One offset per bucket."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import json
 import os
 import re
 import time
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from fluss.model.errors import ErrorCode, FlussError, TimeoutError
+from fluss.model.json_text import parse_json
 from fluss.model.trust import S3_SCHEMES, Trust, UntrustedError, check_kind, is_inside, is_local, local_path_of
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
@@ -158,7 +158,7 @@ def s3_options(token: pb.GetFileSystemSecurityTokenResponse, trust: Trust) -> di
         "force_virtual_addressing": "fs.oss.endpoint" in info or info.get("fs.s3a.path.style.access") == "false",
     }
     if token.token:
-        credentials = json.loads(token.token)
+        credentials = parse_json(token.token)
         options["access_key"] = credentials["access_key_id"]
         options["secret_key"] = credentials["access_key_secret"]
         options["session_token"] = credentials.get("security_token")

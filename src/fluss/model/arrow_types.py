@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from fluss.model.errors import SchemaMismatchError
-from fluss.model.types import DataField, DataType, DataTypes, TypeRoot
+from fluss.model.types import NESTING_DEPTH_MAX, DataField, DataType, DataTypes, TypeRoot, too_deep
 
 if TYPE_CHECKING:
     from fluss.model.schema import Schema
@@ -96,9 +96,13 @@ _ARROW_TO_PLAIN = {
 }
 
 
-def from_arrow(arrow_type: pa.DataType, nullable: bool = True) -> DataType:
-    """The data type of a column declared with an Arrow type."""
-    data_type = _ARROW_TO_PLAIN.get(arrow_type) or _parameterized_from_arrow(arrow_type)
+def from_arrow(arrow_type: pa.DataType, nullable: bool = True, depth: int = 0) -> DataType:
+    """The data type of a column declared with an Arrow type; `depth` is the number of types around it."""
+    if depth > NESTING_DEPTH_MAX:
+        raise too_deep()
+    # Not looked up when it is nested: Arrow compares and prints such types by recursion.
+    plain = None if arrow_type.num_fields else _ARROW_TO_PLAIN.get(arrow_type)
+    data_type = plain or _parameterized_from_arrow(arrow_type, depth + 1)
     if data_type is None:
         raise SchemaMismatchError(
             f"The Arrow type {arrow_type} has no Fluss type; use one of bool, int8-64, float32/64, string, binary, "
@@ -107,7 +111,7 @@ def from_arrow(arrow_type: pa.DataType, nullable: bool = True) -> DataType:
     return data_type if nullable else data_type.not_null()
 
 
-def _parameterized_from_arrow(arrow_type: pa.DataType) -> DataType | None:
+def _parameterized_from_arrow(arrow_type: pa.DataType, depth: int) -> DataType | None:
     if pt.is_decimal128(arrow_type):
         return DataTypes.decimal(arrow_type.precision, arrow_type.scale)
     if pt.is_fixed_size_binary(arrow_type):
@@ -118,13 +122,13 @@ def _parameterized_from_arrow(arrow_type: pa.DataType) -> DataType | None:
         make = DataTypes.timestamp if arrow_type.tz is None else DataTypes.timestamp_ltz
         return make(UNIT_PRECISION[arrow_type.unit])
     if pt.is_dictionary(arrow_type):
-        return from_arrow(arrow_type.value_type)
+        return from_arrow(arrow_type.value_type, depth=depth)
     if pt.is_list(arrow_type) or pt.is_large_list(arrow_type):
-        return DataTypes.array(from_arrow(arrow_type.value_type, arrow_type.value_field.nullable))
+        return DataTypes.array(from_arrow(arrow_type.value_type, arrow_type.value_field.nullable, depth))
     if pt.is_map(arrow_type):
-        value = from_arrow(arrow_type.item_type, arrow_type.item_field.nullable)
-        return DataTypes.map(from_arrow(arrow_type.key_type), value)
+        value = from_arrow(arrow_type.item_type, arrow_type.item_field.nullable, depth)
+        return DataTypes.map(from_arrow(arrow_type.key_type, depth=depth), value)
     if pt.is_struct(arrow_type):
-        fields = [DataField(field.name, from_arrow(field.type, field.nullable)) for field in arrow_type]
+        fields = [DataField(field.name, from_arrow(field.type, field.nullable, depth)) for field in arrow_type]
         return DataTypes.row(fields)
     return None

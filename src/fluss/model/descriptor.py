@@ -9,6 +9,7 @@ from typing import Any
 
 from fluss.model import table_options
 from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.model.json_text import parse_json
 from fluss.model.schema import Schema
 from fluss.model.types_json import optional_text, text_list
 
@@ -345,13 +346,18 @@ def _string_map(name: str, value: Mapping[str, str] | None) -> dict[str, str]:
     return result
 
 
+def schema_from_bytes(data: bytes) -> Schema:
+    """A schema from the protocol's JSON."""
+    return Schema.from_json(_parse(data, "schema", ErrorCode.INVALID_TABLE_EXCEPTION))
+
+
 def _parse(data: bytes, what: str, error_code: int) -> dict[str, Any]:
     if len(data) > DESCRIPTOR_SIZE_BYTES_MAX:
         raise InvalidRequestError(f"The {what} is larger than {DESCRIPTOR_SIZE_BYTES_MAX} bytes.", error_code)
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"The {what} is not JSON: {error}.", error_code) from None
+        value = parse_json(data)
+    except ValueError as error:
+        raise InvalidRequestError(f"The {what} can't be read as JSON: {error}.", error_code) from None
     if not isinstance(value, dict):
         raise InvalidRequestError(f"The {what} must be a JSON object.", error_code)
     try:

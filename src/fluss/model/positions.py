@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluss.model.errors import InvalidRequestError
+from fluss.model.json_text import parse_json
 from fluss.model.paths import TableBucket
 
 
@@ -21,7 +22,7 @@ class Positions(dict[TableBucket, int]):
     def from_json(cls, text: str | bytes) -> Positions:
         """Positions from stored text."""
         try:
-            items = [_item(*item) for item in json.loads(text)]
+            items = [_item(*item) for item in parse_json(text)]
         except (TypeError, ValueError) as error:
             raise InvalidRequestError(f"These are no positions of a scanner: {error}.") from None
         return cls(items)
@@ -66,7 +67,7 @@ class ChangesPosition:
     def from_json(cls, text: str | bytes) -> ChangesPosition:
         """A position from stored text."""
         try:
-            content = json.loads(text)
+            content = parse_json(text)
             if content["version"] != 1:
                 raise ValueError(f"version {content['version']!r} is not known")
             table_id = _number(content["table_id"])

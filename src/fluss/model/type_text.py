@@ -15,8 +15,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.schema import Column, Schema
-from fluss.model.types import DataField, DataType, DataTypes, TypeRoot
-from fluss.model.types_json import NESTING_DEPTH_MAX
+from fluss.model.types import NESTING_DEPTH_MAX, DataField, DataType, DataTypes, TypeRoot
 
 TEXT_LENGTH_MAX: Final = 1_000_000
 
@@ -117,7 +116,7 @@ class _Parser:
             raise _bad(f"A {what} has at most {TEXT_LENGTH_MAX} characters, not {len(text)}")
         self._text = text
         self._what = what
-        self._depth = 0
+        self._depth = -1  # of the type that is being read; one that is not nested has 0
         self._token = self._next_token(0)
 
     # ---- words ----

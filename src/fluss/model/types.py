@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
@@ -10,6 +10,8 @@ from fluss.model.errors import ErrorCode, InvalidRequestError
 DECIMAL_PRECISION_MAX = 38
 TIME_PRECISION_MAX = 9
 LENGTH_MAX = 2**31 - 1
+# Levels of types within types. Types, their rows and their Arrow arrays are handled by recursion.
+NESTING_DEPTH_MAX = 32
 
 
 class TypeRoot(StrEnum):
@@ -72,8 +74,15 @@ class DataType:
     key: DataType | None = None  # MAP
     value: DataType | None = None  # MAP
     fields: tuple[DataField, ...] = ()  # ROW
+    depth: int = field(init=False, compare=False, repr=False)  # levels of types within types; 0 of a plain one
 
     def __post_init__(self) -> None:
+        within = [part for part in (self.element, self.key, self.value) if part is not None]
+        within += [inner.data_type for inner in self.fields]
+        depth = 1 + max((part.depth for part in within), default=-1)
+        if depth > NESTING_DEPTH_MAX:
+            raise too_deep()
+        object.__setattr__(self, "depth", depth)
         problem = self._problem()
         if problem:
             raise InvalidRequestError(f"{self.root.name} {problem}.", ErrorCode.INVALID_TABLE_EXCEPTION)
@@ -117,6 +126,13 @@ class DataType:
             inner = ", ".join(f"{field.name}: {field.data_type}" for field in self.fields)
             return f"{name}<{inner}>"
         return name
+
+
+def too_deep() -> InvalidRequestError:
+    """The error for a type that is nested too deep."""
+    return InvalidRequestError(
+        f"Types are nested deeper than {NESTING_DEPTH_MAX} levels.", ErrorCode.INVALID_TABLE_EXCEPTION
+    )
 
 
 class DataTypes:

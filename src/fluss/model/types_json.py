@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.model.types import WITH_LENGTH, WITH_PRECISION, DataField, DataType, TypeRoot
-
-NESTING_DEPTH_MAX = 32
+from fluss.model.types import NESTING_DEPTH_MAX, WITH_LENGTH, WITH_PRECISION, DataField, DataType, TypeRoot, too_deep
 
 
 def type_to_json(data_type: DataType, field_ids: Iterator[int] | None = None) -> dict[str, Any]:
@@ -47,7 +45,7 @@ def _field_to_json(field: DataField, field_ids: Iterator[int] | None) -> dict[st
 def type_from_json(value: Any, depth: int = 0) -> DataType:
     """The type that a JSON object describes; InvalidRequestError (code 15) says what is wrong with it."""
     if depth > NESTING_DEPTH_MAX:
-        raise _bad(f"Types are nested deeper than {NESTING_DEPTH_MAX} levels")
+        raise too_deep()
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         raise _bad("A data type must be a JSON object with a 'type'")
     try:

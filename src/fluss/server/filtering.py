@@ -13,6 +13,7 @@ from fluss.formats import statistics
 from fluss.formats.log_batch import BatchHeader, statistics_of
 from fluss.formats.statistics import ColumnStatistics
 from fluss.model.errors import FlussError
+from fluss.model.predicates import DEPTH_MAX
 from fluss.model.types import DataType
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.filter_leaves import FILTER_TERMS_MAX, bad_filter, leaf_test
@@ -77,13 +78,15 @@ class BatchFilter:
             columns = self._batch_columns[schema_id] = _BatchColumns(schema.types, named)
         return columns
 
-    def _compile(self, predicate: pb.PbPredicate, schema: SchemaColumns) -> _Test:
+    def _compile(self, predicate: pb.PbPredicate, schema: SchemaColumns, depth: int = 1) -> _Test:
+        if depth > DEPTH_MAX:
+            raise bad_filter(f"it is nested deeper than {DEPTH_MAX} levels")
         if predicate.type == _LEAF and predicate.HasField("leaf"):
             return self._compile_leaf(predicate.leaf, schema)
         if predicate.type != _COMPOUND or not predicate.HasField("compound"):
             raise bad_filter(f"a predicate of type {predicate.type} lacks its leaf or compound, or is of no known type")
         function = predicate.compound.function
-        tests = [self._compile(child, schema) for child in predicate.compound.children]
+        tests = [self._compile(child, schema, depth + 1) for child in predicate.compound.children]
         if function not in (_AND, _OR) or not tests:
             raise bad_filter(f"a compound of function {function} and {len(tests)} children")
         if function == _AND:

@@ -19,7 +19,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from fluss.lake.union_plan import AUTO, MODES
+from fluss.model.json_text import parse_json
 from fluss.spark.source_options import (
     LAKE_CATALOG,
     LAKE_MODE,
@@ -150,7 +150,7 @@ def _offsets(options: SourceOptions, name: str) -> BucketOffsets | None:
         return None
     try:
         found: dict[tuple[str | None, int], int] = {}
-        for key, value in _mapping(json.loads(text)).items():
+        for key, value in _mapping(parse_json(text)).items():
             if isinstance(value, dict):
                 found.update({(key, _number(bucket)): _number(offset) for bucket, offset in value.items()})
             else:

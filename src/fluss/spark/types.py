@@ -15,7 +15,7 @@ from pyspark.sql import types as st
 
 from fluss.model.errors import InvalidRequestError, SchemaMismatchError
 from fluss.model.schema import Column, Schema
-from fluss.model.types import DataField, DataType, DataTypes, TypeRoot
+from fluss.model.types import NESTING_DEPTH_MAX, DataField, DataType, DataTypes, TypeRoot, too_deep
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,13 +83,18 @@ def _nested_spark_type(data_type: DataType) -> Any:
     )
 
 
-def fluss_type(data_type: Any, nullable: bool = True) -> DataType | None:
-    """The column type that holds every value of a Spark type, or None if there is none."""
-    found = _parameterized_type(data_type) or _FROM_SPARK.get(type(data_type))
+def fluss_type(data_type: Any, nullable: bool = True, depth: int = 0) -> DataType | None:
+    """The column type that holds every value of a Spark type, or None if there is none.
+
+    `depth` is the number of types around it.
+    """
+    if depth > NESTING_DEPTH_MAX:
+        raise too_deep()
+    found = _parameterized_type(data_type, depth + 1) or _FROM_SPARK.get(type(data_type))
     return found if found is None or nullable else found.not_null()
 
 
-def _parameterized_type(data_type: Any) -> DataType | None:
+def _parameterized_type(data_type: Any, depth: int) -> DataType | None:
     if isinstance(data_type, st.DecimalType):
         return DataTypes.decimal(data_type.precision, data_type.scale)
     if isinstance(data_type, st.CharType):
@@ -97,13 +102,14 @@ def _parameterized_type(data_type: Any) -> DataType | None:
     if _TimeType is not None and isinstance(data_type, _TimeType):
         return DataTypes.time(data_type.precision)
     if isinstance(data_type, st.ArrayType):
-        element = fluss_type(data_type.elementType, data_type.containsNull)
+        element = fluss_type(data_type.elementType, data_type.containsNull, depth)
         return element and DataTypes.array(element)
     if isinstance(data_type, st.MapType):
-        key, value = fluss_type(data_type.keyType), fluss_type(data_type.valueType, data_type.valueContainsNull)
+        key = fluss_type(data_type.keyType, depth=depth)
+        value = fluss_type(data_type.valueType, data_type.valueContainsNull, depth)
         return DataTypes.map(key, value) if key is not None and value is not None else None
     if isinstance(data_type, st.StructType):
-        fields = [(field.name, fluss_type(field.dataType, field.nullable)) for field in data_type.fields]
+        fields = [(field.name, fluss_type(field.dataType, field.nullable, depth)) for field in data_type.fields]
         inner = [DataField(name, found) for name, found in fields if found is not None]
         return DataTypes.row(inner) if len(inner) == len(fields) else None
     return None

@@ -10,6 +10,7 @@ import pytest
 
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from tests.unit.model.test_depth import TYPE_TEXTS, json_text, table_json
 from tests.unit.server.support import COLUMNS, RunningServer, Wire, WireError, create_table, descriptor, path
 
 
@@ -195,3 +196,29 @@ def test_tables_survive_a_restart(tmp_path: Path) -> None:
     with RunningServer(tmp_path) as server, server.connect() as wire:
         assert info(wire) == before
         assert create_table(wire, "other") > table_id
+
+
+@pytest.mark.parametrize("levels", [33, 150, 300, 900, 10_000])
+@pytest.mark.parametrize("kind", TYPE_TEXTS)
+def test_a_schema_that_is_nested_too_deep(wire: Wire, kind: str, levels: int) -> None:
+    request = pb.CreateTableRequest(
+        table_path=path("deep"), table_json=table_json(kind, levels), ignore_if_exists=False
+    )
+    with pytest.raises(WireError, match=r"nested deeper than \d+ levels") as raised:
+        wire.call(api_keys.CREATE_TABLE, request)
+    assert raised.value.code == 15
+    create_table(wire)
+    column = json.loads(table_json(kind, 0))["schema"]["columns"][0]
+    opening, closing = TYPE_TEXTS[kind]
+    added = pb.PbAddColumn(
+        column_name="new",
+        data_type_json=json_text(opening, json.dumps(column["data_type"]), closing, levels),
+        column_position_type=0,
+    )
+    with pytest.raises(WireError, match=r"nested deeper than \d+ levels") as raised:
+        wire.call(
+            api_keys.ALTER_TABLE,
+            pb.AlterTableRequest(table_path=path(), ignore_if_not_exists=False, add_columns=[added]),
+        )
+    assert raised.value.code == 15
+    assert wire.call(api_keys.GET_TABLE_INFO, pb.GetTableInfoRequest(table_path=path())).schema_id == 1

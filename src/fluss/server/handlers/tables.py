@@ -11,6 +11,7 @@ from fluss.model.alter import refused, with_columns, with_properties
 from fluss.model.auto_partition import AutoPartition
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.model.json_text import parse_json
 from fluss.model.schema import Column
 from fluss.model.types_json import type_from_json
 from fluss.protocol import api_keys
@@ -104,10 +105,10 @@ def _column(item: pb.PbAddColumn) -> Column:
     if item.column_position_type != _LAST:
         raise refused(f"the new column {item.column_name!r} can only be the last one")
     try:
-        value = json.loads(item.data_type_json)
+        value = parse_json(item.data_type_json)
         # An escape can spell half a character, which nobody could write down again.
         json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InvalidRequestError(
             f"The type of column {item.column_name!r} can't be read: {error}.", ErrorCode.INVALID_TABLE_EXCEPTION
         ) from None
