@@ -13,7 +13,7 @@ setup: .venv/.ready
 .venv/.ready: pyproject.toml requirements.lock requirements-pyfluss.lock src/fluss/formats/_kernel.py
 	@echo "Installing Python packages, Spark among them, in .venv: minutes the first time, nothing after that..."
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements.lock
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
 	@echo "Building the package..."
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@touch $@
@@ -83,10 +83,14 @@ proto:
 	.peers/protoc/bin/python -m pip install -q --disable-pip-version-check "grpcio-tools==1.62.3" "setuptools<70"
 	.peers/protoc/bin/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src fluss/protocol/messages.proto
 
-# Needs uv. The lock files name versions only, no package index.
+# Needs uv. The lock files name versions and the hashes of their files, and no package index. Versions that are locked stay
+# unless pyproject.toml excludes them: add UPGRADE=--upgrade for newer ones.
+LOCK = uv pip compile $(UPGRADE) --no-header --no-annotate --generate-hashes --python-version 3.11
 lock:
-	uv pip compile pyproject.toml --group dev --no-header --no-annotate --python-version 3.11 -o requirements.lock
-	uv pip compile pyproject.toml --group spark43 --no-header --no-annotate --python-version 3.11 -o requirements-spark43.lock
+	$(LOCK) pyproject.toml --group dev -o requirements.lock
+	$(LOCK) pyproject.toml --group spark43 -o requirements-spark43.lock
+	$(LOCK) --group pyfluss -o requirements-pyfluss.lock
+	$(LOCK) --group kafka -o requirements-kafka.lock
 
 # The documentation as a site, in site/.
 docs: setup

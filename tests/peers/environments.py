@@ -59,7 +59,9 @@ def _environment(name: str, requirements: Path) -> Path:
             shutil.rmtree(folder, ignore_errors=True)
             venv.create(folder, with_pip=True)
             install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            subprocess.run([*install, "-r", str(requirements)], check=True, timeout=_INSTALL_TIMEOUT_S)
+            subprocess.run(
+                [*install, "--require-hashes", "-r", str(requirements)], check=True, timeout=_INSTALL_TIMEOUT_S
+            )
             marker.write_text(wanted)
     return python
 
