@@ -29,6 +29,8 @@ STEP_MS_MAX: Final = 10_000
 # A directory that nobody used for so long is rare, a clock that far ahead is not.
 ABSENCE_MS_MAX: Final = 180 * 24 * 60 * 60 * 1_000
 _WARNING_GAP_MS: Final = 60_000
+# While the wall clock is within so much of where the two agreed, it is far from a jump: a second reading can be spared.
+_LOOK_MS: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
 # Counts in suspends, too. Where there is none (macOS), the monotonic one does.
 _ELAPSED: Final = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
@@ -75,6 +77,7 @@ class Clock:
         self._wall_ms = wall_ms
         self._elapsed_ms = elapsed_ms
         self._boot = boot
+        self._looked_ms = self._look_ms_next = 0  # between these, the wall clock is as it was
         self._warned_ms: int | None = None
         self._jump: _Jump | None = None
         self.on_change: Callable[[], None] | None = None  # what a note says has changed
@@ -87,13 +90,20 @@ class Clock:
 
     def now_ms(self) -> int:
         """The time to stamp with: the wall clock's, or what it would be if it had not jumped."""
-        wall_ms, elapsed_ms = self._wall_ms(), self._elapsed_ms()
+        wall_ms = self._wall_ms()
+        return wall_ms if self._looked_ms <= wall_ms < self._look_ms_next else self._look(wall_ms)
+
+    def _look(self, wall_ms: int) -> int:
+        """Compare both clocks."""
+        self._look_ms_next = 0
+        elapsed_ms = self._elapsed_ms()
         ahead_ms = wall_ms - elapsed_ms
         if -STEP_MS_MAX <= ahead_ms - self._ahead_ms <= STEP_MS_MAX:
             if self._jump is not None:
                 self._jumped_back()
             if elapsed_ms - self._since_ms >= self._settle_ms:
                 self._settle(ahead_ms, elapsed_ms)
+            self._looked_ms, self._look_ms_next = wall_ms, wall_ms + _LOOK_MS
             return wall_ms
         if self._is_confirmed(ahead_ms, elapsed_ms):
             return wall_ms
@@ -101,7 +111,7 @@ class Clock:
 
     def expiry_ms(self) -> int | None:
         """The time by which age is judged; None while the clock is in doubt, so that nothing goes by its age."""
-        now_ms = self.now_ms()
+        now_ms = self._look(self._wall_ms())
         return now_ms if self._is_settled and self._jump is None else None
 
     def confirm(self) -> None:
@@ -113,7 +123,7 @@ class Clock:
     @property
     def note(self) -> ClockNote:
         """What the next run should know."""
-        now_ms = self.now_ms()
+        now_ms = self._look(self._wall_ms())
         return ClockNote(self._boot, self._ahead_ms, self._since_ms, self._is_settled, now_ms)
 
     def _go_on_from(self, note: ClockNote) -> None:

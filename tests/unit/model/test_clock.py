@@ -229,8 +229,8 @@ def test_changes_are_told() -> None:
     told: list[ClockNote] = []
     clock.on_change = lambda: told.append(clock.note)
     world.pass_by(SETTLE_MS - 1)
-    clock.now_ms()
+    clock.expiry_ms()
     assert not told
     world.pass_by(1)
-    clock.now_ms()
+    clock.expiry_ms()
     assert [note.is_settled for note in told] == [True]
