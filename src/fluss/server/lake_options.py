@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from fluss.model.table_options import DATALAKE_FORMAT, DATALAKE_ICEBERG_PREFIX, ICEBERG, is_iceberg_option
 from fluss.storage.catalog_view import lake_freshness_ms
+from fluss.storage.definition_cache import DefinitionCache
 
 WAREHOUSE_NAME: Final = "lake"
 _TYPE: Final = f"{DATALAKE_ICEBERG_PREFIX}type"
@@ -22,7 +22,6 @@ _URI: Final = f"{DATALAKE_ICEBERG_PREFIX}uri"
 _WAREHOUSE: Final = f"{DATALAKE_ICEBERG_PREFIX}warehouse"
 _TYPE_DEFAULT: Final = "sql"
 _SECRET_PARTS: Final = ("password", "secret", "key", "token", "credential")
-_TABLES_CACHED: Final = 4_096
 _OF_USERS: Final = DATALAKE_ICEBERG_PREFIX.encode()
 
 _log = logging.getLogger(__name__)
@@ -34,7 +33,7 @@ class LakeOptions:
             f"{DATALAKE_ICEBERG_PREFIX}{key}": value for key, value in configured.items() if not _is_secret(key)
         }
         self._warehouse = str(data_dir.absolute() / WAREHOUSE_NAME)
-        self._completed = lru_cache(_TABLES_CACHED)(self._complete)
+        self._completed = DefinitionCache(self._complete)
 
     def shown_json(self, table_json: bytes) -> bytes:
         """A table as clients see it: one that is tiered says where."""

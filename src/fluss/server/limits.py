@@ -10,6 +10,11 @@ from dataclasses import dataclass, fields
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.protocol.frames import FRAME_SIZE_BYTES_MAX
+from fluss.storage.catalog import (
+    BUCKETS_PER_TABLE_MAX,
+    DEFINITION_BYTES_PER_TABLE_MAX,
+    DEFINITION_BYTES_TOTAL_MAX,
+)
 
 _KIB = 1 << 10
 _MIB = 1 << 20
@@ -30,6 +35,12 @@ class Limits:
     connections_max: int = 10_000
     connections_per_address_max: int = 4_000
     refusals_waiting_max: int = 64  # refused connections kept until their first request, to answer it with the reason
+
+    # Tables: what their definitions, and answers about them, may cost.
+    buckets_per_table_max: int = BUCKETS_PER_TABLE_MAX  # or of each partition; larger tables that there are still work
+    definition_bytes_per_table_max: int = DEFINITION_BYTES_PER_TABLE_MAX  # descriptor and all schemas
+    definition_bytes_total_max: int = DEFINITION_BYTES_TOTAL_MAX
+    metadata_bytes_max: int = 16 * _MIB  # of one answer
 
     # Requests received and not answered yet: above the limit the connection is not read.
     request_bytes_per_connection_max: int = 8 * _MIB

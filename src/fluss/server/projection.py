@@ -7,7 +7,6 @@ written with. New columns are always the last ones, so indexes mean the same in 
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -19,6 +18,7 @@ from fluss.model.errors import CorruptDataError, ErrorCode, InvalidRequestError
 from fluss.server.answers import Part
 from fluss.server.table_formats import schema_columns, table_format
 from fluss.storage.catalog import Catalog, TableEntry
+from fluss.storage.definition_cache import DefinitionCache
 
 _INDEXES_SHOWN: Final = 20
 
@@ -82,7 +82,7 @@ def _check(indexes: tuple[int, ...], columns: int, log_format: LogFormat) -> Non
         )
 
 
-@lru_cache(maxsize=1024)
+@DefinitionCache
 def _slicer(batch_json: bytes, target_json: bytes, indexes: tuple[int, ...]) -> ColumnSlicer | None:
     batch = schema_columns(batch_json)
     if indexes == tuple(range(len(batch.types))):

@@ -82,7 +82,7 @@ class Server:
             durability,
             self._config.segment_size_bytes,
             disk_free_bytes_min=self._config.disk_free_bytes_min,
-            catalog_limits=CatalogLimits(self._config.max_bucket_num, self._config.max_partition_num),
+            catalog_limits=_catalog_limits(self._config),
             kv_memory_bytes=self._config.kv_memory_bytes,
             open_stores_max=self._config.kv_open_stores_max,
             staging_expire_ms=self._config.staging_expire_ms,
@@ -192,6 +192,16 @@ class Server:
             f"The server takes no more connections: {reason}, which is its limit. Close some, or raise the limit in "
             "its fluss.toml."
         )
+
+
+def _catalog_limits(config: ServerConfig) -> CatalogLimits:
+    return CatalogLimits(
+        config.max_bucket_num,
+        config.max_partition_num,
+        buckets_per_table_max=config.limits.buckets_per_table_max,
+        definition_bytes_per_table_max=config.limits.definition_bytes_per_table_max,
+        definition_bytes_total_max=config.limits.definition_bytes_total_max,
+    )
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from typing import NamedTuple
 
 from fluss.formats.arrow_layout import ArrowLayout
@@ -11,6 +10,7 @@ from fluss.model import table_options as options
 from fluss.model.descriptor import LogFormat, TableDescriptor
 from fluss.model.schema import Schema
 from fluss.model.types import DataType
+from fluss.storage.definition_cache import DefinitionCache
 
 _KEYS_BY_LAKE = "1"  # the first version of key encodings, which all clients know
 
@@ -31,7 +31,7 @@ class TableFormat(NamedTuple):
     needs_new_keys: bool  # keys are encoded in a way that clients of version 0 do not know
 
 
-@lru_cache(maxsize=4096)
+@DefinitionCache
 def schema_columns(schema_json: bytes) -> SchemaColumns:
     """The columns of a schema."""
     value = json.loads(schema_json)
@@ -40,7 +40,7 @@ def schema_columns(schema_json: bytes) -> SchemaColumns:
     return SchemaColumns(types, ArrowLayout(types), {field_id: position for position, field_id in enumerate(ids)})
 
 
-@lru_cache(maxsize=4096)
+@DefinitionCache
 def table_format(table_json: bytes) -> TableFormat:
     """The formats of a table."""
     table = TableDescriptor.from_json(table_json, foreign_properties=True)

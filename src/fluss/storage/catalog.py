@@ -65,7 +65,9 @@ WAL_BYTES_MAX: Final = 4 << 20
 BUCKETS_MAX: Final = 128_000
 PARTITIONS_PER_TABLE_MAX: Final = 1_000
 DATABASES_MAX: Final = 10_000
-JSON_BYTES_TOTAL_MAX: Final = 256 * 1024 * 1024
+BUCKETS_PER_TABLE_MAX: Final = 4_096
+DEFINITION_BYTES_PER_TABLE_MAX: Final = 8 << 20
+DEFINITION_BYTES_TOTAL_MAX: Final = 64 << 20
 _EMPTY_DATABASE_JSON: Final = '{"version":1,"custom_properties":{}}'
 
 
@@ -74,7 +76,10 @@ class CatalogLimits:
     buckets_max: int = BUCKETS_MAX  # of all tables together; there may be as many tables
     partitions_per_table_max: int = PARTITIONS_PER_TABLE_MAX
     databases_max: int = DATABASES_MAX
-    json_bytes_max: int = JSON_BYTES_TOTAL_MAX  # of all descriptors and schemas, which are kept in memory
+    buckets_per_table_max: int = BUCKETS_PER_TABLE_MAX  # or per partition; tables that have more stay as they are
+    # Descriptors and all schemas are kept in memory.
+    definition_bytes_per_table_max: int = DEFINITION_BYTES_PER_TABLE_MAX
+    definition_bytes_total_max: int = DEFINITION_BYTES_TOTAL_MAX
 
 
 class AlteredTable(NamedTuple):
@@ -176,7 +181,7 @@ class Catalog(CatalogView):
                 ErrorCode.INVALID_DATABASE_EXCEPTION,
                 f"There are {self._limits.databases_max} databases, which is the limit; drop some.",
             )
-        self._check_json(len(json))
+        self._check_definitions(len(json))
         now_ms = self._clock.now_ms()
         entry = DatabaseEntry(name, json, now_ms, now_ms)
         await self._commit(lambda database: database.insert_database(entry))
@@ -235,12 +240,18 @@ class Catalog(CatalogView):
             raise error_from_code(ErrorCode.TABLE_ALREADY_EXIST, f"Table {draft.path} exists already.")
         if draft.num_buckets < 1:
             raise error_from_code(ErrorCode.BUCKET_MAX_NUM_EXCEPTION, f"Table {draft.path} needs at least 1 bucket.")
+        if draft.num_buckets > self._limits.buckets_per_table_max:
+            raise error_from_code(
+                ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
+                f"Table {draft.path} asks for {draft.num_buckets} buckets; a table, or each of its partitions, may "
+                f"have {self._limits.buckets_per_table_max}. Take fewer, or raise limits.buckets_per_table_max.",
+            )
         if len(self._tables_by_id) >= self._limits.buckets_max:
             raise error_from_code(
                 ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
                 f"There are {self._limits.buckets_max} tables, which is the limit; drop some.",
             )
-        self._check_json(len(draft.table_json) + len(schema_json))
+        self._check_definition(draft.path, 0, len(draft.table_json) + len(schema_json))
         entry = draft._replace(table_id=self._table_id_next)
         partitions = self._new_partitions(entry, partition_names)
         self._check_buckets(entry, len(partitions) if entry.partition_keys else 1)
@@ -280,7 +291,8 @@ class Catalog(CatalogView):
             schema_id=schema_id,
             modified_time_ms=max(self._clock.now_ms(), entry.modified_time_ms),
         )
-        self._check_json(len(new.table_json) - len(entry.table_json) + len(schema_json or b""))
+        more_bytes = len(new.table_json) - len(entry.table_json) + len(schema_json or b"")
+        self._check_definition(path, self.definition_bytes(entry), more_bytes)
         await self._commit(lambda database: database.update_table(new, schema_json))
         self._replace_table(new)
         if schema_json is not None:
@@ -375,12 +387,24 @@ class Catalog(CatalogView):
                 f"{self._limits.buckets_max}, and {self._buckets_in_use} are in use.",
             )
 
-    def _check_json(self, more_bytes: int) -> None:
-        if more_bytes > 0 and self._json_bytes + more_bytes > self._limits.json_bytes_max:
+    def _check_definition(self, path: TablePath, bytes_before: int, more_bytes: int) -> None:
+        """Refuse a definition that gets too large; one that was so before may become smaller."""
+        if more_bytes > 0 and bytes_before + more_bytes > self._limits.definition_bytes_per_table_max:
             raise error_from_code(
                 ErrorCode.INVALID_TABLE_EXCEPTION,
-                f"The descriptions of all tables may have {self._limits.json_bytes_max} bytes, {self._json_bytes} are "
-                f"in use and {more_bytes} more are asked for; drop tables that are not needed.",
+                f"The definition of table {path} (its columns, properties, comments and earlier schemas) would have "
+                f"{bytes_before + more_bytes} bytes, {self._limits.definition_bytes_per_table_max} are allowed; make "
+                "it shorter, make a new table, or raise limits.definition_bytes_per_table_max.",
+            )
+        self._check_definitions(more_bytes)
+
+    def _check_definitions(self, more_bytes: int) -> None:
+        if more_bytes > 0 and self._json_bytes + more_bytes > self._limits.definition_bytes_total_max:
+            raise error_from_code(
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+                f"The definitions of all tables may have {self._limits.definition_bytes_total_max} bytes, "
+                f"{self._json_bytes} are in use and {more_bytes} more are asked for; drop tables that are not needed, "
+                "or raise limits.definition_bytes_total_max.",
             )
 
     # --- writer ids and row ids

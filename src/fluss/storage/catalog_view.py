@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from typing import Final
 
 from fluss.model.durations import duration_ms
@@ -11,8 +10,8 @@ from fluss.model.errors import ErrorCode, error_from_code
 from fluss.model.paths import TablePath
 from fluss.model.table_options import DATALAKE_ENABLED, DATALAKE_FRESHNESS, is_true
 from fluss.storage.catalog_db import PARTITION_ID, TABLE_ID, CatalogContent, DatabaseEntry, PartitionEntry, TableEntry
+from fluss.storage.definition_cache import DefinitionCache
 
-_TABLES_CACHED: Final = 16_384
 FRESHNESS_MS_DEFAULT: Final = 3 * 60 * 1_000
 
 
@@ -45,6 +44,10 @@ class CatalogView:
     def buckets_in_use(self) -> int:
         """Buckets of all tables and partitions."""
         return self._buckets_in_use
+
+    def definition_bytes(self, table: TableEntry) -> int:
+        """Bytes of a table's descriptor and all its schemas."""
+        return len(table.table_json) + sum(map(len, self._schemas[table.table_id].values()))
 
     def database(self, name: str) -> DatabaseEntry:
         """The entry, or code 4."""
@@ -190,7 +193,7 @@ class CatalogView:
         self._json_bytes -= len(entry.table_json) + sum(map(len, self._schemas.pop(entry.table_id).values()))
 
 
-@lru_cache(_TABLES_CACHED)
+@DefinitionCache
 def has_primary_key(table_json: bytes) -> bool:
     """Whether the rows of a table are updated by key; that never changes."""
     return bool(json.loads(table_json).get("schema", {}).get("primary_key"))
@@ -202,7 +205,7 @@ def lake_freshness_ms(table_json: bytes) -> int | None:
     return _lake_freshness_ms(table_json) if DATALAKE_ENABLED.encode() in table_json else None
 
 
-@lru_cache(_TABLES_CACHED)
+@DefinitionCache
 def _lake_freshness_ms(table_json: bytes) -> int | None:
     properties = json.loads(table_json).get("properties", {})
     if not is_true(properties, DATALAKE_ENABLED):

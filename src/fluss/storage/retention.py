@@ -17,7 +17,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -30,6 +30,7 @@ from fluss.model.table_options import LOG_TTL
 from fluss.storage import files
 from fluss.storage.catalog import TableEntry
 from fluss.storage.catalog_view import has_primary_key, lake_freshness_ms
+from fluss.storage.definition_cache import DefinitionCache
 from fluss.storage.index import OffsetIndex
 from fluss.storage.kv_snapshots import KvSnapshots
 from fluss.storage.scan import scan
@@ -44,7 +45,6 @@ INTERVAL_MS: Final = 60_000
 UNLIMITED: Final = 0
 # Buckets looked at in one job of a thread.
 _SURVEY_BUCKETS: Final = 64
-_POLICIES_CACHED: Final = 16_384
 
 
 class Policy(NamedTuple):
@@ -69,7 +69,7 @@ class _SegmentFile(NamedTuple):
     modified_ms: int
 
 
-@lru_cache(_POLICIES_CACHED)
+@DefinitionCache
 def policy_of(table_json: bytes, size_bytes_default: int) -> Policy:
     """By the table's properties; one that can't be read counts as not set."""
     table = json.loads(table_json)

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Final
 
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.table_options import AUTO_INCREMENT_CACHE_SIZE
+from fluss.storage.definition_cache import DefinitionCache
 
 FIRST_ROW_ID: Final = 1
 ROW_ID_MAX: Final = 2**63 - 1
 BLOCK_DEFAULT: Final = 100_000
-_BLOCKS_CACHED: Final = 1_024
 
 
-@lru_cache(_BLOCKS_CACHED)
+@DefinitionCache
 def block_of(table_json: bytes) -> int:
     """How many ids a table reserves at once, by its properties."""
     size = json.loads(table_json).get("properties", {}).get(AUTO_INCREMENT_CACHE_SIZE, "")

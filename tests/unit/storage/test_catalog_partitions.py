@@ -109,7 +109,7 @@ async def test_the_number_of_tables_is_limited_too(tmp_path: Path) -> None:
 
 
 async def test_descriptions_have_a_size_limit_in_all(tmp_path: Path) -> None:
-    async with catalog(tmp_path, CatalogLimits(json_bytes_max=1_000)) as c:
+    async with catalog(tmp_path, CatalogLimits(definition_bytes_total_max=1_000)) as c:
         await c.create_table(T, "x" * 300, "y" * 300, 1)
         other = TablePath("fluss", "other")
         for change in (
@@ -121,7 +121,7 @@ async def test_descriptions_have_a_size_limit_in_all(tmp_path: Path) -> None:
         await c.alter_table(T, lambda entry, _: AlteredTable("x" * 200, "y" * 300))
         await c.drop_table(T)
         await c.create_table(other, "x" * 400, "y" * 400, 1)
-    async with catalog(tmp_path, CatalogLimits(json_bytes_max=1_000)) as c:
+    async with catalog(tmp_path, CatalogLimits(definition_bytes_total_max=1_000)) as c:
         assert await refused(c.create_table(T, "x" * 200, "{}", 1)) == ErrorCode.INVALID_TABLE_EXCEPTION
 
 
