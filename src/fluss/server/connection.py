@@ -48,6 +48,7 @@ class Connection(asyncio.BufferedProtocol):
         self._socket: socket.socket | None = None
         self._session: Session | None = None
         self._refusal: FlussError | None = None
+        self._last_frame: list[Part] | None = None  # to be sent when all before it are answered
         self._frame_timer: asyncio.TimerHandle | None = None
         self._reserved_bytes = 0  # of the large frame under way
         self._waits_for_budget = False
@@ -188,42 +189,50 @@ class Connection(asyncio.BufferedProtocol):
             _set_option(self._socket, socket.IPPROTO_TCP, _QUICKACK)
 
     def _receive(self, received: list[frames.Frame]) -> None:
-        if received:
-            self._release_frame()
-        for frame in received:
-            if self._discarding:
-                return
-            try:
-                if self._session is None:
-                    self._last_word(frame, self._refusal)
-                else:
-                    self._session.receive(frame)
-            except CorruptDataError as error:
-                # Too short for a request id: nothing to answer to, and nothing to trust behind it.
-                _log.warning("%s: %s The connection is closed.", self.peer, error)
-                self._discarding = True
-                self.close()
+        if not received:
+            return
+        self._release_frame()
+        try:
+            if self._session is None:
+                self._last_word(received[0], self._refusal)
+            else:
+                self._session.receive(received)
+        except CorruptDataError as error:
+            # Too short for a request id: nothing to answer to, and nothing to trust behind it.
+            _log.warning("%s: %s The connection is closed.", self.peer, error)
+            self._discarding = True
+            self.close()
 
     def _refuse_frame(self, error: frames.BadLengthError) -> None:
         _log.warning("%s: %s The connection is closed.", self.peer, error)
         self._last_word(error.header, error)
 
     def _last_word(self, frame: frames.Frame | bytes, error: FlussError | None) -> None:
-        """Answer the request that begins with `frame` with an error, then close the connection."""
-        assert self._transport is not None
+        """Answer the request that begins with `frame` with an error, after those before it; then close."""
         assert error is not None
         request = frames.parse_request(memoryview(frame))
         self._discarding = True
-        self._send(error_frame(request.request_id, error))
+        self._last_frame = error_frame(request.request_id, error)
+        self._server.loop.call_later(LINGER_S, self.close)
+        if self._session is not None:
+            self._session.hurry()
+        self._send_last_frame()
         self._update_reading()
+
+    def _send_last_frame(self) -> None:
+        if self._last_frame is None or not self.idle or self._transport is None or self._transport.is_closing():
+            return
+        self._transport.writelines(self._last_frame)
+        self._last_frame = None
         if self._transport.can_write_eof():
             self._transport.write_eof()
-        self._server.loop.call_later(LINGER_S, self.close)
 
     def _send(self, frame: list[Part]) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(frame)
             self._metrics.sent_bytes += sum(map(len, frame))
+            if self._discarding:
+                self._send_last_frame()
         if not self._reading:
             self._update_reading()
 

@@ -18,6 +18,7 @@ from fluss.server.kv_scanners import ConnectionScanners, ServerScanners
 from fluss.server.lake_options import LakeOptions
 from fluss.server.metrics import Metrics
 from fluss.server.tiering import Tiering
+from fluss.server.turns import Pace, Turns
 from fluss.storage.kv_snapshots import KvSnapshots
 from fluss.storage.store import Storage
 
@@ -37,6 +38,7 @@ class ServerContext:
         self.storage = storage
         self.auto_partitioner = AutoPartitioner(storage.catalog, storage.clock)
         self.loop = loop
+        self.turns = Turns(loop)
         self.request_budget = RequestBudget(config.limits.request_bytes_total_max)
         self.response_budget = ResponseBudget(config.limits.response_bytes_total_max)
         self.scanners = ServerScanners()
@@ -73,7 +75,7 @@ class ConnectionContext:
         self, server: ServerContext, address: Address, peer_host: str, is_connected: Callable[[], bool]
     ) -> None:
         self.server = server
-        self._is_connected = is_connected
+        self.is_connected = is_connected  # whether the client has neither closed nor reset the connection
         self.limits = server.limits
         self.storage = server.storage
         self.address = address  # where clients find this server
@@ -89,8 +91,12 @@ class ConnectionContext:
 
         So no batch is taken from a connection after its client was told that it is closed, however late it is read.
         """
-        if not self._is_connected():
+        if not self.is_connected():
             raise ConnectError("The client closed the connection before its batch was taken; it is not stored.")
+
+    def pace(self) -> Pace:
+        """For an answer that may take long to make."""
+        return Pace(self.server.turns, self.is_connected)
 
     def close(self) -> None:
         """The connection is gone."""

@@ -1,29 +1,47 @@
-"""The requests of one connection: executed in order of arrival, answered when they are ready, each within its time."""
+"""The requests of one connection: executed in order of arrival, answered when they are ready, each within its time.
+
+The first request of a read is executed at once if it is of a kind that most clients wait for. All others wait for the
+connection's turn, and are dropped if the connection is lost before.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
+from time import perf_counter
+from typing import Any, Final
 
 from fluss.model.errors import FlussError, TimeoutError
-from fluss.protocol import frames
+from fluss.protocol import api_keys, frames
 from fluss.server.answers import Answer, Part, error_frame, success_frame
 from fluss.server.context import Aside, ConnectionContext, GateCallback
 from fluss.server.dispatch import dispatch
 
+# Executed without waiting for a turn; what else there is may take longer, and one turn more is not noticed.
+_AT_ONCE: Final = frozenset(
+    api.key
+    for api in (
+        api_keys.LOOKUP,
+        api_keys.PREFIX_LOOKUP,
+        api_keys.PUT_KV,
+        api_keys.PRODUCE_LOG,
+        api_keys.FETCH_LOG,
+    )
+)
+_HEAVY_S: Final = 0.001  # a connection whose request took longer waits for its turn with the next one
+_EXPIRY_S_MIN: Final = 0.001  # what is due within this time is due
+
 
 class Call:
-    """One request until it is answered."""
+    """One request from its begin until it is answered."""
 
-    __slots__ = ("_aside", "_session", "_timer", "answered", "api_key", "request", "request_id", "size_bytes")
+    __slots__ = ("_aside", "_session", "_timer", "answered", "api_key", "request_id", "size_bytes")
 
     def __init__(self, session: Session, request: frames.Request, size_bytes: int) -> None:
         self._session = session
         self._aside: Aside | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.request: frames.Request | None = request
         self.request_id = request.request_id
         self.api_key = request.api_key
         self.size_bytes = size_bytes
@@ -87,7 +105,6 @@ class Call:
 
     def _settle(self) -> None:
         self.answered = True
-        self.request = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -103,8 +120,14 @@ class Session:
         self.metrics = context.server.metrics
         self._send = send
         self._has_less = has_less  # called when it holds less than before
-        self._queue: deque[Call] = deque()
-        self._open: set[Call] = set()  # received and not answered
+        self._turns = context.server.turns
+        self._loop = context.server.loop
+        self._wait_s_max = context.limits.request_wait_ms_max / 1_000
+        self._queue: deque[tuple[frames.Frame, float]] = deque()  # with the time of arrival
+        self._queue_timer: asyncio.TimerHandle | None = None
+        self._waits_for_turn = False
+        self._is_light = True
+        self._open: set[Call] = set()  # begun and not answered
         self._running: asyncio.Task[Answer | Aside] | None = None
         self._gate: deque[GateCallback] = deque()
         self._gate_busy = False
@@ -115,25 +138,31 @@ class Session:
     @property
     def open_requests(self) -> int:
         """How many requests are not answered yet."""
-        return len(self._open)
+        return len(self._open) + len(self._queue)
 
     @property
     def idle(self) -> bool:
         """Whether nothing is queued, running or unanswered."""
-        return not self._open and self._running is None
+        return not self._open and not self._queue and self._running is None
 
-    def receive(self, frame: frames.Frame) -> None:
-        """Execute a request now, or when its turn comes."""
-        request = frames.parse_request(memoryview(frame))
-        call = Call(self, request, len(frame))
-        self._open.add(call)
-        if self._queue or self._blocked:
-            self._queue.append(call)
-            self.queued_bytes += call.size_bytes
-            self._context.server.request_budget.add(call.size_bytes)
-            call.arm(self._context.limits.request_wait_ms_max)
-        else:
-            self._execute(call, request)
+    def receive(self, received: list[frames.Frame]) -> None:
+        """Execute requests that came in one read, now or when their turns come."""
+        if not self._queue and not self._blocked:
+            request = frames.parse_request(memoryview(received[0]))
+            if self._is_light and request.api_key in _AT_ONCE:
+                self._execute(request, len(received[0]))
+                if len(received) == 1:
+                    return
+                received = received[1:]
+        now_s = self._loop.time()
+        for frame in received:
+            if len(frame) < frames.REQUEST_HEADER_SIZE_BYTES - frames.LENGTH_SIZE_BYTES:
+                frames.parse_request(memoryview(frame))  # raises
+            self._queue.append((frame, now_s))
+            self.queued_bytes += len(frame)
+            self._context.server.request_budget.add(len(frame))
+        self._watch_queue()
+        self._go_on()
 
     def when_writable(self, make_response: GateCallback) -> None:
         """Let large responses be made one after the other, and only while the client takes them."""
@@ -148,7 +177,7 @@ class Session:
         """The client takes responses again."""
         self._write_paused = False
         self._open_gate()
-        self._drain()
+        self._go_on()
 
     def answer(self, call: Call, frame: list[Part]) -> None:
         """Send a call's frame."""
@@ -162,14 +191,13 @@ class Session:
             call.hurry()
 
     def close(self) -> None:
-        """The connection is gone: drop everything that waits. A running request runs to its end."""
+        """The connection is gone: drop everything that has not begun or waits. A running request runs to its end."""
         self._closed = True
         for call in list(self._open):
             call.abandon()
         self._open.clear()
         self._gate.clear()
-        while self._queue:
-            self._unqueue()
+        self._drop_queue()
 
     def _open_gate(self) -> None:
         while self._gate and not self._gate_busy and not self._write_paused:
@@ -186,21 +214,65 @@ class Session:
     def _blocked(self) -> bool:
         return self._running is not None or self._write_paused
 
-    def _unqueue(self) -> Call:
-        call = self._queue.popleft()
-        self.queued_bytes -= call.size_bytes
-        self._context.server.request_budget.release(call.size_bytes)
-        return call
+    def _go_on(self) -> None:
+        """Wait for a turn if there is something to execute."""
+        if self._queue and not self._blocked and not self._waits_for_turn:
+            self._waits_for_turn = True
+            self._turns.wait(self._take_turn)
 
-    def _drain(self) -> None:
-        while self._queue and not self._blocked:
-            call = self._unqueue()
-            # A request that ran out of time in the queue was answered so, and must not be executed after that.
-            if call.request is not None:
-                self._execute(call, call.request)
+    def _take_turn(self) -> None:
+        self._waits_for_turn = False
+        if not self._queue or self._blocked:
+            return
+        if not self._context.is_connected():
+            # Nobody waits for the answers; the transport learns of it once it has read what came before the end.
+            self._drop_queue()
+            return
+        self._execute_next()
+        self._go_on()
+        self._has_less()
 
-    def _execute(self, call: Call, request: frames.Request) -> None:
-        call.request = None
+    def _next_is_at_once(self) -> bool:
+        if not self._queue or self._blocked or not self._is_light:
+            return False
+        return frames.parse_request(memoryview(self._queue[0][0])).api_key in _AT_ONCE
+
+    def _execute_next(self) -> None:
+        frame = self._unqueue()
+        self._execute(frames.parse_request(memoryview(frame)), len(frame))
+
+    def _unqueue(self) -> frames.Frame:
+        frame, _ = self._queue.popleft()
+        self.queued_bytes -= len(frame)
+        self._context.server.request_budget.release(len(frame))
+        return frame
+
+    def _drop_queue(self) -> None:
+        while self._queue:
+            self._unqueue()
+        if self._queue_timer is not None:
+            self._queue_timer.cancel()
+            self._queue_timer = None
+
+    def _watch_queue(self) -> None:
+        """One timer for all that waits: what came first is late first."""
+        if self._queue and self._queue_timer is None:
+            self._queue_timer = self._loop.call_at(self._queue[0][1] + self._wait_s_max, self._expire_queue)
+
+    def _expire_queue(self) -> None:
+        self._queue_timer = None
+        late_s = self._loop.time() - self._wait_s_max + _EXPIRY_S_MIN
+        while self._queue and self._queue[0][1] <= late_s:
+            # It is never executed after that.
+            frame = self._unqueue()
+            call = Call(self, frames.parse_request(memoryview(frame)), len(frame))
+            call.fail(TimeoutError("The server did not begin this request within its time limit; try again."))
+        self._watch_queue()
+
+    def _execute(self, request: frames.Request, size_bytes: int) -> None:
+        call = Call(self, request, size_bytes)
+        self._open.add(call)
+        begin_s = perf_counter()
         try:
             handled = dispatch(self._context, request)
             if isinstance(handled, Coroutine):
@@ -209,6 +281,7 @@ class Session:
                 self._settle(call, handled)
         except Exception as error:
             call.fail(error)
+        self._is_light = perf_counter() - begin_s < _HEAVY_S
 
     def _settle(self, call: Call, handled: Answer | Aside) -> None:
         if isinstance(handled, Answer):
@@ -233,5 +306,7 @@ class Session:
         else:
             self._settle(call, task.result())
         if not self._closed:
-            self._drain()
+            if self._next_is_at_once():
+                self._execute_next()
+            self._go_on()
             self._has_less()

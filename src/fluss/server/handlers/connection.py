@@ -7,14 +7,11 @@ from typing import Final
 from fluss.model.errors import ErrorCode, error_from_code
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from fluss.server.answers import Encoded
 from fluss.server.context import ConnectionContext, Handler
-from fluss.server.lake_options import LakeOptions
+from fluss.server.metadata_response import MetadataResponse
 from fluss.server.names import check_count, table_path
 from fluss.storage.catalog import PartitionEntry, TableEntry
-
-# One process plays both roles; clients keep connections to coordinators and tablet servers apart, so ids may be equal.
-NODE_ID: Final = 0
-LEADER_EPOCH: Final = 0
 
 
 def _api_versions(_: ConnectionContext, request: pb.ApiVersionsRequest) -> pb.ApiVersionsResponse:
@@ -28,27 +25,34 @@ def _api_versions(_: ConnectionContext, request: pb.ApiVersionsRequest) -> pb.Ap
     return response
 
 
-def _metadata(context: ConnectionContext, request: pb.MetadataRequest) -> pb.MetadataResponse:
+async def _metadata(context: ConnectionContext, request: pb.MetadataRequest) -> Encoded:
     named = len(request.table_path) + len(request.partitions_path) + len(request.partitions_id)
     check_count(named, context.limits.request_items_max, "tables and partitions")
-    address = context.address
-    response = pb.MetadataResponse()
-    response.coordinator_server.CopyFrom(pb.PbServerNode(node_id=NODE_ID, host=address.host, port=address.port))
-    response.tablet_servers.add(node_id=NODE_ID, host=address.host, port=address.port)
-    catalog = context.storage.catalog
-    tables = [catalog.table(table_path(path)) for path in request.table_path]
-    partitions = [
-        catalog.partition(catalog.table(table_path(path)), path.partition_name) for path in request.partitions_path
-    ]
-    partitions += [_partition_by_id(context, partition_id) for partition_id in request.partitions_id]
-    # The tables of partitions come along: pyfluss panics on a partition of a table that it has not seen.
-    tables += [catalog.table_of(partition) for partition in partitions]
+    catalog, pace = context.storage.catalog, context.pace()
     # Each once: a table may have very many buckets, and a request very many names.
-    for table in dict.fromkeys(tables):
-        _add_table(response, table, context.server.lake_options)
-    for partition in dict.fromkeys(partitions):
-        _add_partition(response, partition, catalog.table_of(partition).num_buckets)
-    return response
+    tables: dict[TableEntry, None] = {}
+    partitions: dict[PartitionEntry, TableEntry] = {}
+    for path in request.table_path:
+        tables[catalog.table(table_path(path))] = None
+        await pace.rest()
+    for partition_path in request.partitions_path:
+        table = catalog.table(table_path(partition_path))
+        partitions[catalog.partition(table, partition_path.partition_name)] = table
+        await pace.rest()
+    for partition_id in request.partitions_id:
+        partition = _partition_by_id(context, partition_id)
+        partitions[partition] = catalog.table_of(partition)
+        await pace.rest()
+    # The tables of partitions come along: pyfluss panics on a partition of a table that it has not seen.
+    tables |= dict.fromkeys(partitions.values())
+    response = MetadataResponse(context.address, context.limits.metadata_bytes_max)
+    for table in tables:
+        response.add_table(table, context.server.lake_options.shown_json(table.table_json))
+        await pace.rest()
+    for partition, table in partitions.items():
+        response.add_partition(partition, table.num_buckets)
+        await pace.rest()
+    return response.encoded()
 
 
 def _partition_by_id(context: ConnectionContext, partition_id: int) -> PartitionEntry:
@@ -56,33 +60,6 @@ def _partition_by_id(context: ConnectionContext, partition_id: int) -> Partition
     if partition is None:
         raise error_from_code(ErrorCode.PARTITION_NOT_EXISTS, f"There is no partition with id {partition_id}.")
     return partition
-
-
-def _add_table(response: pb.MetadataResponse, entry: TableEntry, lake_options: LakeOptions) -> None:
-    table = response.table_metadata.add(
-        table_path=pb.PbTablePath(database_name=entry.path.database, table_name=entry.path.table),
-        table_id=entry.table_id,
-        schema_id=entry.schema_id,
-        table_json=lake_options.shown_json(entry.table_json),
-        created_time=entry.created_time_ms,
-        modified_time=entry.modified_time_ms,
-    )
-    if not entry.partition_keys:
-        _add_buckets(table, entry.num_buckets)
-
-
-def _add_partition(response: pb.MetadataResponse, entry: PartitionEntry, num_buckets: int) -> None:
-    partition = response.partition_metadata.add(
-        table_id=entry.table_id, partition_name=entry.name, partition_id=entry.partition_id
-    )
-    _add_buckets(partition, num_buckets)
-
-
-def _add_buckets(owner: pb.PbTableMetadata | pb.PbPartitionMetadata, num_buckets: int) -> None:
-    for bucket_id in range(num_buckets):
-        owner.bucket_metadata.add(
-            bucket_id=bucket_id, leader_id=NODE_ID, replica_id=[NODE_ID], leader_epoch=LEADER_EPOCH
-        )
 
 
 def _security_token(

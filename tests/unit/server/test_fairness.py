@@ -1,0 +1,231 @@
+"""Many requests of one connection: others are served in between, and none runs once its connection is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from fluss.protocol import api_keys, frames
+from fluss.protocol import messages_pb2 as pb
+from fluss.server import session
+from fluss.server.answers import Answer
+from fluss.server.context import Aside, ConnectionContext, Handled
+from fluss.server.limits import Limits
+from tests.unit.server.support import (
+    TIMEOUT_S,
+    RunningServer,
+    Wire,
+    WireError,
+    batch,
+    create_table,
+    eventually,
+    fetch,
+    path,
+    produce,
+    produce_request,
+)
+
+REQUESTS = 40
+
+
+class Executed:
+    """Which connections' requests were begun, in their order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.contexts: list[ConnectionContext] = []
+        self._dispatch = session.dispatch
+        monkeypatch.setattr(session, "dispatch", self._note)
+
+    def _note(self, context: ConnectionContext, request: frames.Request) -> Handled | Answer | Aside:
+        self.contexts.append(context)
+        return self._dispatch(context, request)
+
+    @property
+    def longest_run(self) -> int:
+        """Most requests of one connection in a row."""
+        longest = run = 0
+        for before, context in zip([None, *self.contexts], self.contexts, strict=False):
+            run = run + 1 if context is before else 1
+            longest = max(longest, run)
+        return longest
+
+
+@contextmanager
+def loop_stands_still(server: RunningServer) -> Iterator[None]:
+    """What arrives within the block is found at once after it."""
+    entered, release = threading.Event(), threading.Event()
+
+    def stand() -> None:
+        entered.set()
+        release.wait(TIMEOUT_S)
+
+    server.loop.call_soon_threadsafe(stand)
+    assert entered.wait(TIMEOUT_S)
+    try:
+        yield
+    finally:
+        release.set()
+
+
+def pipelined(api: api_keys.Api, message: pb.MetadataRequest | pb.ListDatabasesRequest, count: int) -> bytes:
+    body = message.SerializeToString()
+    return b"".join(frames.request_header(api.key, 0, number, len(body)) + body for number in range(count))
+
+
+def read_answers(wire: Wire, count: int) -> None:
+    assert sorted(wire.receive().request_id or 0 for _ in range(count)) == list(range(count))
+
+
+@pytest.mark.parametrize("uvloop", [True, False])
+def test_connections_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uvloop: bool) -> None:
+    with RunningServer(tmp_path, uvloop=uvloop) as server, ExitStack() as stack:
+        wires = [stack.enter_context(server.connect()) for _ in range(3)]
+        for wire in wires:
+            wire.call(api_keys.LIST_DATABASES, pb.ListDatabasesRequest())
+        executed = Executed(monkeypatch)
+        with loop_stands_still(server):
+            for wire in wires:
+                wire.socket.sendall(pipelined(api_keys.LIST_DATABASES, pb.ListDatabasesRequest(), REQUESTS))
+        for wire in wires:
+            read_answers(wire, REQUESTS)
+        assert len(executed.contexts) == 3 * REQUESTS
+        # The first connection may be read before the others, the last one may be left alone.
+        middle = executed.contexts[REQUESTS // 2 : 2 * REQUESTS]
+        executed.contexts = middle
+        assert executed.longest_run <= 2
+
+
+def test_a_single_request_does_not_wait_for_all_of_another_connection(
+    server: RunningServer, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table_id = create_table(wire)
+    with server.connect() as flooding:
+        flooding.call(api_keys.LIST_DATABASES, pb.ListDatabasesRequest())
+        executed = Executed(monkeypatch)
+        with loop_stands_still(server):
+            flooding.socket.sendall(pipelined(api_keys.LIST_DATABASES, pb.ListDatabasesRequest(), 1_000))
+            wire.send(api_keys.PRODUCE_LOG, produce_request(table_id, (0, batch())))
+        wire.receive()
+        read_answers(flooding, 1_000)
+        of_one = [number for number, context in enumerate(executed.contexts) if context is not executed.contexts[-1]]
+        assert len(of_one) == 1
+        assert of_one[0] < 500
+
+
+def test_requests_of_a_lost_connection_that_have_not_begun_are_dropped(
+    server: RunningServer, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table_id = create_table(wire)
+    with server.connect() as lost:
+        lost.send(api_keys.PRODUCE_LOG, produce_request(table_id, (0, batch())))
+        eventually(lambda: fetch(wire, table_id).high_watermark == 3)
+        executed = Executed(monkeypatch)
+        with loop_stands_still(server):
+            request = pb.MetadataRequest(table_path=[path()])
+            lost.socket.sendall(pipelined(api_keys.METADATA, request, REQUESTS))
+            lost.socket.close()
+    eventually(lambda: server.look(lambda: len(server.server._connections)) == 1)
+    assert not executed.contexts
+    assert server.look(lambda: server.server.context.request_budget.used_bytes) == 0
+    # What it had appended before stays.
+    assert fetch(wire, table_id).high_watermark == 3
+
+
+def test_a_lost_connections_long_answer_is_not_made_to_its_end(
+    server: RunningServer, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_table(wire)
+    made: list[str] = []
+    catalog_table = server.server.context.storage.catalog.table
+    monkeypatch.setattr(
+        server.server.context.storage.catalog, "table", lambda path: (made.append(path.table), catalog_table(path))[1]
+    )
+    request = pb.MetadataRequest(table_path=[path()] * 10_000)
+    with server.connect() as lost:
+        lost.send(api_keys.METADATA, request)
+        eventually(lambda: bool(made))
+        with loop_stands_still(server):
+            begun = len(made)
+            lost.socket.close()
+    eventually(lambda: server.look(lambda: len(server.server._connections)) == 1)
+    assert server.look(lambda: len(made)) - begun < 5_000
+
+
+def test_metadata_of_a_table_follows_its_changes(server: RunningServer, wire: Wire) -> None:
+    fields = [
+        {"name": "id", "data_type": {"type": "INTEGER"}, "id": 0},
+        {"name": "p", "data_type": {"type": "STRING"}, "id": 1},
+    ]
+    schema = {"version": 1, "columns": fields, "highest_field_id": 1}
+    create_table(wire, "parts", 3, schema=schema, partition_key=["p"])
+    spec = pb.PbPartitionSpec(partition_key_values=[pb.PbKeyValue(key="p", value="x")])
+    ask = pb.MetadataRequest(
+        partitions_path=[pb.PbPhysicalTablePath(database_name="fluss", table_name="parts", partition_name="x")]
+    )
+
+    def create() -> int:
+        wire.call(
+            api_keys.CREATE_PARTITION,
+            pb.CreatePartitionRequest(table_path=path("parts"), partition_spec=spec, ignore_if_exists=False),
+        )
+        (partition,) = wire.call(api_keys.METADATA, ask).partition_metadata
+        assert [bucket.bucket_id for bucket in partition.bucket_metadata] == [0, 1, 2]
+        assert all(bucket.leader_id == 0 for bucket in partition.bucket_metadata)
+        return partition.partition_id
+
+    first = create()
+    wire.call(
+        api_keys.DROP_PARTITION,
+        pb.DropPartitionRequest(table_path=path("parts"), partition_spec=spec, ignore_if_not_exists=False),
+    )
+    with pytest.raises(WireError):
+        wire.call(api_keys.METADATA, ask)
+    assert create() > first
+    changes = [pb.PbAlterConfig(config_key="table.log.ttl", config_value="1 d", op_type=0)]
+    wire.call(
+        api_keys.ALTER_TABLE,
+        pb.AlterTableRequest(table_path=path("parts"), config_changes=changes, ignore_if_not_exists=False),
+    )
+    (table,) = wire.call(api_keys.METADATA, ask).table_metadata
+    assert b'"table.log.ttl":"1 d"' in table.table_json
+    assert not table.bucket_metadata
+    wire.call(api_keys.DROP_TABLE, pb.DropTableRequest(table_path=path("parts"), ignore_if_not_exists=False))
+    with pytest.raises(WireError):
+        wire.call(api_keys.METADATA, ask)
+
+
+def test_metadata_answers_are_bounded(tmp_path: Path) -> None:
+    with RunningServer(tmp_path, limits=Limits(metadata_bytes_max=10_000)) as server, server.connect() as wire:
+        for name in ("a", "b"):
+            create_table(wire, name, buckets=400)
+        assert len(wire.call(api_keys.METADATA, pb.MetadataRequest(table_path=[path("a")])).table_metadata) == 1
+        with pytest.raises(WireError, match="ask for fewer tables") as raised:
+            wire.call(api_keys.METADATA, pb.MetadataRequest(table_path=[path("a"), path("b")]))
+        assert raised.value.code == 13
+
+
+def test_a_flood_of_metadata_requests_delays_nobody_for_long(tmp_path: Path) -> None:
+    """Requests that took 5 ms each, a thousand of them; the longest answer to somebody else is far below their sum."""
+    with RunningServer(tmp_path) as server, server.connect() as wire, ExitStack() as stack:
+        create_table(wire, "wide", buckets=4_096)
+        table_id = create_table(wire)
+        produce(wire, table_id, batch())
+        flood = [stack.enter_context(server.connect()) for _ in range(20)]
+        for connected in flood:
+            connected.socket.sendall(pipelined(api_keys.METADATA, pb.MetadataRequest(table_path=[path("wide")]), 50))
+        longest_s = 0.0
+        for _ in range(20):
+            begin = time.monotonic()
+            fetch(wire, table_id, 0)
+            longest_s = max(longest_s, time.monotonic() - begin)
+        assert longest_s < 1
+        for connected in flood:
+            connected.socket.close()
+        begin = time.monotonic()
+        fetch(wire, table_id, 0)
+        assert time.monotonic() - begin < 1
