@@ -120,8 +120,8 @@ class FrameReader:
     """Cuts a byte stream into frames, in the shape of asyncio's BufferedProtocol: the socket reads into our buffer.
 
     A small frame is read into a scratch buffer; a frame that does not fit gets a buffer of its exact size, so large
-    bodies are copied once, by the socket. Memory is only taken when bytes of the frame have come, in steps, so that a
-    hostile length alone costs nothing.
+    bodies are copied once, by the socket. Memory is only taken when bytes of the frame have come, in steps that grow
+    with them, so that a hostile length alone costs nothing.
 
     All readers of a thread share one scratch buffer; only a reader with part of a frame left has its own, so that an
     idle connection costs nothing either. That is safe because event loops on POSIX read, and call `buffer_updated`,
@@ -131,12 +131,13 @@ class FrameReader:
     whose request it refuses.
 
     `padding` looks at the beginning of a large frame and says how many bytes to leave free before it in its buffer, so
-    that what matters inside is aligned in memory. `growth_size_bytes` is the step in which large buffers grow: a client
+    that what matters inside is aligned in memory. `growth_size_bytes` is the first step of a large buffer: a client
     that trusts its server takes them whole. `allocate` makes them; what they hold at first does not matter.
     """
 
     SCRATCH_SIZE_BYTES = 64 << 10
-    GROWTH_SIZE_BYTES = 4 << 20
+    GROWTH_SIZE_BYTES = 64 << 10
+    _STEEP_SIZE_BYTES = 1 << 20  # up to here each step is four times the last, and then twice: few copies at first
 
     def __init__(
         self,
@@ -170,12 +171,19 @@ class FrameReader:
         """The size of the frame under way once it has a buffer of its own, otherwise 0."""
         return self._large_size - self._large_padding if self._large is not None else 0
 
+    @property
+    def large_buffer_size_bytes(self) -> int:
+        """How large the buffer of that frame is when it is next read into; 0 without one."""
+        if self._large is None:
+            return 0
+        return self._grown_size() if self._large_filled == len(self._large) else len(self._large)
+
     def get_buffer(self) -> memoryview:
         """Where the next bytes go; never empty."""
         if self._large is not None:
             if self._large_filled == len(self._large):
                 # A new buffer, not extend(): the event loop may still hold a view of the old one.
-                grown = self._allocate(min(self._large_size, max(self._growth_size_bytes, 2 * len(self._large))))
+                grown = self._allocate(self._grown_size())
                 grown[: self._large_filled] = self._large
                 self._large = grown
             return memoryview(self._large)[self._large_filled :]
@@ -218,6 +226,10 @@ class FrameReader:
                 break
         self._keep_rest(scratch)
         return frames
+
+    def _grown_size(self) -> int:
+        size = self._large_filled
+        return min(self._large_size, max(self._growth_size_bytes, size * (4 if size < self._STEEP_SIZE_BYTES else 2)))
 
     def _begin_large(self, length: int, received: memoryview) -> None:
         # No more than has come: it grows when it is read on, and until then a paused connection holds only this.

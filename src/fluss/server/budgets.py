@@ -2,29 +2,62 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
 # A reader always gets this much, or it would never go on; small enough for thousands of stopped readers.
 RESPONSE_BYTES_MIN: Final = 64 << 10
+_OLDEST_EVERY: Final = 4  # frames that get what they miss
+
+
+class FrameShare:
+    """What one large frame holds of the request budget while it arrives."""
+
+    __slots__ = ("address", "extra_bytes", "granted", "held_bytes", "size_bytes", "wanted_bytes")
+
+    def __init__(self, address: str, size_bytes: int, granted: Callable[[], None]) -> None:
+        self.address = address
+        self.size_bytes = size_bytes
+        self.granted = granted
+        self.held_bytes = 0
+        self.extra_bytes = 0  # that it holds beyond the limit, to become whole
+        self.wanted_bytes = 0  # above `held_bytes` while it waits
+
+    @property
+    def missing_bytes(self) -> int:
+        """What it still needs to be whole."""
+        return self.size_bytes - self.held_bytes - self.extra_bytes
 
 
 class RequestBudget:
     """Bytes of requests received and not executed yet.
 
-    A large frame asks for its whole size before it is read on, in turn with others: holders can always finish, so
-    frames that are half there can't block each other for ever. Small frames are only counted.
+    A large frame gets memory in steps, for what has arrived of it. It may hold as much as is free besides, for all
+    connections and for those of its address; so however many frames stand still, the next one finds some room, and one
+    address leaves some to the others. Frames that are half there can't block each other for ever: one at a time, a
+    short one before long ones, gets all that it is missing beyond the limit. Small frames are only counted.
     """
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, soon: Callable[[Callable[[], None]], object]) -> None:
         self._bytes_max = bytes_max
+        self._address_bytes_max = bytes_max - bytes_max // 4
+        self._soon = soon
         self._used_bytes = 0
-        self._waiting: deque[tuple[int, Callable[[], bool]]] = deque()
+        self._used_by_address: Counter[str] = Counter()
+        self._waiting: list[FrameShare] = []
+        self._finishing: FrameShare | None = None
+        self._finished = 0
+        self._is_granting = False
 
     @property
     def used_bytes(self) -> int:
-        return self._used_bytes
+        return self._used_bytes + (0 if self._finishing is None else self._finishing.extra_bytes)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether a frame waits for memory that others hold."""
+        return bool(self._waiting)
 
     @property
     def exceeded(self) -> bool:
@@ -35,22 +68,79 @@ class RequestBudget:
 
     def release(self, size_bytes: int) -> None:
         self._used_bytes -= size_bytes
-        while self._waiting and self._fits(self._waiting[0][0]):
-            size, granted = self._waiting.popleft()
-            self._used_bytes += size
-            if not granted():
-                self._used_bytes -= size
+        self._grant_soon()
 
-    def reserve(self, size_bytes: int, granted: Callable[[], bool]) -> bool:
-        """True when the bytes are reserved now; otherwise `granted` is called later, and says whether it wants them."""
-        if not self._waiting and self._fits(size_bytes):
-            self._used_bytes += size_bytes
+    def grow(self, share: FrameShare, wanted_bytes: int) -> bool:
+        """True when the frame may hold so much now; otherwise it is told later that it may."""
+        if wanted_bytes <= share.held_bytes or share is self._finishing:
             return True
-        self._waiting.append((size_bytes, granted))
+        if self._fits(share, wanted_bytes):
+            self._hold(share, wanted_bytes)
+            return True
+        if self._finishing is None:
+            self._finish(share)
+            return True
+        share.wanted_bytes = wanted_bytes
+        self._waiting.append(share)
         return False
 
-    def _fits(self, size_bytes: int) -> bool:
-        return self._used_bytes + size_bytes <= self._bytes_max
+    def end(self, share: FrameShare) -> None:
+        """The frame is whole, or will never be."""
+        if share.wanted_bytes > share.held_bytes and share in self._waiting:
+            self._waiting.remove(share)
+        if self._finishing is share:
+            self._finishing = None
+        self._used_bytes -= share.held_bytes
+        self._used_by_address[share.address] -= share.held_bytes
+        if not self._used_by_address[share.address]:
+            del self._used_by_address[share.address]
+        share.held_bytes = share.extra_bytes = 0
+        self._grant_soon()
+
+    def _fits(self, share: FrameShare, wanted_bytes: int) -> bool:
+        free_bytes = self._bytes_max - self._used_bytes
+        free_bytes_of_address = self._address_bytes_max - self._used_by_address[share.address]
+        return wanted_bytes <= free_bytes and wanted_bytes <= free_bytes_of_address
+
+    def _hold(self, share: FrameShare, wanted_bytes: int) -> None:
+        more_bytes = wanted_bytes - share.held_bytes
+        share.held_bytes = wanted_bytes
+        self._used_bytes += more_bytes
+        self._used_by_address[share.address] += more_bytes
+
+    def _finish(self, share: FrameShare) -> None:
+        self._finishing = share
+        self._finished += 1
+        share.extra_bytes = share.missing_bytes
+
+    def _grant_soon(self) -> None:
+        """Look at those who wait once for all that is released now."""
+        if self._waiting and not self._is_granting:
+            self._is_granting = True
+            self._soon(self._grant)
+
+    def _grant(self) -> None:
+        self._is_granting = False
+        waiting, self._waiting = self._waiting, []
+        granted = []
+        for share in waiting:
+            if self._fits(share, share.wanted_bytes):
+                self._hold(share, share.wanted_bytes)
+                granted.append(share)
+            else:
+                self._waiting.append(share)
+        if self._waiting and self._finishing is None:
+            granted.append(self._next_to_finish())
+        for share in granted:
+            share.granted()
+
+    def _next_to_finish(self) -> FrameShare:
+        """A short one before long ones, but now and then the one that waits longest."""
+        is_turn_of_oldest = self._finished % _OLDEST_EVERY == 0
+        share = self._waiting[0] if is_turn_of_oldest else min(self._waiting, key=lambda item: item.missing_bytes)
+        self._waiting.remove(share)
+        self._finish(share)
+        return share
 
 
 class ResponseBudget:

@@ -10,8 +10,10 @@ from typing import Final, Protocol, cast
 from fluss.model.errors import CorruptDataError, FlussError
 from fluss.protocol import frames
 from fluss.server.answers import Part, error_frame
+from fluss.server.budgets import FrameShare
 from fluss.server.config import Address
 from fluss.server.context import ConnectionContext, ServerContext
+from fluss.server.patience import Patience, Seen
 from fluss.server.session import Session
 
 _log = logging.getLogger(__name__)
@@ -49,14 +51,17 @@ class Connection(asyncio.BufferedProtocol):
         self._session: Session | None = None
         self._refusal: FlussError | None = None
         self._last_frame: list[Part] | None = None  # to be sent when all before it are answered
-        self._frame_timer: asyncio.TimerHandle | None = None
-        self._reserved_bytes = 0  # of the large frame under way
+        self._share: FrameShare | None = None  # of the large frame under way
         self._waits_for_budget = False
+        self._frames = 0  # received
+        self._received_bytes = 0
+        self._patience = Patience(server.loop.time())
         self._unsent_bytes = 0  # as counted when the client stopped taking responses
         self._reading = True
         self._stopping = False
         self._discarding = False
         self.peer = "?"
+        self._address = "?"
 
     @property
     def idle(self) -> bool:
@@ -75,6 +80,7 @@ class Connection(asyncio.BufferedProtocol):
         self._socket = _own_view(transport.get_extra_info("socket"))
         peer = transport.get_extra_info("peername") or ("?", 0)
         self.peer = f"{peer[0]}:{peer[1]}"
+        self._address = peer[0]
         self._set_options()
         transport.set_write_buffer_limits(high=self._limits.response_bytes_per_connection_max)
         self._refusal = self._connections.admit(self, peer[0])
@@ -90,6 +96,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._metrics.received_bytes += nbytes
+        self._received_bytes += nbytes
         if self._discarding:
             return
         if self._awaits_login:
@@ -143,6 +150,36 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- called by the server
 
+    @property
+    def is_stranger(self) -> bool:
+        """Whether its client has to log in and has not."""
+        return self._server.logins is not None and self._context is not None and self._context.user is None
+
+    def overdue(self, now_s: float) -> str | None:
+        """Why the connection is to be closed, if it is; to be asked from time to time."""
+        if self._transport is None or self._session is None or self._discarding or self._stopping:
+            return None
+        seen = Seen(
+            self._frames,
+            self._received_bytes,
+            self._transport.get_write_buffer_size(),
+            frame_bytes=self._reader.buffered_bytes + self._reader.large_frame_size_bytes,
+            is_large=self._share is not None,
+            is_in_the_way=self._server.request_budget.is_crowded,
+            is_read=self._reading,
+            is_idle=self._session.idle,
+            is_stranger=self.is_stranger,
+        )
+        return self._patience.overdue(seen, now_s, self._limits)
+
+    def end(self) -> None:
+        """Close now, with what is left unsent if the client does not take it."""
+        if self._transport is not None:
+            if self._transport.get_write_buffer_size():
+                self._transport.abort()
+            else:
+                self._transport.close()
+
     def stop(self) -> None:
         """Read no more requests, and answer soon those that wait."""
         self._stopping = True
@@ -191,6 +228,7 @@ class Connection(asyncio.BufferedProtocol):
     def _receive(self, received: list[frames.Frame]) -> None:
         if not received:
             return
+        self._frames += len(received)
         self._release_frame()
         try:
             if self._session is None:
@@ -239,35 +277,24 @@ class Connection(asyncio.BufferedProtocol):
     # --- flow control
 
     def _watch_large_frame(self) -> None:
-        """Reserve memory for a frame that does not fit the shared buffer, before it is read on."""
-        size_bytes = self._reader.large_frame_size_bytes
-        if not size_bytes or self._reserved_bytes or self._waits_for_budget:
+        """Ask for the memory that the next read of a large frame takes."""
+        wanted_bytes = self._reader.large_buffer_size_bytes
+        if not wanted_bytes or self._waits_for_budget:
             return
-        if self._server.request_budget.reserve(size_bytes, lambda: self._granted(size_bytes)):
-            self._granted(size_bytes)
-        else:
-            self._waits_for_budget = True
+        share = self._share
+        if share is None:
+            share = self._share = FrameShare(self._address, self._reader.large_frame_size_bytes, self._granted)
+        self._waits_for_budget = not self._server.request_budget.grow(share, wanted_bytes)
 
-    def _granted(self, size_bytes: int) -> bool:
+    def _granted(self) -> None:
         self._waits_for_budget = False
-        if self._transport is None:
-            return False
-        self._reserved_bytes = size_bytes
-        self._frame_timer = self._server.loop.call_later(self._limits.frame_wait_ms_max / 1_000, self._frame_late)
         self._update_reading()
-        return True
-
-    def _frame_late(self) -> None:
-        _log.warning("%s: a request of %d bytes did not arrive in time, closing.", self.peer, self._reserved_bytes)
-        self.abort()
 
     def _release_frame(self) -> None:
-        if self._frame_timer is not None:
-            self._frame_timer.cancel()
-            self._frame_timer = None
-        if self._reserved_bytes:
-            self._server.request_budget.release(self._reserved_bytes)
-            self._reserved_bytes = 0
+        if self._share is not None:
+            self._server.request_budget.end(self._share)
+            self._share = None
+            self._waits_for_budget = False
 
     def _release_unsent(self) -> None:
         if self._unsent_bytes:

@@ -39,7 +39,7 @@ class ServerContext:
         self.auto_partitioner = AutoPartitioner(storage.catalog, storage.clock)
         self.loop = loop
         self.turns = Turns(loop)
-        self.request_budget = RequestBudget(config.limits.request_bytes_total_max)
+        self.request_budget = RequestBudget(config.limits.request_bytes_total_max, loop.call_soon)
         self.response_budget = ResponseBudget(config.limits.response_bytes_total_max)
         self.scanners = ServerScanners()
         self.kv_snapshots = KvSnapshots(storage, lambda bucket: storage.kv.bucket(bucket))

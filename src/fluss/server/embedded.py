@@ -33,6 +33,7 @@ IDLE_S: Final = 10.0
 LOG_BYTES_MAX: Final = 1 << 20
 _SECRET_BYTES: Final = 32
 _WATCH_S: Final = 0.2
+_NEVER_MS: Final = 2**53
 _LOOPBACK: Final = "127.0.0.1"
 
 
@@ -82,11 +83,14 @@ def _run(directory: Path, memory: bool, told: int) -> None:
 async def _serve(directory: Path, memory: bool, told: int) -> None:
     from fluss.server.auth import SharedSecret
     from fluss.server.config import ServerConfig
+    from fluss.server.limits import Limits
     from fluss.server.process import confirm_clock_on_signal
     from fluss.server.server import Server
 
     secret = secrets.token_hex(_SECRET_BYTES)
-    config = ServerConfig(directory, host=_LOOPBACK, port=0, durability="os" if memory else "fsync")
+    # Its clients' connections are what keeps it, however seldom they are used.
+    limits = Limits(connection_idle_ms_max=_NEVER_MS)
+    config = ServerConfig(directory, host=_LOOPBACK, port=0, durability="os" if memory else "fsync", limits=limits)
     server = Server(config, SharedSecret(EMBEDDED_USER, secret))
     await server.start()
     confirm_clock_on_signal(server)

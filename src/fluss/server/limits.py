@@ -34,6 +34,8 @@ class Limits:
     # Connections. A client makes up to three per server.
     connections_max: int = 10_000
     connections_per_address_max: int = 4_000
+    connection_idle_ms_max: int = 600_000  # without a request, and with none waiting; as Apache Fluss
+    login_wait_ms_max: int = 30_000  # from connecting to a right login, where one is needed
     refusals_waiting_max: int = 64  # refused connections kept until their first request, to answer it with the reason
 
     # Tables: what their definitions, and answers about them, may cost.
@@ -46,7 +48,12 @@ class Limits:
     request_bytes_per_connection_max: int = 8 * _MIB
     requests_per_connection_max: int = 1_024
     request_bytes_total_max: int = 256 * _MIB
-    frame_wait_ms_max: int = 120_000  # a large frame that is not there by then loses its connection
+    # A frame that does not arrive loses its connection. The time that the server itself does not read does not count.
+    small_frame_wait_ms_max: int = 30_000  # up to 64 KiB
+    frame_wait_ms_max: int = 120_000
+    frame_stall_ms_max: int = 10_000  # in each such time a large frame has to come at this rate
+    frame_stall_crowded_ms_max: int = 2_000  # the same while others wait for the memory that it holds
+    frame_bytes_per_second_min: int = 16 * _KIB
 
     # Responses not taken by the client yet: above the limit the connection's requests wait.
     response_bytes_per_connection_max: int = 1 * _MIB

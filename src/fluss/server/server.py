@@ -14,6 +14,7 @@ from fluss.server.auth import Authenticator, Logins
 from fluss.server.config import Address, ServerConfig
 from fluss.server.connection import LINGER_S, Connection
 from fluss.server.context import ServerContext
+from fluss.server.patience import sweep, sweep_interval_s
 from fluss.storage.catalog import CatalogLimits
 from fluss.storage.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
@@ -41,6 +42,9 @@ class Server:
         self._context: ServerContext | None = None
         self._listener: asyncio.Server | None = None
         self._connections: set[Connection] = set()
+        # By address, the oldest first: those that were not logged in when they were last looked at.
+        self._strangers: dict[str, dict[Connection, None]] = {}
+        self._connections_max = config.limits.connections_max
         self._refused: set[Connection] = set()
         self._peers: dict[Connection, str] = {}
         self._per_peer: Counter[str] = Counter()
@@ -96,6 +100,7 @@ class Server:
                 context.logins = Logins(authenticator, self._config.limits)
             if self._config.metrics_port is not None:
                 await self._start_metrics(self._config.metrics_host, self._config.metrics_port)
+            self._connections_max = _connections_max(self._config.limits.connections_max)
             listening = _bind(self._config.host, self._config.port)
             self._address = Address(*listening.getsockname()[:2])
             self._listener = await loop.create_server(
@@ -113,6 +118,8 @@ class Server:
         self._background.append(loop.create_task(snapshots.run(self._config.kv_snapshot_interval_ms)))
         self._background.append(loop.create_task(storage.staging.run()))
         self._background.append(loop.create_task(context.scrub()))
+        interval_s = sweep_interval_s(self._config.limits)
+        self._background.append(loop.create_task(sweep(lambda: self._connections, context.turns, interval_s)))
         _log.info("serving %s on %s, durability %s", self._config.data_dir, self._address, durability)
 
     async def stop(self) -> None:
@@ -161,14 +168,36 @@ class Server:
     def admit(self, connection: Connection, peer: str) -> FlussError | None:
         """None when the connection may stay; otherwise why not, to be told to the client's first request."""
         limits = self._config.limits
-        if len(self._connections) >= limits.connections_max:
-            return self._refuse(connection, f"it has {limits.connections_max} connections")
-        if self._per_peer[peer] >= limits.connections_per_address_max:
+        if self._per_peer[peer] >= limits.connections_per_address_max and not self._end_stranger(peer):
             return self._refuse(connection, f"{peer} has {limits.connections_per_address_max} connections")
+        if len(self._connections) >= self._connections_max and not self._end_stranger(None):
+            return self._refuse(connection, f"it has {self._connections_max} connections")
         self._connections.add(connection)
+        if self.context.logins is not None:
+            self._strangers.setdefault(peer, {})[connection] = None
         self._peers[connection] = peer
         self._per_peer[peer] += 1
         return None
+
+    def _end_stranger(self, peer: str | None) -> bool:
+        """Make room by ending the oldest connection, of this address or of any, whose client has not logged in."""
+        while self._strangers:
+            address = next(iter(self._strangers)) if peer is None else peer
+            connection = next(iter(self._strangers.get(address, ())), None)
+            if connection is None:
+                break
+            self._know(connection, address)
+            if connection.is_stranger:
+                self.forget(connection)
+                connection.abort()
+                return True
+        return False
+
+    def _know(self, connection: Connection, address: str) -> None:
+        strangers = self._strangers.get(address, {})
+        strangers.pop(connection, None)
+        if not strangers:
+            self._strangers.pop(address, None)
 
     def forget(self, connection: Connection) -> None:
         """The connection is closed."""
@@ -176,6 +205,7 @@ class Server:
         self._connections.discard(connection)
         peer = self._peers.pop(connection, None)
         if peer is not None:
+            self._know(connection, peer)
             self._per_peer[peer] -= 1
             if not self._per_peer[peer]:
                 del self._per_peer[peer]
@@ -192,6 +222,25 @@ class Server:
             f"The server takes no more connections: {reason}, which is its limit. Close some, or raise the limit in "
             "its fluss.toml."
         )
+
+
+def _connections_max(wanted: int) -> int:
+    """No more than leave a part of the process's files to logs and stores: a sync that gets none fails its bucket."""
+    try:
+        import resource
+    except ImportError:
+        return wanted
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    affordable = max(1, files - files // 4)
+    if files == resource.RLIM_INFINITY or wanted <= affordable:
+        return wanted
+    _log.warning(
+        "this process may have %d open files, so it takes %d connections instead of %d; raise 'ulimit -n'",
+        files,
+        affordable,
+        wanted,
+    )
+    return affordable
 
 
 def _catalog_limits(config: ServerConfig) -> CatalogLimits:

@@ -2,36 +2,138 @@
 
 from __future__ import annotations
 
-from fluss.server.budgets import RESPONSE_BYTES_MIN, RequestBudget, ResponseBudget
+from collections.abc import Callable
+
+from fluss.server.budgets import RESPONSE_BYTES_MIN, FrameShare, RequestBudget, ResponseBudget
 
 
-def test_reservations_are_granted_in_turn() -> None:
-    budget = RequestBudget(10)
-    granted: list[str] = []
+class Frames:
+    """Large frames of a budget of 100 bytes; what was granted later, in its order."""
 
-    def waiter(name: str, wanted: bool = True) -> bool:
-        granted.append(name)
-        return wanted
+    def __init__(self, bytes_max: int = 100) -> None:
+        self._soon: list[Callable[[], None]] = []
+        self.budget = RequestBudget(bytes_max, self._soon.append)
+        self.granted: list[FrameShare] = []
 
-    assert budget.reserve(8, lambda: waiter("never"))
-    assert not budget.reserve(6, lambda: waiter("a", wanted=False))
-    assert not budget.reserve(9, lambda: waiter("b"))
-    assert not budget.reserve(1, lambda: waiter("c")), "a small one does not overtake"
-    budget.release(4)
-    assert granted == ["a"], "a left its turn unused; b does not fit yet"
-    assert budget.used_bytes == 4
-    budget.release(4)
-    assert granted == ["a", "b", "c"]
-    assert budget.used_bytes == 10
+    def begin(self, size_bytes: int, address: str = "192.0.2.1") -> FrameShare:
+        share = FrameShare(address, size_bytes, lambda: self.granted.append(share))
+        return share
+
+    def end(self, share: FrameShare) -> None:
+        self.budget.end(share)
+        self.settle()
+
+    def settle(self) -> None:
+        while self._soon:
+            self._soon.pop(0)()
 
 
-def test_counted_bytes_hold_back_reservations() -> None:
-    budget = RequestBudget(10)
-    budget.add(11)
-    assert budget.exceeded
-    assert not budget.reserve(1, lambda: True)
-    budget.release(11)
-    assert budget.used_bytes == 1
+def test_a_frame_holds_what_it_asked_for_and_not_its_size() -> None:
+    frames = Frames()
+    announced = [frames.begin(100) for _ in range(50)]
+    assert all(frames.budget.grow(share, 1) for share in announced)
+    assert frames.budget.used_bytes == 50
+    assert frames.budget.grow(frames.begin(20), 20)
+
+
+def test_however_many_frames_stand_still_the_next_finds_room() -> None:
+    frames = Frames(100_000)
+    for _ in range(30):
+        share = frames.begin(100_000)
+        wanted_bytes = 64
+        while wanted_bytes < 50_000 and frames.budget._fits(share, wanted_bytes):
+            assert frames.budget.grow(share, wanted_bytes)
+            wanted_bytes *= 2
+    assert frames.budget.used_bytes <= 75_000
+    assert frames.budget.grow(frames.begin(500), 500)
+
+
+def test_an_address_leaves_room_to_the_others() -> None:
+    frames = Frames()
+    greedy = [frames.begin(100) for _ in range(20)]
+    for share in greedy:
+        frames.budget.grow(share, 3)
+    assert [frames.budget.grow(share, 15) for share in greedy].count(False) == 18
+    # One has a place of its own and one beside; the others wait, as would one more of this address.
+    assert sum(share.held_bytes for share in greedy) <= 75
+    assert not frames.budget.grow(frames.begin(10), 10)
+    assert frames.budget.grow(frames.begin(20, "192.0.2.2"), 20)
+
+
+def test_frames_that_are_half_there_finish_one_after_the_other() -> None:
+    frames = Frames()
+    shares = [frames.begin(size) for size in (90, 80, 70, 60)]
+    for share in shares:
+        assert frames.budget.grow(share, 15)
+    # None may have twice as much now but the first, which gets all; the others wait.
+    assert [frames.budget.grow(share, 45) for share in shares] == [True, False, False, False]
+    assert shares[0].missing_bytes == 0
+    frames.end(shares[0])
+    waiting = [share for share in shares[1:] if share not in frames.granted]
+    assert frames.granted
+    while waiting:
+        frames.end(frames.granted[-1])
+        waiting = [share for share in waiting if share not in frames.granted]
+    for share in frames.granted:
+        frames.end(share)
+    assert frames.budget.used_bytes == 0
+    assert not frames.budget._used_by_address
+
+
+def test_a_short_frame_finishes_before_long_ones() -> None:
+    frames = Frames()
+    frames.budget.add(100)
+    first, long, short = frames.begin(80), frames.begin(70), frames.begin(20)
+    assert frames.budget.grow(first, 10)
+    assert not frames.budget.grow(long, 10)
+    assert not frames.budget.grow(short, 10)
+    frames.end(first)
+    assert frames.granted == [short]
+    frames.end(short)
+    assert frames.granted == [short, long]
+
+
+def test_the_oldest_frame_is_not_passed_over_for_ever() -> None:
+    frames = Frames()
+    frames.budget.add(100)
+    first, long = frames.begin(1), frames.begin(90)
+    assert frames.budget.grow(first, 1)
+    assert not frames.budget.grow(long, 10)
+    current = first
+    for _ in range(10):
+        short = frames.begin(5)
+        assert not frames.budget.grow(short, 5)
+        frames.end(current)
+        current = frames.granted[-1]
+    assert long in frames.granted
+
+
+def test_a_frame_that_ends_while_it_waits_is_forgotten() -> None:
+    frames = Frames()
+    frames.budget.add(100)
+    first, gone, last = frames.begin(50), frames.begin(40), frames.begin(60)
+    frames.budget.grow(first, 10)
+    frames.budget.grow(gone, 10)
+    frames.budget.grow(last, 10)
+    frames.end(gone)
+    frames.end(first)
+    assert frames.granted == [last]
+    frames.end(last)
+    assert frames.budget.used_bytes == 100
+
+
+def test_released_bytes_let_waiting_frames_go_on() -> None:
+    frames = Frames()
+    frames.budget.add(100)
+    assert not frames.budget.exceeded
+    lane, waiting = frames.begin(50), frames.begin(50)
+    assert frames.budget.grow(lane, 1)
+    assert (frames.budget.used_bytes, frames.budget.exceeded) == (150, False)
+    assert not frames.budget.grow(waiting, 10)
+    frames.budget.release(100)
+    assert not frames.granted, "not within the release"
+    frames.settle()
+    assert frames.granted == [waiting]
 
 
 def test_responses_shrink_when_clients_do_not_read() -> None:

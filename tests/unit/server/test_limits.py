@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -164,25 +165,30 @@ def _large_request(table_id: int) -> bytes:
     return frames.request_header(api_keys.PRODUCE_LOG.key, 0, 5, len(body)) + body
 
 
-def test_large_frames_wait_for_memory_in_turn(tmp_path: Path) -> None:
+def test_large_frames_that_are_half_there_all_finish(tmp_path: Path) -> None:
     limits = Limits(frame_bytes_max=2 * MIB, request_bytes_total_max=2 * MIB)
-    with RunningServer(tmp_path, limits=limits, durability="os") as server, server.connect() as first:
-        table_id = create_table(first)
+    with RunningServer(tmp_path, limits=limits, durability="os") as server, ExitStack() as stack:
+        wire = stack.enter_context(server.connect())
+        table_id = create_table(wire)
         frame = _large_request(table_id)
-        first.socket.sendall(frame[: len(frame) // 2])
+        senders = [stack.enter_context(server.connect()) for _ in range(6)]
         budget = server.server.context.request_budget
-        eventually(lambda: server.look(lambda: budget.used_bytes) > MIB)
-        with server.connect() as second, server.connect() as third:
-            second.socket.sendall(frame[: 200 << 10])
-            eventually(lambda: server.look(lambda: len(budget._waiting)) == 1)
-            ping(third)
-            second_rest = threading.Thread(target=second.socket.sendall, args=(frame[200 << 10 :],))
-            second_rest.start()
-            first.socket.sendall(frame[len(frame) // 2 :])
-            for wire in (first, second):
-                (entry,) = wire.receive_answer(5, api_keys.PRODUCE_LOG).buckets_resp
-                assert not entry.HasField("error_code")
-            second_rest.join()
+        last_byte = threading.Event()
+
+        def send(sender: Wire) -> None:
+            sender.socket.sendall(frame[:-1])
+            last_byte.wait(10)
+            sender.socket.sendall(frame[-1:])
+
+        for sender in senders:
+            threading.Thread(target=send, args=(sender,), daemon=True).start()
+        eventually(lambda: server.look(lambda: budget.is_crowded))
+        assert server.look(lambda: budget.used_bytes) <= 4 * MIB
+        ping(wire)
+        last_byte.set()
+        for sender in senders:
+            (entry,) = sender.receive_answer(5, api_keys.PRODUCE_LOG).buckets_resp
+            assert not entry.HasField("error_code")
         assert server.look(lambda: budget.used_bytes) == 0
 
 
@@ -196,14 +202,36 @@ def test_a_large_frame_that_never_ends_loses_its_connection_and_its_memory(tmp_p
         ping(wire)
 
 
-def test_the_length_of_a_large_frame_is_enough_to_wait_for_its_rest(tmp_path: Path) -> None:
-    limits = Limits(frame_bytes_max=2 * MIB, request_bytes_total_max=2 * MIB, frame_wait_ms_max=500)
-    with RunningServer(tmp_path, limits=limits) as server, server.connect() as wire:
-        wire.socket.sendall((2 * MIB).to_bytes(4, "big"))
+def test_announced_frames_hold_next_to_nothing_and_delay_nobody(tmp_path: Path) -> None:
+    with RunningServer(tmp_path, durability="os") as server, ExitStack() as stack:
+        wire = stack.enter_context(server.connect())
+        table_id = create_table(wire)
+        for _ in range(4):
+            announcing = stack.enter_context(server.connect())
+            announcing.socket.sendall((100 * MIB).to_bytes(4, "big") + b"xyz")
         budget = server.server.context.request_budget
-        eventually(lambda: server.look(lambda: budget.used_bytes) == 2 * MIB)
-        assert wire.is_closed_by_server()
-        eventually(lambda: server.look(lambda: budget.used_bytes) == 0)
+        eventually(lambda: server.look(lambda: budget.used_bytes) > 0)
+        assert server.look(lambda: budget.used_bytes) <= 4 * (64 << 10)
+        wire.socket.sendall(_large_request(table_id))
+        (entry,) = wire.receive_answer(5, api_keys.PRODUCE_LOG).buckets_resp
+        assert not entry.HasField("error_code")
+
+
+def test_many_frames_that_stand_still_are_ended_when_others_wait_for_their_memory(tmp_path: Path) -> None:
+    limits = Limits(frame_bytes_max=4 * MIB, request_bytes_total_max=4 * MIB, frame_stall_crowded_ms_max=200)
+    with RunningServer(tmp_path, limits=limits, durability="os") as server, ExitStack() as stack:
+        wire = stack.enter_context(server.connect())
+        table_id = create_table(wire)
+        header = (4 * MIB).to_bytes(4, "big")
+        for _ in range(8):
+            still = stack.enter_context(server.connect())
+            still.socket.setblocking(False)
+            with suppress(BlockingIOError):
+                still.socket.send(header + bytes(2 * MIB))
+        eventually(lambda: server.look(lambda: server.server.context.request_budget.is_crowded))
+        wire.socket.sendall(_large_request(table_id))
+        (entry,) = wire.receive_answer(5, api_keys.PRODUCE_LOG).buckets_resp
+        assert not entry.HasField("error_code")
 
 
 # --- time
