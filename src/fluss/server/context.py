@@ -81,6 +81,7 @@ class ConnectionContext:
         self.address = address  # where clients find this server
         self.peer_host = peer_host
         self.user: str | None = None  # once logged in
+        self.failed_logins = 0
         self.fetches = 0  # answered so far
         self.fetches_waiting = 0
         self.reads_running = 0  # lookups that others overtake

@@ -61,8 +61,7 @@ class Limits:
 
     # Logins.
     frame_bytes_before_login_max: int = 64 * _KIB
-    failed_logins_max: int = 10_000  # users and addresses whose wrong logins are remembered
-    logins_waiting_max: int = 16  # per user and address, once one was wrong; more are told to try later
+    failed_logins_max: int = 10_000  # pairs of user and address whose wrong logins are remembered
 
     # Fetches.
     fetch_bytes_max: int = 16 * _MIB

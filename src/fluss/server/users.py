@@ -14,7 +14,9 @@ import logging
 import os
 import secrets
 import stat
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -147,36 +149,53 @@ def remove_user(path: Path, name: str) -> None:
 class PasswordFile:
     """Checks logins against a users file."""
 
+    checks_max = CHECKS_MAX
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stamp = self._current_stamp()
         self._users = read_users(path)
-        self._slots = asyncio.Semaphore(CHECKS_MAX)
+        self._refreshing = threading.Lock()
+        # Of their own: other work in threads may wait for a slow disk.
+        self._checkers = ThreadPoolExecutor(CHECKS_MAX, thread_name_prefix="fluss-login")
+        self._recognizer = ThreadPoolExecutor(1, thread_name_prefix="fluss-login-again")
         # Under a key of this process, what was checked before: a client's next connections need not pay again.
         self._key = secrets.token_bytes(32)
         self._known: dict[str, bytes] = {}
         self._warn_if_readable()
 
-    async def check(self, user: str, password: str) -> bool:
+    async def recognizes(self, user: str, password: str) -> bool:
         if len(password) > PASSWORD_LENGTH_MAX or len(user) > USER_LENGTH_MAX:
             return False
-        async with self._slots:
-            return await asyncio.to_thread(self._check, user, password)
+        return await asyncio.get_running_loop().run_in_executor(self._recognizer, self._recognizes, user, password)
+
+    def _recognizes(self, user: str, password: str) -> bool:
+        self._refresh()
+        return hmac.compare_digest(self._known.get(user, b""), self._mark(password))
+
+    async def check(self, user: str, password: str) -> bool:
+        # Of one that is too long the rest is left out: it is as wrong, and takes as long.
+        password = password[: PASSWORD_LENGTH_MAX + 1]
+        return await asyncio.get_running_loop().run_in_executor(self._checkers, self._check, user, password)
 
     def _check(self, user: str, password: str) -> bool:
         self._refresh()
         users, known = self._users, self._known
         hashed = users.get(user)
-        mark = hmac.digest(self._key, password.encode(), "sha256")
-        if hmac.compare_digest(known.get(user, b""), mark):
-            return True
         # The comparison is made in any case, so that it takes as long for a user that there is not.
         right = (hashed or _NOBODY).matches(password) and hashed is not None
         if right:
-            known[user] = mark
+            known[user] = self._mark(password)
         return right
 
+    def _mark(self, password: str) -> bytes:
+        return hmac.digest(self._key, password.encode(), "sha256")
+
     def _refresh(self) -> None:
+        with self._refreshing:
+            self._refresh_now()
+
+    def _refresh_now(self) -> None:
         stamp = self._current_stamp()
         if stamp == self._stamp:
             return

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from fluss.model.errors import AuthenticationError
+from fluss.model.errors import AuthenticationError, ConnectError
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api
-from fluss.server.auth import DELAY_S_FIRST, Logins, SharedSecret, parse_plain
+from fluss.server.auth import DELAY_S_FIRST, LOOK_INTERVAL_S, FairSlots, Logins, SharedSecret, parse_plain
 from fluss.server.limits import Limits
 from fluss.server.users import PasswordFile, PasswordHash, add_user, read_users, remove_user, write_users
 from tests.unit.server.kv_support import create_kv_table, key, kv_batch, lookup, put
@@ -241,45 +241,189 @@ def test_passwords_are_nowhere_in_logs_errors_and_reprs(
     assert guess not in repr(SharedSecret("u", guess))
 
 
-async def test_each_failure_doubles_the_delay_and_success_ends_it() -> None:
+class Client:
+    def __init__(self, host: str = "192.0.2.1", *, connected: bool = True, failed_logins: int = 0) -> None:
+        self.peer_host = host
+        self.failed_logins = failed_logins
+        self.is_connected: Callable[[], bool] = lambda: connected
+
+
+async def refusal_s(logins: Logins, user: str = "ada", address: str = "192.0.2.1") -> float:
+    before = time.monotonic()
+    with pytest.raises(AuthenticationError) as raised:
+        await logins.check(user, "wrong", Client(address))
+    assert raised.value.error_code == 46
+    return time.monotonic() - before
+
+
+async def test_each_failure_doubles_the_delay_of_its_answer_and_success_ends_it() -> None:
     logins = Logins(SharedSecret("ada", "right"), Limits())
-    for failures in range(1, 4):
-        before = time.monotonic()
-        with pytest.raises(AuthenticationError):
-            await logins.check("ada", "wrong", "192.0.2.1")
-        elapsed_s = time.monotonic() - before
-        assert elapsed_s >= (DELAY_S_FIRST * 2 ** (failures - 2) if failures > 1 else 0) * 0.9
+    for failures in range(3):
+        assert await refusal_s(logins) >= DELAY_S_FIRST * 2**failures * 0.9
     before = time.monotonic()
-    await logins.check("ada", "right", "192.0.2.1")
-    assert time.monotonic() - before >= DELAY_S_FIRST * 4 * 0.9
-    before = time.monotonic()
-    await logins.check("ada", "right", "192.0.2.1")
+    await logins.check("ada", "right", Client("192.0.2.1"))
     assert time.monotonic() - before < DELAY_S_FIRST
-    assert not logins._attempts
+    assert not logins._failures
+    assert await refusal_s(logins) < DELAY_S_FIRST * 2
 
 
 @pytest.mark.parametrize("other", [("ada", "192.0.2.2"), ("bob", "192.0.2.1")])
-async def test_user_and_address_are_each_delayed(other: tuple[str, str]) -> None:
+async def test_other_users_and_addresses_are_not_delayed(other: tuple[str, str]) -> None:
     logins = Logins(SharedSecret("ada", "right"), Limits())
-    for _ in range(2):
-        with pytest.raises(AuthenticationError):
-            await logins.check("ada", "wrong", "192.0.2.1")
-    before = time.monotonic()
-    with pytest.raises(AuthenticationError):
-        await logins.check(other[0], "wrong", other[1])
-    assert time.monotonic() - before >= DELAY_S_FIRST * 2 * 0.9
+    for _ in range(3):
+        await refusal_s(logins)
+    assert await refusal_s(logins, *other) < DELAY_S_FIRST * 2
 
 
-async def test_many_guesses_at_once_are_no_faster_and_do_not_pile_up() -> None:
-    limits = Limits(logins_waiting_max=2)
-    logins = Logins(SharedSecret("ada", "right"), limits)
-    guesses = [asyncio.ensure_future(logins.check("ada", "wrong", "192.0.2.1")) for _ in range(20)]
-    done = await asyncio.wait_for(asyncio.gather(*guesses, return_exceptions=True), TIMEOUT_S)
-    codes = [error.error_code for error in done if isinstance(error, AuthenticationError)]
-    assert len(codes) == 20
-    # Few were checked; the others were told to come back, without a hint whether they were right.
-    assert codes.count(46) <= 1 + limits.logins_waiting_max
-    assert codes.count(51) >= 20 - 1 - limits.logins_waiting_max
+async def test_addresses_of_one_ipv6_network_count_as_one() -> None:
+    logins = Logins(SharedSecret("ada", "right"), Limits())
+    for number in range(3):
+        await refusal_s(logins, address=f"2001:db8::{number}")
+    assert len(logins._failures) == 1
+    await refusal_s(logins, address="2001:db8:1::1")
+    await refusal_s(logins, address="fe80::1%eth0")
+    assert len(logins._failures) == 3
+
+
+class SlowPasswords:
+    """Checks that end when they are told to; nothing is recognized but what was right before."""
+
+    checks_max = 1
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.looked = 0
+        self._known: set[str] = set()
+        self._steps = asyncio.Semaphore(0)
+
+    def step(self) -> None:
+        self._steps.release()
+
+    async def recognizes(self, user: str, password: str) -> bool:
+        self.looked += 1
+        return password in self._known
+
+    async def check(self, user: str, password: str) -> bool:
+        self.begun.append(password)
+        await self._steps.acquire()
+        if password == "right":
+            self._known.add(password)
+        return password == "right"
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0)
+
+
+async def test_a_password_that_was_right_before_waits_for_nobody() -> None:
+    passwords = SlowPasswords()
+    logins = Logins(passwords, Limits())
+    passwords.step()
+    await logins.check("ada", "right", Client("127.0.0.1"))
+    guesses = [asyncio.ensure_future(logins.check("ada", f"guess{n}", Client("127.0.0.1"))) for n in range(50)]
+    await _until(lambda: len(passwords.begun) == 2)
+    # Guesses of the same user from the same address are under way.
+    for _ in range(3):
+        await logins.check("ada", "right", Client("127.0.0.1"))
+    assert len(passwords.begun) == 2
+    for guess in guesses:
+        guess.cancel()
+
+
+async def test_addresses_take_turns_at_checks() -> None:
+    passwords = SlowPasswords()
+    logins = Logins(passwords, Limits())
+    tasks = [asyncio.ensure_future(logins.check("ada", f"guess{n}", Client("192.0.2.1"))) for n in range(20)]
+    await _until(lambda: len(passwords.begun) == 1)
+    tasks.append(asyncio.ensure_future(logins.check("ada", "right", Client("192.0.2.2"))))
+    tasks.append(asyncio.ensure_future(logins.check("bob", "guess", Client("192.0.2.3"))))
+    await _until(lambda: passwords.looked == len(tasks))
+    await asyncio.sleep(0)
+    for number in range(1, 4):
+        passwords.step()
+        await _until(lambda number=number: len(passwords.begun) == number + 1)
+    assert passwords.begun == ["guess0", "guess1", "right", "guess"]
+    await tasks[20]
+    for task in tasks:
+        task.cancel()
+
+
+async def test_logins_of_lost_connections_are_not_checked() -> None:
+    passwords = SlowPasswords()
+    logins = Logins(passwords, Limits())
+    first = asyncio.ensure_future(logins.check("ada", "guess", Client("127.0.0.1")))
+    await _until(lambda: len(passwords.begun) == 1)
+    gone = [
+        asyncio.ensure_future(logins.check("ada", f"gone{n}", Client("127.0.0.1", connected=False))) for n in range(50)
+    ]
+    right = asyncio.ensure_future(logins.check("ada", "right", Client("127.0.0.1")))
+    passwords.step()
+    passwords.step()
+    await asyncio.wait_for(right, TIMEOUT_S)
+    assert passwords.begun == ["guess", "right"]
+    results = await asyncio.gather(*gone, return_exceptions=True)
+    assert all(isinstance(result, ConnectError) for result in results)
+    first.cancel()
+
+
+async def test_recognizing_is_no_way_to_guess_quickly() -> None:
+    """It takes no time, so it is done a hundred times a second at most for one user and address that were wrong."""
+
+    passwords = SlowPasswords()
+    logins = Logins(passwords, Limits())
+    begin = time.monotonic()
+    guesses = []
+    for number in range(500):
+        guesses.append(asyncio.ensure_future(logins.check("ada", f"guess{number}", Client("127.0.0.1"))))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert passwords.looked <= 2 + (time.monotonic() - begin) / LOOK_INTERVAL_S
+    assert passwords.looked < 250
+    for guess in guesses:
+        guess.cancel()
+
+
+async def test_within_an_address_users_take_turns_and_first_tries_go_first() -> None:
+    slots = FairSlots(1)
+    await slots.acquire("a", "u")
+    served: list[str] = []
+
+    async def wait(name: str, user: str, *, is_first: bool) -> None:
+        await slots.acquire("a", user, is_first=is_first)
+        served.append(name)
+        slots.release()
+
+    tasks = [asyncio.ensure_future(wait(f"again{number}", "ada", is_first=False)) for number in range(3)]
+    tasks += [asyncio.ensure_future(wait(f"first{number}", "ada", is_first=True)) for number in range(4)]
+    tasks.append(asyncio.ensure_future(wait("bob", "bob", is_first=True)))
+    await asyncio.sleep(0)
+    slots.release()
+    await asyncio.wait_for(asyncio.gather(*tasks), TIMEOUT_S)
+    assert served == ["first0", "bob", "first1", "first2", "again0", "first3", "again1", "again2"]
+    assert slots._free == 1
+
+
+async def test_a_cancelled_check_gives_its_slot_to_the_next() -> None:
+    slots = FairSlots(1)
+    await slots.acquire("a", "u")
+    cancelled, waiting = (asyncio.ensure_future(slots.acquire("a", "u")) for _ in range(2))
+    await asyncio.sleep(0)
+    slots.release()
+    cancelled.cancel()  # when its turn has come already
+    await asyncio.wait_for(waiting, TIMEOUT_S)
+    slots.release()
+    await asyncio.wait_for(slots.acquire("b", "u"), TIMEOUT_S)
+
+
+def test_refusals_do_not_fill_the_log(guarded: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
+    wires = [guarded.connect() for _ in range(9)]
+    token = b"\0ada\0wrong"
+    sent = [wire.send(api_keys.AUTHENTICATE, pb.AuthenticateRequest(protocol="PLAIN", token=token)) for wire in wires]
+    for wire, request_id in zip(wires, sent, strict=True):
+        assert wire.receive_error(request_id).code == 46
+        wire.socket.close()
+    assert caplog.text.count("login refused") == 4  # the first, second, fourth and eighth
 
 
 async def test_the_table_of_failures_is_bounded() -> None:
@@ -287,8 +431,8 @@ async def test_the_table_of_failures_is_bounded() -> None:
     logins = Logins(SharedSecret("ada", "right"), limits)
     for number in range(10):
         with pytest.raises(AuthenticationError):
-            await logins.check(f"user{number}", "wrong", f"192.0.2.{number}")
-        assert len(logins._attempts) <= 4
+            await logins.check(f"user{number}", "wrong", Client(f"192.0.2.{number}"))
+        assert len(logins._failures) <= 4
 
 
 async def test_unknown_users_take_as_long(users: Path) -> None:

@@ -24,7 +24,7 @@ async def _authenticate(context: ConnectionContext, request: pb.AuthenticateRequ
     if context.user is None:
         user, password = parse_plain(request.token)
         try:
-            await logins.check(user, password, context.peer_host)
+            await logins.check(user, password, context)
         except AuthenticationError:
             context.server.metrics.logins_refused += 1
             raise
