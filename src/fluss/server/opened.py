@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from typing import Final
 
 from fluss.model.paths import TableBucket
 from fluss.server.answers import Answer
-from fluss.server.context import Aside, Handled
+from fluss.server.context import Aside, ConnectionContext, Handled
 from fluss.storage.store import Storage
+
+BUCKETS_AT_ONCE: Final = 64  # that a request may name and still be answered in one go
+_OPENED_AT_ONCE: Final = 128
 
 
 def when_open(storage: Storage, buckets: Collection[TableBucket], handle: Callable[[], Answer | Aside]) -> Handled:
@@ -19,3 +23,15 @@ def when_open(storage: Storage, buckets: Collection[TableBucket], handle: Callab
 async def _after(opening: Coroutine[None, None, None], handle: Callable[[], Answer | Aside]) -> Answer | Aside:
     await opening
     return handle()
+
+
+async def each_open(context: ConnectionContext, buckets: Sequence[TableBucket]) -> AsyncIterator[int]:
+    """The numbers of many buckets, each when it is open; others have their turns in between."""
+    pace = context.pace()
+    for begin in range(0, len(buckets), _OPENED_AT_ONCE):
+        part = buckets[begin : begin + _OPENED_AT_ONCE]
+        if (opening := context.storage.opening(part)) is not None:
+            await opening
+        for number in range(begin, begin + len(part)):
+            yield number
+            await pace.rest()

@@ -89,7 +89,8 @@ class AlteredTable(NamedTuple):
     schema_json: str | None = None
 
 
-# Gets the table and its latest schema; None: nothing to change. It runs inside the change, so nothing comes between.
+# Gets the table and its latest schema; None: nothing to change. It runs inside the change, so nothing comes between,
+# and in the catalog's thread: thousands of columns take long to read.
 Alteration: TypeAlias = Callable[[TableEntry, bytes], AlteredTable | None]
 
 
@@ -276,7 +277,8 @@ class Catalog(CatalogView):
         if ignore and not self.table_exists(path):
             return None
         entry = self.table(path)
-        altered = alteration(entry, self.schema_json(entry.table_id, entry.schema_id))
+        schema = self.schema_json(entry.table_id, entry.schema_id)
+        altered = await asyncio.get_running_loop().run_in_executor(self._executor, alteration, entry, schema)
         if altered is None:
             return entry
         schema_json = None if altered.schema_json is None else altered.schema_json.encode()

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar, TypeVarTuple
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 
-BYTES_MAX: Final = 8 << 20  # of the definitions whose results one function keeps
+BYTES_MAX: Final = 32 << 20  # of the definitions whose results one function keeps
 ENTRIES_MAX: Final = 16_384
 
 

@@ -12,8 +12,9 @@ import asyncio
 import importlib
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -54,6 +55,7 @@ MARKS_SYNC_S: Final = 1.0  # so old the marks may be after a power loss
 OPENINGS_MAX: Final = OPEN_LOGS_MAX // 2
 # How many of the longest unused logs are looked at beyond those to be closed; bounds the work of one turn.
 _EVICTION_CANDIDATES: Final = 8
+_EVICTIONS_MAX: Final = 64  # in one turn
 
 _T = TypeVar("_T")
 _Removal: TypeAlias = tuple[Path, Site]
@@ -102,6 +104,8 @@ class Storage:
         self._opening: dict[TableBucket, asyncio.Task[None]] = {}
         self._open_pool = ThreadPoolExecutor(OPEN_THREADS, thread_name_prefix="fluss-open")
         self._eviction_scheduled = False
+        self._keeping_open = asyncio.Lock()
+        self._kept_open = False
         self._kv: KvBuckets | None = None
         self._removals: dict[int, asyncio.Task[None]] = {}  # the last one of each table
         self.segments_lock = asyncio.Lock()  # held while segments of any log are removed
@@ -239,11 +243,15 @@ class Storage:
             text = f"{files.shown(path)}: the bucket can't be opened: {files.reason(error)}"
             raise FlussError(text, ErrorCode.LOG_STORAGE_EXCEPTION) from error
         self._logs[bucket] = log
-        if len(self._logs) > self.options.open_logs_max and not self._eviction_scheduled:
+        if len(self._logs) > self.options.open_logs_max:
             # Not here: the caller may hold other logs until its turn of the loop ends.
+            self._schedule_eviction()
+        return log
+
+    def _schedule_eviction(self) -> None:
+        if not self._eviction_scheduled:
             self._eviction_scheduled = True
             self._loop.call_soon(self._evict)
-        return log
 
     def open_log(self, bucket: TableBucket) -> BucketLog | None:
         """The log of a bucket if it is open; nothing changes by asking."""
@@ -308,6 +316,20 @@ class Storage:
         log = self._logs.get(bucket)
         if log is not None:
             log.forget_writer(writer_id)
+
+    @asynccontextmanager
+    async def keeping_open(self) -> AsyncIterator[None]:
+        """While the block runs, logs that it opens stay open, however many: for one request that needs very many.
+
+        One block at a time, or many requests together would take all the files there are.
+        """
+        async with self._keeping_open:
+            self._kept_open = True
+            try:
+                yield
+            finally:
+                self._kept_open = False
+                self._schedule_eviction()
 
     async def run_blocking(self, work: Callable[[], _T]) -> _T:
         """Run work that reads or writes files in a thread."""
@@ -381,12 +403,16 @@ class Storage:
 
     def _evict(self) -> None:
         self._eviction_scheduled = False
+        if self._kept_open:
+            return
         excess = len(self._logs) - self.options.open_logs_max
-        candidates = list(islice(self._logs.items(), max(excess, 0) + _EVICTION_CANDIDATES))
+        candidates = list(islice(self._logs.items(), min(max(excess, 0), _EVICTIONS_MAX) + _EVICTION_CANDIDATES))
         for bucket, log in candidates:
             if len(self._logs) <= self.options.open_logs_max:
                 return
             if log.is_idle:
+                if excess > _EVICTIONS_MAX:
+                    self._schedule_eviction()
                 del self._logs[bucket]
                 if self.on_release is not None:
                     self.on_release(bucket, log)

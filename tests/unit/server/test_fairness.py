@@ -23,8 +23,10 @@ from tests.unit.server.support import (
     WireError,
     batch,
     create_table,
+    descriptor,
     eventually,
     fetch,
+    fetch_request,
     path,
     produce,
     produce_request,
@@ -229,3 +231,71 @@ def test_a_flood_of_metadata_requests_delays_nobody_for_long(tmp_path: Path) -> 
         begin = time.monotonic()
         fetch(wire, table_id, 0)
         assert time.monotonic() - begin < 1
+
+
+class LongestStep:
+    """The most processor time that a server's loop spent without looking at its sockets."""
+
+    def __init__(self, server: RunningServer) -> None:
+        self._server = server
+        self._last_s: float | None = None
+        self._is_on = True
+        self.longest_s = 0.0
+
+    def __enter__(self) -> LongestStep:
+        self._server.loop.call_soon_threadsafe(self._tick)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_on = False
+
+    def _tick(self) -> None:
+        # Of this thread alone: other programs on the machine do not count.
+        now_s = time.thread_time()
+        if self._last_s is not None:
+            self.longest_s = max(self.longest_s, now_s - self._last_s)
+        self._last_s = now_s
+        if self._is_on:
+            self._server.loop.call_soon(self._tick)
+
+
+def test_requests_that_name_thousands_of_buckets_are_worked_on_in_steps(tmp_path: Path) -> None:
+    """In one go the first write took more than a second of the loop, the others a tenth of one and more."""
+    buckets = range(2_000)
+    with RunningServer(tmp_path, durability="os") as server, server.connect() as wire:
+        table_id = create_table(wire, buckets=len(buckets))
+        with LongestStep(server) as step:
+            records = bytes(batch())
+            request = produce_request(table_id, *[(bucket, records) for bucket in buckets], timeout_ms=60_000)
+            wire.socket.settimeout(60)
+            answer = wire.call(api_keys.PRODUCE_LOG, request)
+            assert [entry.bucket_id for entry in answer.buckets_resp] == list(buckets)
+            assert not any(entry.HasField("error_code") for entry in answer.buckets_resp)
+            offsets = pb.ListOffsetsRequest(
+                follower_server_id=-1, table_id=table_id, offset_type=1, bucket_id=[*buckets, 5_000]
+            )
+            listed = wire.call(api_keys.LIST_OFFSETS, offsets).buckets_resp
+            assert [entry.offset for entry in listed[:-1]] == [3] * len(buckets)
+            assert listed[-1].error_code
+            stats = pb.GetTableStatsRequest(table_id=table_id)
+            for bucket in buckets:
+                stats.buckets_req.add(bucket_id=bucket)
+            assert {entry.row_count for entry in wire.call(api_keys.GET_TABLE_STATS, stats).buckets_resp} == {3}
+            fetched = wire.call(api_keys.FETCH_LOG, fetch_request(table_id, *[(bucket, 0) for bucket in buckets]))
+            assert len(fetched.tables_resp[0].buckets_resp) == len(buckets)
+        assert step.longest_s < 0.3
+
+
+def test_definitions_of_thousands_of_columns_are_read_beside_other_requests(tmp_path: Path) -> None:
+    with RunningServer(tmp_path) as server, server.connect() as wire:
+        columns = [(f"a_column_with_a_long_name_{number}", "STRING") for number in range(4_000)]
+        request = pb.CreateTableRequest(
+            table_path=path(), table_json=descriptor(columns, bucket_count=1, bucket_key=[]), ignore_if_exists=False
+        )
+        alter = pb.AlterTableRequest(table_path=path(), ignore_if_not_exists=False)
+        alter.add_columns.add(column_name="more", data_type_json=b'{"type":"STRING"}', column_position_type=0)
+        with LongestStep(server) as step:
+            wire.call(api_keys.CREATE_TABLE, request)
+            wire.call(api_keys.ALTER_TABLE, alter)
+        assert step.longest_s < 0.05
+        assert wire.call(api_keys.GET_TABLE_SCHEMA, pb.GetTableSchemaRequest(table_path=path())).schema_id == 2

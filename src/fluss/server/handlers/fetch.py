@@ -12,7 +12,7 @@ from fluss.server.context import ConnectionContext, Handled, Handler, Replier
 from fluss.server.fetch_plan import FetchPlan
 from fluss.server.fetch_response import encode_fetch_response
 from fluss.server.names import check_count
-from fluss.server.opened import when_open
+from fluss.server.opened import BUCKETS_AT_ONCE, each_open, when_open
 
 WAIT_MS_DEFAULT: Final = 100  # when a request says how much to wait for and not how long
 
@@ -21,7 +21,16 @@ def _fetch_log(context: ConnectionContext, request: pb.FetchLogRequest) -> Handl
     buckets = sum(len(table.buckets_req) for table in request.tables_req)
     check_count(buckets + len(request.tables_req), context.limits.request_items_max, "buckets")
     plan = FetchPlan.of(context, request)
+    if buckets > BUCKETS_AT_ONCE:
+        return _begin_wide(context, request, plan)
     return when_open(context.storage, [fetch.bucket for fetch in plan.buckets], lambda: _begin(context, request, plan))
+
+
+async def _begin_wide(context: ConnectionContext, request: pb.FetchLogRequest, plan: FetchPlan) -> Encoded | FetchWait:
+    async with context.storage.keeping_open():
+        async for _ in each_open(context, [fetch.bucket for fetch in plan.buckets]):
+            pass
+        return _begin(context, request, plan)
 
 
 def _begin(context: ConnectionContext, request: pb.FetchLogRequest, plan: FetchPlan) -> Encoded | FetchWait:

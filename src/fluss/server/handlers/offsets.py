@@ -12,7 +12,7 @@ from fluss.server.answers import code_and_text
 from fluss.server.context import ConnectionContext, Handled, Handler
 from fluss.server.malformed import unreadable
 from fluss.server.names import check_count
-from fluss.server.opened import when_open
+from fluss.server.opened import BUCKETS_AT_ONCE, each_open, when_open
 
 EARLIEST: Final = 0
 LATEST: Final = 1
@@ -25,6 +25,8 @@ def _list_offsets(context: ConnectionContext, request: pb.ListOffsetsRequest) ->
     if not EARLIEST <= request.offset_type <= LEADER_END:
         raise unreadable("ListOffsets", f"offset_type {request.offset_type} is not known")
     buckets = [_bucket(request, bucket_id) for bucket_id in request.bucket_id]
+    if len(buckets) > BUCKETS_AT_ONCE:
+        return _many_offsets(context, request, buckets)
     return when_open(context.storage, buckets, lambda: _offsets(context, request))
 
 
@@ -36,16 +38,31 @@ def _bucket(request: pb.ListOffsetsRequest, bucket_id: int) -> TableBucket:
 def _offsets(context: ConnectionContext, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
     response = pb.ListOffsetsResponse()
     for bucket_id in request.bucket_id:
-        entry = response.buckets_resp.add(bucket_id=bucket_id)
-        try:
-            entry.offset = _offset(context, request, bucket_id)
-        except Exception as error:
-            entry.error_code, entry.error_message = code_and_text(error)
+        _add_offset(response, context, request, _bucket(request, bucket_id))
     return response
 
 
-def _offset(context: ConnectionContext, request: pb.ListOffsetsRequest, bucket_id: int) -> int:
-    log = context.storage.bucket(_bucket(request, bucket_id))
+async def _many_offsets(
+    context: ConnectionContext, request: pb.ListOffsetsRequest, buckets: list[TableBucket]
+) -> pb.ListOffsetsResponse:
+    response = pb.ListOffsetsResponse()
+    async for number in each_open(context, buckets):
+        _add_offset(response, context, request, buckets[number])
+    return response
+
+
+def _add_offset(
+    response: pb.ListOffsetsResponse, context: ConnectionContext, request: pb.ListOffsetsRequest, bucket: TableBucket
+) -> None:
+    entry = response.buckets_resp.add(bucket_id=bucket.bucket_id)
+    try:
+        entry.offset = _offset(context, request, bucket)
+    except Exception as error:
+        entry.error_code, entry.error_message = code_and_text(error)
+
+
+def _offset(context: ConnectionContext, request: pb.ListOffsetsRequest, bucket: TableBucket) -> int:
+    log = context.storage.bucket(bucket)
     if request.offset_type == EARLIEST:
         return log.log_start_offset
     if request.offset_type in (LATEST, LEADER_END):

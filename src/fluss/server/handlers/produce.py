@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
+from fluss.model.paths import TableBucket
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.answers import code_and_text
 from fluss.server.batch_check import check_batch
 from fluss.server.context import ConnectionContext, Handled
 from fluss.server.names import table_path
-from fluss.server.opened import when_open
+from fluss.server.opened import BUCKETS_AT_ONCE, each_open, when_open
 from fluss.server.write_request import BucketBatch, WriteRequest, parse_produce_log
 from fluss.server.write_wait import NO_ACKS, BucketWait, WriteResponse, WriteWait, answered, check_acks
 from fluss.storage.log import Appended
@@ -27,6 +28,8 @@ def produce_log(context: ConnectionContext, body: memoryview, _: int) -> Handled
     request = parse_produce_log(body, context.limits.request_items_max)
     check_acks(request.acks)
     buckets = [batch.bucket for batch in request.batches]
+    if len(buckets) > BUCKETS_AT_ONCE:
+        return _append_many(context, request, buckets)
     return when_open(context.storage, buckets, partial(_append_all, context, request))
 
 
@@ -35,19 +38,38 @@ def _append_all(context: ConnectionContext, request: WriteRequest) -> WriteRespo
     response = pb.ProduceLogResponse()
     waits: list[BucketWait] = []
     for batch in request.batches:
-        bucket = batch.bucket
-        entry = response.buckets_resp.add(bucket_id=bucket.bucket_id, partition_id=bucket.partition_id)
-        try:
-            appended = _append(context, batch)
-        except Exception as error:
-            _failed(entry, error)
-            continue
-        if request.acks == NO_ACKS or appended.durable.is_complete:
-            entry.base_offset = appended.base_offset
-        else:
-            succeed = partial(_succeeded, entry, appended.base_offset)
-            waits.append(BucketWait(appended.durable, succeed, partial(_failed, entry)))
+        _append_one(context, batch, request.acks, response, waits)
     return answered(response, waits, request.timeout_ms)
+
+
+async def _append_many(
+    context: ConnectionContext, request: WriteRequest, buckets: list[TableBucket]
+) -> WriteResponse | WriteWait:
+    response = pb.ProduceLogResponse()
+    waits: list[BucketWait] = []
+    async with context.storage.keeping_open():
+        async for number in each_open(context, buckets):
+            # Each time: others have had their turns since the last.
+            context.check_connected()
+            _append_one(context, request.batches[number], request.acks, response, waits)
+    return answered(response, waits, request.timeout_ms)
+
+
+def _append_one(
+    context: ConnectionContext, batch: BucketBatch, acks: int, response: pb.ProduceLogResponse, waits: list[BucketWait]
+) -> None:
+    bucket = batch.bucket
+    entry = response.buckets_resp.add(bucket_id=bucket.bucket_id, partition_id=bucket.partition_id)
+    try:
+        appended = _append(context, batch)
+    except Exception as error:
+        _failed(entry, error)
+        return
+    if acks == NO_ACKS or appended.durable.is_complete:
+        entry.base_offset = appended.base_offset
+    else:
+        succeed = partial(_succeeded, entry, appended.base_offset)
+        waits.append(BucketWait(appended.durable, succeed, partial(_failed, entry)))
 
 
 def _append(context: ConnectionContext, batch: BucketBatch) -> Appended:

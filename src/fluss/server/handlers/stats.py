@@ -13,6 +13,7 @@ from fluss.server.answers import code_and_text
 from fluss.server.context import ConnectionContext, Handler
 from fluss.server.kv_access import kv_bucket
 from fluss.server.names import check_count
+from fluss.server.opened import each_open
 from fluss.server.table_formats import table_format
 
 
@@ -22,10 +23,9 @@ async def _table_stats(context: ConnectionContext, request: pb.GetTableStatsRequ
         TableBucket(request.table_id, item.bucket_id, item.partition_id if item.HasField("partition_id") else None)
         for item in request.buckets_req
     ]
-    if (opening := context.storage.opening(buckets)) is not None:
-        await opening
     response = pb.GetTableStatsResponse()
-    for bucket in buckets:
+    async for number in each_open(context, buckets):
+        bucket = buckets[number]
         entry = response.buckets_resp.add(bucket_id=bucket.bucket_id, partition_id=bucket.partition_id)
         try:
             entry.row_count = await _row_count(context, bucket)

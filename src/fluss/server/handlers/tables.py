@@ -24,23 +24,34 @@ from fluss.storage.catalog import AlteredTable, TableEntry
 _SET: Final = 0
 _RESET: Final = 1
 _LAST: Final = 0
+_QUICK_BYTES_MAX: Final = 16 << 10  # of a definition that is read on the loop
 
 
 async def _create(context: ConnectionContext, request: pb.CreateTableRequest) -> pb.CreateTableResponse:
     path = table_path(request.table_path)
-    descriptor = completed(TableDescriptor.from_json(request.table_json), context.server.config)
+    descriptor, stored = await _read_definition(context, request.table_json)
     assert descriptor.bucket_count is not None
     if descriptor.has_primary_key:
         await context.storage.load_kv()
     await context.storage.catalog.create_table(
         path,
-        *stored_json(descriptor),
+        *stored,
         descriptor.bucket_count,
         request.ignore_if_exists,
         partition_keys=descriptor.partition_keys,
         partitions=_first_partitions(context, descriptor),
     )
     return pb.CreateTableResponse()
+
+
+async def _read_definition(context: ConnectionContext, table_json: bytes) -> tuple[TableDescriptor, tuple[str, str]]:
+    """What a table is to be, and how that is stored; thousands of columns take long to read."""
+
+    def read() -> tuple[TableDescriptor, tuple[str, str]]:
+        descriptor = completed(TableDescriptor.from_json(table_json), context.server.config)
+        return descriptor, stored_json(descriptor)
+
+    return await context.storage.run_blocking(read) if len(table_json) > _QUICK_BYTES_MAX else read()
 
 
 def _first_partitions(context: ConnectionContext, descriptor: TableDescriptor) -> list[str]:
