@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fluss.model.clock import NO_SETTLING, SETTLE_MS
-from fluss.model.descriptor import BUCKET_COUNT_MAX
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.table_options import DATALAKE_FORMATS, ICEBERG, PROPERTY_LENGTH_MAX
 from fluss.server.limits import Limits
@@ -77,8 +76,12 @@ class ServerConfig:
                 raise _bad(f"{key} must be from 0 to {PORT_MAX}, not {port}")
         if self.durability not in DURABILITIES:
             raise _bad(f"durability must be one of {', '.join(DURABILITIES)}, not {self.durability!r}")
-        if not 1 <= self.default_bucket_number <= BUCKET_COUNT_MAX:
-            raise _bad(f"default.bucket.number must be from 1 to {BUCKET_COUNT_MAX}, not {self.default_bucket_number}")
+        buckets_max = self.limits.buckets_per_table_max
+        if not 1 <= self.default_bucket_number <= buckets_max:
+            raise _bad(
+                f"default.bucket.number must be from 1 to {buckets_max} (limits.buckets_per_table_max), "
+                f"not {self.default_bucket_number}"
+            )
         if not 1 <= self.segment_size_bytes <= SEGMENT_SIZE_BYTES_MAX:
             raise _bad(f"log.segment.file-size must be from 1 to {SEGMENT_SIZE_BYTES_MAX} bytes")
         if self.datalake_format is not None and self.datalake_format.upper() not in DATALAKE_FORMATS:

@@ -12,7 +12,7 @@ import pytest
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TablePath
 from fluss.storage import failpoints
-from fluss.storage.catalog import BUCKETS_MAX, DEFAULT_DATABASE, WRITER_ID_MAX, Catalog
+from fluss.storage.catalog import BUCKETS_MAX, DEFAULT_DATABASE, WRITER_ID_MAX, Catalog, CatalogLimits
 
 from .support import catalog
 
@@ -131,7 +131,7 @@ async def test_writer_ids_are_random_and_need_no_disk(tmp_path: Path) -> None:
 
 
 async def test_limits(tmp_path: Path) -> None:
-    async with catalog(tmp_path) as c:
+    async with catalog(tmp_path, CatalogLimits(buckets_per_table_max=BUCKETS_MAX)) as c:
         for buckets in (0, -1, BUCKETS_MAX + 1):
             with pytest.raises(FlussError) as caught:
                 await c.create_table(T, "{}", "{}", buckets)
