@@ -36,7 +36,8 @@ class RequestBudget:
     A large frame gets memory in steps, for what has arrived of it. It may hold as much as is free besides, for all
     connections and for those of its address; so however many frames stand still, the next one finds some room, and one
     address leaves some to the others. Frames that are half there can't block each other for ever: one at a time, a
-    short one before long ones, gets all that it is missing beyond the limit. Small frames are only counted.
+    short one before long ones, gets all that it is missing beyond the limit. Small frames, and requests that are being
+    executed, are only counted.
     """
 
     def __init__(self, bytes_max: int, soon: Callable[[Callable[[], None]], object]) -> None:
@@ -44,6 +45,7 @@ class RequestBudget:
         self._address_bytes_max = bytes_max - bytes_max // 4
         self._soon = soon
         self._used_bytes = 0
+        self._frame_bytes = 0  # of them, what large frames hold
         self._used_by_address: Counter[str] = Counter()
         self._waiting: list[FrameShare] = []
         self._finishing: FrameShare | None = None
@@ -77,7 +79,7 @@ class RequestBudget:
         if self._fits(share, wanted_bytes):
             self._hold(share, wanted_bytes)
             return True
-        if self._finishing is None:
+        if self._may_finish(share):
             self._finish(share)
             return True
         share.wanted_bytes = wanted_bytes
@@ -91,6 +93,7 @@ class RequestBudget:
         if self._finishing is share:
             self._finishing = None
         self._used_bytes -= share.held_bytes
+        self._frame_bytes -= share.held_bytes
         self._used_by_address[share.address] -= share.held_bytes
         if not self._used_by_address[share.address]:
             del self._used_by_address[share.address]
@@ -106,7 +109,15 @@ class RequestBudget:
         more_bytes = wanted_bytes - share.held_bytes
         share.held_bytes = wanted_bytes
         self._used_bytes += more_bytes
+        self._frame_bytes += more_bytes
         self._used_by_address[share.address] += more_bytes
+
+    def _may_finish(self, share: FrameShare) -> bool:
+        """One frame at a time, and not while what is being executed takes the room: that ends by itself."""
+        executed_bytes = self._used_bytes - self._frame_bytes
+        return self._finishing is None and (
+            not executed_bytes or executed_bytes + share.missing_bytes <= self._bytes_max // 2
+        )
 
     def _finish(self, share: FrameShare) -> None:
         self._finishing = share
@@ -129,18 +140,19 @@ class RequestBudget:
                 granted.append(share)
             else:
                 self._waiting.append(share)
-        if self._waiting and self._finishing is None:
-            granted.append(self._next_to_finish())
+        if self._waiting:
+            share = self._next_to_finish()
+            if self._may_finish(share):
+                self._waiting.remove(share)
+                self._finish(share)
+                granted.append(share)
         for share in granted:
             share.granted()
 
     def _next_to_finish(self) -> FrameShare:
         """A short one before long ones, but now and then the one that waits longest."""
         is_turn_of_oldest = self._finished % _OLDEST_EVERY == 0
-        share = self._waiting[0] if is_turn_of_oldest else min(self._waiting, key=lambda item: item.missing_bytes)
-        self._waiting.remove(share)
-        self._finish(share)
-        return share
+        return self._waiting[0] if is_turn_of_oldest else min(self._waiting, key=lambda item: item.missing_bytes)
 
 
 class ResponseBudget:

@@ -19,6 +19,12 @@ class Frames:
         share = FrameShare(address, size_bytes, lambda: self.granted.append(share))
         return share
 
+    def fill(self) -> FrameShare:
+        """A frame that holds everything."""
+        share = self.begin(100, "192.0.2.9")
+        self.budget._hold(share, 100)
+        return share
+
     def end(self, share: FrameShare) -> None:
         self.budget.end(share)
         self.settle()
@@ -82,7 +88,7 @@ def test_frames_that_are_half_there_finish_one_after_the_other() -> None:
 
 def test_a_short_frame_finishes_before_long_ones() -> None:
     frames = Frames()
-    frames.budget.add(100)
+    frames.fill()
     first, long, short = frames.begin(80), frames.begin(70), frames.begin(20)
     assert frames.budget.grow(first, 10)
     assert not frames.budget.grow(long, 10)
@@ -95,7 +101,7 @@ def test_a_short_frame_finishes_before_long_ones() -> None:
 
 def test_the_oldest_frame_is_not_passed_over_for_ever() -> None:
     frames = Frames()
-    frames.budget.add(100)
+    frames.fill()
     first, long = frames.begin(1), frames.begin(90)
     assert frames.budget.grow(first, 1)
     assert not frames.budget.grow(long, 10)
@@ -110,7 +116,7 @@ def test_the_oldest_frame_is_not_passed_over_for_ever() -> None:
 
 def test_a_frame_that_ends_while_it_waits_is_forgotten() -> None:
     frames = Frames()
-    frames.budget.add(100)
+    frames.fill()
     first, gone, last = frames.begin(50), frames.begin(40), frames.begin(60)
     frames.budget.grow(first, 10)
     frames.budget.grow(gone, 10)
@@ -124,16 +130,26 @@ def test_a_frame_that_ends_while_it_waits_is_forgotten() -> None:
 
 def test_released_bytes_let_waiting_frames_go_on() -> None:
     frames = Frames()
-    frames.budget.add(100)
-    assert not frames.budget.exceeded
+    full = frames.fill()
     lane, waiting = frames.begin(50), frames.begin(50)
     assert frames.budget.grow(lane, 1)
     assert (frames.budget.used_bytes, frames.budget.exceeded) == (150, False)
     assert not frames.budget.grow(waiting, 10)
-    frames.budget.release(100)
+    frames.budget.end(full)
     assert not frames.granted, "not within the release"
     frames.settle()
     assert frames.granted == [waiting]
+
+
+def test_no_frame_gets_more_than_there_is_while_requests_are_executed() -> None:
+    frames = Frames()
+    frames.budget.add(90)
+    frame = frames.begin(50)
+    assert not frames.budget.grow(frame, 20)
+    frames.budget.release(50)
+    frames.settle()
+    assert frames.granted == [frame]
+    assert frames.budget.used_bytes <= 100
 
 
 def test_responses_shrink_when_clients_do_not_read() -> None:
