@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from fluss.model.errors import ErrorCode, error_from_code
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.answers import Encoded
-from fluss.server.context import ConnectionContext, Handler
+from fluss.server.context import ConnectionContext, Handled, Handler
 from fluss.server.metadata_response import MetadataResponse
 from fluss.server.names import check_count, table_path
 from fluss.storage.catalog import PartitionEntry, TableEntry
+
+_NAMES_AT_ONCE: Final = 64  # of a request that is answered in one go
 
 
 def _api_versions(_: ConnectionContext, request: pb.ApiVersionsRequest) -> pb.ApiVersionsResponse:
@@ -25,34 +28,50 @@ def _api_versions(_: ConnectionContext, request: pb.ApiVersionsRequest) -> pb.Ap
     return response
 
 
-async def _metadata(context: ConnectionContext, request: pb.MetadataRequest) -> Encoded:
+def _metadata(context: ConnectionContext, request: pb.MetadataRequest) -> Handled:
     named = len(request.table_path) + len(request.partitions_path) + len(request.partitions_id)
     check_count(named, context.limits.request_items_max, "tables and partitions")
-    catalog, pace = context.storage.catalog, context.pace()
+    response = MetadataResponse(context.address, context.limits.metadata_bytes_max)
+    steps = _describe(context, request, response)
+    if named > _NAMES_AT_ONCE:
+        return _describe_many(context, steps, response)
+    for _ in steps:
+        pass
+    return response.encoded()
+
+
+async def _describe_many(context: ConnectionContext, steps: Iterator[None], response: MetadataResponse) -> Encoded:
+    pace = context.pace()
+    for _ in steps:
+        await pace.rest()
+    return response.encoded()
+
+
+def _describe(context: ConnectionContext, request: pb.MetadataRequest, response: MetadataResponse) -> Iterator[None]:
+    """Fill the response, a step for each name and then for each table and partition."""
+    catalog = context.storage.catalog
     # Each once: a table may have very many buckets, and a request very many names.
     tables: dict[TableEntry, None] = {}
     partitions: dict[PartitionEntry, TableEntry] = {}
     for path in request.table_path:
         tables[catalog.table(table_path(path))] = None
-        await pace.rest()
+        yield
     for partition_path in request.partitions_path:
         table = catalog.table(table_path(partition_path))
         partitions[catalog.partition(table, partition_path.partition_name)] = table
-        await pace.rest()
+        yield
     for partition_id in request.partitions_id:
         partition = _partition_by_id(context, partition_id)
         partitions[partition] = catalog.table_of(partition)
-        await pace.rest()
+        yield
     # The tables of partitions come along: pyfluss panics on a partition of a table that it has not seen.
     tables |= dict.fromkeys(partitions.values())
-    response = MetadataResponse(context.address, context.limits.metadata_bytes_max)
     for table in tables:
         response.add_table(table, context.server.lake_options.shown_json(table.table_json))
-        await pace.rest()
+        yield
     for partition, table in partitions.items():
         response.add_partition(partition, table.num_buckets)
-        await pace.rest()
-    return response.encoded()
+        yield
 
 
 def _partition_by_id(context: ConnectionContext, partition_id: int) -> PartitionEntry:
