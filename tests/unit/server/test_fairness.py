@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -243,11 +244,14 @@ class LongestStep:
         self.longest_s = 0.0
 
     def __enter__(self) -> LongestStep:
+        # A full collection walks what all tests of this process have left, for up to half a second.
+        gc.disable()
         self._server.loop.call_soon_threadsafe(self._tick)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._is_on = False
+        gc.enable()
 
     def _tick(self) -> None:
         # Of this thread alone: other programs on the machine do not count.
