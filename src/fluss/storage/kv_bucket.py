@@ -275,7 +275,8 @@ class KvBucket:
 
     async def _read(self, work: Callable[[ReadableStore], _T]) -> _T:
         self._check()
-        if not (await self._owner.log(self.bucket)).high_watermark:
+        # An open store is read without its log, which may be closed and would wait to be opened behind others.
+        if not self._owner.pool.is_open(self.bucket) and not (await self._owner.log(self.bucket)).high_watermark:
             return work(NO_ROWS)  # Nothing was ever written, so there need be no store.
         async with self._owner.pool.use(self.bucket) as store:
             return await self._on_store(self._owner.run_read, partial(work, store))

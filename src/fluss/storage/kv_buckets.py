@@ -22,7 +22,7 @@ from fluss.storage.catalog_view import has_primary_key
 from fluss.storage.directory import STORE_NAME
 from fluss.storage.failpoints import Site
 from fluss.storage.kv_bucket import KvBucket
-from fluss.storage.kv_pool import KvPool
+from fluss.storage.kv_pool import OPENINGS_MAX, KvPool
 from fluss.storage.kv_put import check
 from fluss.storage.kv_reads import few_by_prefix
 from fluss.storage.kv_recovery import Recovery
@@ -60,6 +60,8 @@ class KvBuckets:
         self._resources = Resources(options.kv_memory_bytes)
         self._writing = ThreadPoolExecutor(WRITE_THREADS, thread_name_prefix="fluss-kv-write")
         self._reading = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="fluss-kv-read")
+        # Of their own, too: who waits for a store does not wait for large puts of others.
+        self._opening = ThreadPoolExecutor(OPENINGS_MAX, thread_name_prefix="fluss-kv-open")
         self._buckets: WeakValueDictionary[TableBucket, KvBucket] = WeakValueDictionary()
         self._tables: dict[int, KvTable] = {}
         self._damaged: set[TableBucket] = set()
@@ -70,7 +72,7 @@ class KvBuckets:
         self._reads_slow_until_s = 0.0
         self._written_bytes = 0  # since memory was given back
         self.pool = KvPool(
-            self._open_store, self.run_write, lambda: self._resources.is_pressed, options.open_stores_max
+            self._open_store, self._run_open, lambda: self._resources.is_pressed, options.open_stores_max
         )
 
     @property
@@ -167,6 +169,9 @@ class KvBuckets:
     def run_write(self, work: Callable[[], _T]) -> Awaitable[_T]:
         return self._loop.run_in_executor(self._writing, work)
 
+    def _run_open(self, work: Callable[[], _T]) -> Awaitable[_T]:
+        return self._loop.run_in_executor(self._opening, work)
+
     def run_read(self, work: Callable[[], _T]) -> Awaitable[_T]:
         return self._loop.run_in_executor(self._reading, work)
 
@@ -225,13 +230,13 @@ class KvBuckets:
                 trust_live=trust_live,
                 log_may_lack_rows=log.may_lack_rows,
             )
-            store = await self.run_write(work)
+            store = await self._run_open(work)
             try:
                 while store.state.covered_offset < log.high_watermark:
                     data = log.read(store.state.covered_offset, CHUNK_BYTES)
-                    await self.run_write(partial(replay, store, self.table(bucket), data))
+                    await self._run_open(partial(replay, store, self.table(bucket), data))
             except BaseException:
-                await self.run_write(store.close)
+                await self._run_open(store.close)
                 raise
         self._damaged.discard(bucket)
         return store
@@ -278,6 +283,7 @@ class KvBuckets:
         await self.pool.close()
         self._writing.shutdown()
         self._reading.shutdown()
+        self._opening.shutdown()
 
 
 def _unknown(bucket: TableBucket) -> FlussError:

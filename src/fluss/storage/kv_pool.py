@@ -1,18 +1,19 @@
 """Open stores, at most so many at a time.
 
-A store is opened when first used and stays open until others need its place, the longest unused first. One in use, or
-asked for, is never closed; when all are, the limit is exceeded until the next is given back. When many are asked for at
-once, a few are opened at a time, the first asked for first: opened together, they would close one another before
-anybody came to use them. Stores that hold many unflushed rows but are not written to any more are flushed when memory
-gets short, for RocksDB flushes only those that are written to. All calls are made on the loop; opening, closing and
-flushing run in worker threads.
+A store is opened when first used and stays open until others need its place: one of the table that has most of them,
+the longest unused first. So a table with a thousand partitions closes its own stores and not those of others. One in
+use, or asked for, is never closed; when all are, or the others have no more than their share, the limit is exceeded
+until the next is given back. When many are asked for at once, a few are opened at a time, tables in turn, of each the
+first asked for first: opened together, they would close one another before anybody came to use them. Stores that hold
+many unflushed rows but are not written to any more are flushed when memory gets short, for RocksDB flushes only those
+that are written to. All calls are made on the loop; opening, closing and flushing run in worker threads.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
@@ -21,6 +22,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage.kv_store import KvState, KvStore
+from fluss.storage.table_turns import TableTurns
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -64,7 +66,7 @@ class KvPool:
         self._open_max = open_max
         self._loop = asyncio.get_running_loop()
         self._entries: OrderedDict[TableBucket, _Entry] = OrderedDict()
-        self._openings = asyncio.Semaphore(OPENINGS_MAX)
+        self._openings = TableTurns(OPENINGS_MAX)
         self._closings: set[asyncio.Task[None]] = set()
         self._relieving: asyncio.Task[None] | None = None
 
@@ -142,7 +144,7 @@ class KvPool:
         while True:
             entry = self._entries.get(bucket)
             if entry is None:
-                async with self._openings:
+                async with self._openings.turn(bucket.table_id):
                     while len(self._closings) >= OPENINGS_MAX:
                         await asyncio.wait(self._closings, return_when=asyncio.FIRST_COMPLETED)
                     # Another one who waited may have opened it.
@@ -192,10 +194,18 @@ class KvPool:
             self._shrink()
 
     def _shrink(self) -> None:
-        kept = [item for item in self._entries.items() if item[1].closed is None]
-        idle = [item for item in kept if not item[1].users]
-        for item in idle[: max(0, len(kept) - self._open_max)]:
-            self._retire(*item)
+        kept = [bucket for bucket, entry in self._entries.items() if entry.closed is None]
+        counts = Counter(bucket.table_id for bucket in kept)
+        share = self._open_max // len(counts) if counts else 0
+        idle = [bucket for bucket in kept if not self._entries[bucket].users]
+        for _ in range(len(kept) - self._open_max):
+            # The first one of those with the most: the longest unused.
+            bucket = max(idle, key=lambda one: counts[one.table_id], default=None)
+            if bucket is None or counts[bucket.table_id] <= share:
+                return
+            idle.remove(bucket)
+            counts[bucket.table_id] -= 1
+            self._retire(bucket, self._entries[bucket])
 
     def _retire(self, bucket: TableBucket, entry: _Entry) -> asyncio.Future[None]:
         if entry.closed is None:

@@ -41,6 +41,7 @@ from fluss.storage.marks import LogMark, Mark, Marks
 from fluss.storage.recovery import Recovered, recover
 from fluss.storage.staging import BYTES_MAX, EXPIRE_MS, Staging
 from fluss.storage.stats import StorageStats
+from fluss.storage.table_turns import TableTurns
 from fluss.storage.writers import EXPIRY_MS
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 OPEN_LOGS_MAX: Final = 256
-OPEN_THREADS: Final = 2
+OPEN_THREADS: Final = 3  # one table gets two of them
 MARKS_SYNC_S: Final = 1.0  # so old the marks may be after a power loss
 # Logs opened ahead for one request; small enough that none is closed again before the request gets to it.
 OPENINGS_MAX: Final = OPEN_LOGS_MAX // 2
@@ -102,6 +103,7 @@ class Storage:
         self._commit = GroupCommit(self._loop, options.sync_threads, self.stats)
         self._logs: OrderedDict[TableBucket, BucketLog] = OrderedDict()
         self._opening: dict[TableBucket, asyncio.Task[None]] = {}
+        self._open_turns = TableTurns(OPEN_THREADS)
         self._open_pool = ThreadPoolExecutor(OPEN_THREADS, thread_name_prefix="fluss-open")
         self._eviction_scheduled = False
         self._keeping_open = asyncio.Lock()
@@ -214,7 +216,8 @@ class Storage:
 
     async def _open(self, bucket: TableBucket) -> None:
         try:
-            recovered = await self._loop.run_in_executor(self._open_pool, self._recovery(bucket))
+            async with self._open_turns.turn(bucket.table_id):
+                recovered = await self._loop.run_in_executor(self._open_pool, self._recovery(bucket))
         except Exception as error:
             _log.error("%s can't be opened: %s", self._directory.bucket_path(bucket), error)
             return

@@ -37,7 +37,7 @@ class Stores:
         self.pool = KvPool(self.open, self.run, lambda: True, open_max=2)
 
     def path(self, bucket: TableBucket) -> Path:
-        return self.directory / str(bucket.bucket_id) / "kv"
+        return self.directory / f"{bucket.table_id}-{bucket.bucket_id}" / "kv"
 
     async def run(self, work: Callable[[], T]) -> T:
         return await asyncio.to_thread(work)
@@ -99,6 +99,61 @@ async def test_none_in_use_is_closed(stores: Stores) -> None:
         async with stores.pool.use(BUCKETS[0]) as same:
             assert same is first
     assert stores.opened == BUCKETS
+
+
+async def test_a_table_with_many_closes_its_own(stores: Stores) -> None:
+    bystander = TableBucket(2, 0)
+    for bucket in (bystander, *BUCKETS):
+        async with stores.pool.use(bucket):
+            pass
+    await stores.settled()
+    assert stores.pool.opened(bystander) is not None
+    assert stores.pool.opened(BUCKETS[-1]) is not None
+    assert len(stores.pool) == 2
+
+
+async def test_a_table_within_its_share_keeps_its_store_while_another_uses_many(stores: Stores) -> None:
+    bystander = TableBucket(2, 0)
+    async with stores.pool.use(bystander):
+        pass
+    async with stores.pool.use(BUCKETS[0]), stores.pool.use(BUCKETS[1]):
+        await stores.settled()
+        assert stores.pool.opened(bystander) is not None
+    await stores.settled()
+    assert stores.pool.opened(bystander) is not None
+    assert len(stores.pool) == 2
+
+
+async def test_more_tables_than_places_close_the_longest_unused(stores: Stores) -> None:
+    buckets = [TableBucket(table_id, 0) for table_id in range(1, 5)]
+    for bucket in buckets:
+        async with stores.pool.use(bucket):
+            pass
+    await stores.settled()
+    assert [stores.pool.is_open(bucket) for bucket in buckets] == [False, False, True, True]
+
+
+async def test_a_store_is_opened_while_many_of_another_table_wait(stores: Stores) -> None:
+    """The openings of the other table never end, so nobody gets past them who has to."""
+    held = asyncio.Event()
+    open_store = stores.pool._open_store
+
+    async def open_later(bucket: TableBucket) -> KvStore:
+        if bucket.table_id == 1:
+            await held.wait()
+        return await open_store(bucket)
+
+    async def ask(bucket: TableBucket) -> None:
+        async with stores.pool.use(bucket):
+            pass
+
+    stores.pool._open_store = open_later
+    asking = [asyncio.ensure_future(ask(TableBucket(1, number))) for number in range(20)]
+    await asyncio.sleep(0)
+    await asyncio.wait_for(ask(TableBucket(2, 0)), timeout=30)
+    assert stores.opened == [TableBucket(2, 0)]
+    held.set()
+    await asyncio.gather(*asking)
 
 
 async def test_a_discarded_store_is_closed_by_its_last_user_and_opened_again(stores: Stores) -> None:
