@@ -5,6 +5,9 @@ covered offset, or a part of the next batch more. `Rdict.flush` would flush the 
 GIL while it flushes. Compacting the tiny `meta` family flushes both, atomically and without the GIL: that is our flush,
 and comes before each checkpoint and close.
 
+Each flush of new keys makes a file, and files whose keys do not overlap are never merged by RocksDB: it moves them to
+the last level as they are. A checkpoint therefore merges small neighbours first.
+
 Meant for worker threads: reads, flushes and closing leave the GIL to others, writes and opening do not.
 """
 
@@ -20,8 +23,9 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rocksdict import Checkpoint, Rdict, RdictIter, ReadOptions, WriteBatch
 
@@ -39,7 +43,14 @@ from fluss.storage.kv_store import (
     Page,
 )
 from fluss.storage.manifest_check import CURRENT_NAME, manifest_problem
-from fluss.storage.rocks_settings import META_FAMILY, Resources, write_options
+from fluss.storage.rocks_settings import (
+    META_FAMILY,
+    SMALL_FILE_BYTES_MAX,
+    SMALL_FILES_MAX,
+    Resources,
+    merge_options,
+    write_options,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +68,7 @@ STATE_KEY: Final = b"state"
 _STATE: Final = struct.Struct("<Bqq")  # version, covered offset, row count
 _STATE_VERSION: Final = 1
 _WRITE_OPTIONS: Final = write_options()
+_MERGE_OPTIONS: Final = merge_options()
 _STALLED: Final = "Result incomplete"
 # How RocksDB's texts begin, or what they have in them, when files are not what they should be.
 _DAMAGED: Final = ("Corruption", "Not implemented")
@@ -211,13 +223,18 @@ class RocksStore:
         return snapshot
 
     def flush(self) -> None:
+        with self._reporting("flushed"):
+            self._meta.compact_range(None, None)
+
+    @contextmanager
+    def _reporting(self, done: str) -> Iterator[None]:
+        """Raise when a flush or compaction failed: RocksDB reports nothing itself."""
         failures = self._failures()
         with _translated(self._path):
-            self._meta.compact_range(None, None)
-        # It reports nothing itself.
+            yield
         if self._failures() > failures:
             raise KvStoreError(
-                f"{files.shown(self._path)}: the store could not be flushed; see whether the disk is full."
+                f"{files.shown(self._path)}: the store could not be {done}; see whether the disk is full."
             )
 
     def _failures(self) -> int:
@@ -226,6 +243,7 @@ class RocksStore:
 
     def checkpoint(self, directory: Path) -> KvState:
         self.flush()
+        self._merge_small_files()
         with self._lock:
             # What came meanwhile: little, but the checkpoint would flush it with the GIL held.
             self.flush()
@@ -234,6 +252,11 @@ class RocksStore:
             state = self._state
         files.sync_directory(directory.parent, Site.KV_CHECKPOINT)
         return state
+
+    def _merge_small_files(self) -> None:
+        with self._reporting("compacted"):
+            for first_key, last_key in _small_runs(self._rows.live_files()):
+                self._rows.compact_range(first_key, last_key, _MERGE_OPTIONS)
 
     def size_bytes(self) -> int:
         with _translated(self._path):
@@ -292,6 +315,15 @@ class RocksSnapshot:
 
     def close(self) -> None:
         self._cursor = None
+
+
+def _small_runs(live_files: list[dict[str, Any]]) -> Iterator[tuple[bytes, bytes]]:
+    """The first and last keys of small files side by side in a level, where there are too many of them."""
+    in_order = sorted(live_files, key=lambda file: (file["level"], file["start_key"]))
+    for (_, is_small), run in groupby(in_order, lambda file: (file["level"], file["size"] < SMALL_FILE_BYTES_MAX)):
+        keys = [(file["start_key"], file["end_key"]) for file in run]
+        if is_small and len(keys) > SMALL_FILES_MAX:
+            yield keys[0][0], keys[-1][1]
 
 
 def _take(cursor: RdictIter, rows_max: int, size_bytes_max: int) -> Page:

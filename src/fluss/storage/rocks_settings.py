@@ -8,8 +8,10 @@ from typing import Final
 
 from rocksdict import (
     BlockBasedOptions,
+    BottommostLevelCompaction,
     Cache,
     ChecksumType,
+    CompactOptions,
     DBCompressionType,
     Options,
     WriteBufferManager,
@@ -42,6 +44,9 @@ ARENA_BLOCK_BYTES: Final = 64 << 10
 MEMTABLE_FILTER_SHARE: Final = 0.01
 FILTER_BITS_PER_KEY: Final = 10
 FILE_BYTES_MAX: Final = 64 << 20
+# Files below this size are merged when so many of them lie side by side: see `RocksStore.checkpoint`.
+SMALL_FILE_BYTES_MAX: Final = 4 << 20
+SMALL_FILES_MAX: Final = 16
 # The size of the first sorted level, with which RocksDB merges four flushed memtables. With a smaller one, large tables
 # would have a level more.
 LEVEL_BYTES: Final = 128 << 20
@@ -157,4 +162,12 @@ def write_options() -> WriteOptions:
     options = WriteOptions()
     options.disable_wal = True  # type: ignore[method-assign, assignment]  # an attribute, whatever the stub says
     options.no_slowdown = True
+    return options
+
+
+def merge_options() -> CompactOptions:
+    """Merge also what is in the last level already, beside compactions that RocksDB begins by itself."""
+    options = CompactOptions()
+    options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
+    options.set_exclusive_manual_compaction(False)
     return options

@@ -26,7 +26,7 @@ from fluss.storage.kv_store import (
     KvStoreError,
 )
 from fluss.storage.rocks import WRITE_ROWS_MAX, RocksStore, open_store
-from fluss.storage.rocks_settings import Resources
+from fluss.storage.rocks_settings import SMALL_FILE_BYTES_MAX, SMALL_FILES_MAX, Resources
 
 MIB = 1 << 20
 
@@ -270,6 +270,48 @@ def test_a_write_waits_for_a_stalled_store_only_so_long(store: RocksStore, monke
     store._rows.set_options(dict.fromkeys(limits, "20"))
     put(store, numbered(2), KvState(2, 2))
     assert store.get_many([b"000001"]) == [b"value"]
+
+
+def file_count(directory: Path) -> int:
+    return len(list(directory.glob("*.sst")))
+
+
+@pytest.mark.parametrize("rising", [True, False])
+def test_files_of_many_small_checkpoints_are_merged(path: Path, store: RocksStore, rising: bool) -> None:
+    order = list(range(300))
+    if not rising:
+        random.Random(1).shuffle(order)
+    most = 0
+    for number in range(0, 300, 3):
+        rows = {b"%06d" % key: b"value %d" % key for key in order[number : number + 3]}
+        put(store, rows, KvState(number + 3, number + 3))
+        checkpoint = path.with_name(f"checkpoint-{number}")
+        store.checkpoint(checkpoint)
+        most = max(most, file_count(checkpoint))
+    assert most <= SMALL_FILES_MAX + 8  # the last level, what is on its way there, and the state
+    assert store.scan().keys == [b"%06d" % key for key in range(300)]
+
+
+def test_a_merge_leaves_large_files_and_earlier_checkpoints_alone(path: Path, store: RocksStore) -> None:
+    put(store, {b"a%03d" % key: os.urandom(64 << 10) for key in range(100)}, KvState(1, 100))
+    store.checkpoint(path.with_name("first"))
+    large = {file.name for file in path.glob("*.sst") if file.stat().st_size >= SMALL_FILE_BYTES_MAX}
+    assert large
+    before = {file.name: file.read_bytes() for file in path.with_name("first").glob("*.sst")}
+    for number in range(60):
+        put(store, {b"b%06d" % number: b"value"}, KvState(number + 2, number + 101))
+        store.checkpoint(path.with_name(f"checkpoint-{number}"))
+    assert large <= {file.name for file in path.glob("*.sst")}
+    assert {file.name: file.read_bytes() for file in path.with_name("first").glob("*.sst")} == before
+    assert len(store.scan(size_bytes_max=1 << 30).keys) == 160
+
+
+def test_a_checkpoint_without_changes_makes_no_file(path: Path, store: RocksStore) -> None:
+    put(store, numbered(10), KvState(10, 10))
+    store.checkpoint(path.with_name("first"))
+    names = {file.name for file in path.glob("*.sst")}
+    store.checkpoint(path.with_name("second"))
+    assert {file.name for file in path.glob("*.sst")} == names
 
 
 _FULL_DISK = """
