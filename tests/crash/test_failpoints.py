@@ -41,6 +41,7 @@ HITS: dict[Site, int] = {
     Site.SEGMENT_CREATE: 12,
     Site.SEGMENT_APPEND: 200,
     Site.SEGMENT_COMMIT: 20,
+    Site.SEGMENT_NAME: 3,
     Site.SEGMENT_SEAL: 3,
     Site.SEGMENT_RECOVER: 2,
     Site.SEGMENT_CUT: 2,

@@ -6,7 +6,11 @@ where the log says that it pays: much of a sync is waiting for the disk. There a
 
 Syncs run in threads, but a small one that has nothing beside it runs on the loop as long as the last small ones were
 quick: a thread costs 0.1 to 0.2 ms until it has begun and the loop knows that it is done, which is what such a sync
-takes on a disk with a safe cache. The loop stands still meanwhile, so a slow disk is left to the threads.
+takes on a disk with a safe cache. The loop stands still meanwhile, so a slow disk is left to the threads: it takes both
+the last ones of all logs and the last ones of this log, because others may lie on a quick disk and be many.
+
+A table has its part of the threads and no more, so that one on a slow disk leaves the others theirs. Other work on the
+disk has threads of its own.
 
 What a failed sync means is the log's business; here it is only carried back.
 """
@@ -16,9 +20,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from fluss.storage.stats import StorageStats
 
@@ -26,10 +32,15 @@ _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-THREADS: Final = 4
+THREADS: Final = 16
+SYNCS_PER_TABLE_MAX: Final = 4
 SYNCS_PER_LOG_MAX: Final = 2
+# For other work; and how much of it is done at a time for one table.
+WORK_THREADS: Final = 8
+WORK_PER_TABLE_MAX: Final = 2
 # A sync may run on the loop while no more than this is expected of it: so long it keeps all others waiting.
 LOOP_SYNC_S_MAX: Final = 0.0005
+UNPROVEN_SYNC_S: Final = 2 * LOOP_SYNC_S_MAX  # what is expected of the first ones
 # Of the latest small sync in what is expected of the next: one that is very slow, or a few, and the threads take over.
 _LATEST_SHARE: Final = 1 / 8
 
@@ -72,6 +83,13 @@ class SyncJob(Protocol):
 class Syncable(Hashable, Protocol):
     """What group commit needs of a log; all is called on the loop."""
 
+    # How long the next small sync is expected to take; group commit keeps it here.
+    small_sync_s: float
+
+    @property
+    def syncs_with(self) -> Hashable:
+        """What shares its part of the threads: the table."""
+
     def may_overlap(self) -> bool:
         """Whether the next sync may begin beside the one in flight."""
 
@@ -89,10 +107,13 @@ class GroupCommit:
         self._loop = loop
         self._stats = stats or StorageStats()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fluss-sync")
+        self._work_pool = ThreadPoolExecutor(WORK_THREADS, thread_name_prefix="fluss-disk")
+        self._work_turns: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
         self._requested: dict[Syncable, None] = {}
         self._in_flight: dict[Syncable, list[asyncio.Future[None]]] = {}
+        self._syncs_of_table: Counter[Hashable] = Counter()
         self._start_scheduled = False
-        self._small_sync_s = 2 * LOOP_SYNC_S_MAX  # as expected; the first ones have to prove it
+        self._small_sync_s = UNPROVEN_SYNC_S
 
     def request(self, log: Syncable) -> None:
         """Ask for a sync of all that is appended in this turn of the loop."""
@@ -109,12 +130,19 @@ class GroupCommit:
         while log in self._in_flight:
             await asyncio.wait(self._in_flight[log])
 
-    async def run(self, work: Callable[[], _T]) -> _T:
-        """Run other blocking disk work in the same threads."""
-        return await self._loop.run_in_executor(self._pool, work)
+    async def run(self, work: Callable[[], _T], table: Hashable = None) -> _T:
+        """Run other blocking disk work in a thread; that for a table, if one is named, takes only a part of them."""
+        if table is None:
+            return await self._loop.run_in_executor(self._work_pool, work)
+        turns = self._work_turns.get(table)
+        if turns is None:
+            turns = self._work_turns[table] = asyncio.Semaphore(WORK_PER_TABLE_MAX)
+        async with turns:
+            return await self._loop.run_in_executor(self._work_pool, work)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)
+        self._work_pool.shutdown(wait=True)
 
     def _start(self) -> None:
         self._start_scheduled = False
@@ -122,6 +150,8 @@ class GroupCommit:
             self._launch(log)
 
     def _may_begin(self, log: Syncable) -> bool:
+        if self._syncs_of_table[log.syncs_with] >= SYNCS_PER_TABLE_MAX:
+            return False
         in_flight = self._in_flight.get(log)
         return in_flight is None or (len(in_flight) < SYNCS_PER_LOG_MAX and log.may_overlap())
 
@@ -131,11 +161,12 @@ class GroupCommit:
         if job is None:
             return
         is_alone = not self._in_flight and not self._requested
-        if job.is_small and is_alone and self._small_sync_s <= LOOP_SYNC_S_MAX:
+        if job.is_small and is_alone and max(self._small_sync_s, log.small_sync_s) <= LOOP_SYNC_S_MAX:
             self._finish(log, job, *_run(job))
             return
         ended = self._loop.create_future()
         self._in_flight.setdefault(log, []).append(ended)
+        self._syncs_of_table[log.syncs_with] += 1
         self._pool.submit(self._sync, log, job, ended)
 
     def _sync(self, log: Syncable, job: SyncJob, ended: asyncio.Future[None]) -> None:
@@ -153,14 +184,23 @@ class GroupCommit:
         in_flight.remove(ended)
         if not in_flight:
             del self._in_flight[log]
+        table = log.syncs_with
+        had_its_part = self._syncs_of_table[table] >= SYNCS_PER_TABLE_MAX
+        self._syncs_of_table[table] -= 1
+        if not self._syncs_of_table[table]:
+            del self._syncs_of_table[table]
         self._finish(log, job, error, seconds)
-        if log in self._requested and self._may_begin(log):
-            self._launch(log)
+        # One that waited for its part comes before the next sync of this log.
+        waiting = [other for other in self._requested if other.syncs_with == table] if had_its_part else [log]
+        for other in waiting:
+            if other in self._requested and self._may_begin(other):
+                self._launch(other)
 
     def _finish(self, log: Syncable, job: SyncJob, error: Exception | None, seconds: float) -> None:
         self._stats.synced(seconds, failed=error is not None)
         if job.is_small:
             self._small_sync_s += (seconds - self._small_sync_s) * _LATEST_SHARE
+            log.small_sync_s += (seconds - log.small_sync_s) * _LATEST_SHARE
         log.finish_sync(job, error)
 
 

@@ -32,6 +32,7 @@ class Site(StrEnum):
     CATALOG_COMMIT = "catalog.commit"
     BUCKET_DIRECTORY = "bucket.directory"
     SEGMENT_CREATE = "segment.create"
+    SEGMENT_NAME = "segment.name"
     SEGMENT_APPEND = "segment.append"
     SEGMENT_COMMIT = "segment.commit"
     SEGMENT_SEAL = "segment.seal"
@@ -102,6 +103,7 @@ STEPS: Final[dict[Site, tuple[Step, ...]]] = {
     Site.CATALOG_COMMIT: _COMMIT,
     Site.BUCKET_DIRECTORY: _CREATE + _SYNC_DIRECTORY,
     Site.SEGMENT_CREATE: _CREATE + _SYNC_DIRECTORY,
+    Site.SEGMENT_NAME: _RENAME + _SYNC_DIRECTORY,
     Site.SEGMENT_APPEND: _WRITE,
     Site.SEGMENT_COMMIT: _SYNC,
     Site.SEGMENT_SEAL: _SYNC,

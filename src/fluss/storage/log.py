@@ -3,7 +3,9 @@
 All calls are made on the loop, except that `LogSync.run` may run in a thread. An append puts bytes into the page cache
 and hands out a future; the high watermark follows the syncs, so a reader never sees a batch that a crash can take back
 (with `fsync=False` it follows the appends, and a power loss can take the last seconds). Before anybody is told that a
-batch is safe, the log's mark says so. The checksum of a batch is checked here and nowhere before. A failed sync makes
+batch is safe, the log's mark says so. A full segment is synced in a thread like any other, before those behind it;
+meanwhile batches go to the next one, which has no name yet and is not found by recovery: the rest of a segment can't be
+torn when there is a next one. The checksum of a batch is checked here and nowhere before. A failed sync makes
 the log read-only for good: what reached the disk is unknown, so the unacknowledged tail is cut off and no later sync is
 asked to vouch for it.
 """
@@ -23,7 +25,7 @@ from typing import Final, NamedTuple
 from fluss.formats.log_batch import NO_WRITER_ID, BatchHeader, stamp, verify_crc
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
 from fluss.storage import files
-from fluss.storage.commit import Durable, GroupCommit
+from fluss.storage.commit import UNPROVEN_SYNC_S, Durable, GroupCommit
 from fluss.storage.failpoints import Site
 from fluss.storage.marks import UNKNOWN_HEADS, LogMark, Mark
 from fluss.storage.recovery import Recovered, lineage, recover, write_disposable
@@ -45,8 +47,8 @@ SMALL_SYNC_BYTES_MAX: Final = 64 * 1024
 # A last commit time so far ahead is of a clock that was wrong: times go back, in a segment of their own. Up to here
 # they stay where they are until the clock is there.
 STAMP_AHEAD_MS_MAX: Final = 24 * 60 * 60 * 1_000
-# A full segment waits this much longer for a moment when all is durable, so that sealing it blocks nobody.
-_ROLL_SLACK: Final = 1.25
+# So many full segments may wait for their sync; then the last one takes more than its size. Each keeps a file open.
+UNSEALED_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +88,36 @@ class LogCut(NamedTuple):
 
 
 class LogSync(NamedTuple):
-    """One sync: files first, then the disposable files that speak for them."""
+    """One sync of a segment: names first, then bytes, then the disposable files that speak for them."""
 
-    segments: tuple[tuple[Segment, int, tuple[tuple[Path, Site], ...]], ...]
+    segment: Segment
+    fd: int
+    site: Site
+    is_named: bool
+    directories: tuple[tuple[Path, Site], ...]
     end_offset: int
     end_position: int
-    heads_checksum: int | None  # of the last segment up to there
+    heads_checksum: int | None  # of the segment up to there
     durable: Durable | None
     writes: tuple[tuple[Path, bytes, Site], ...]
     is_small: bool
 
     def run(self) -> None:
-        for _, fd, directories in self.segments:
-            for directory, site in directories:
-                files.sync_directory(directory, site)
-            files.sync(fd, Site.SEGMENT_COMMIT)
-        for path, data, site in self.writes:
-            write_disposable(path, data, site)
+        if not self.is_named:
+            self.segment.give_name()
+        for directory, directory_site in self.directories:
+            files.sync_directory(directory, directory_site)
+        files.sync(self.fd, self.site)
+        for path, data, write_site in self.writes:
+            write_disposable(path, data, write_site)
+
+
+@dataclass(slots=True)
+class Unsealed:
+    """A full segment that is not on disk yet."""
+
+    segment: Segment
+    durable: Durable | None  # of its batches that no sync in flight covers
 
 
 class BucketLog:
@@ -126,6 +141,8 @@ class BucketLog:
         self._commit = commit
         self._loop = loop
         self._options = options
+        self.syncs_with = lineage(directory, root)[-3:][0]  # its table shares a part of the threads
+        self.small_sync_s = UNPROVEN_SYNC_S
         self._done = Durable(loop=loop)
         self._done.complete()
         self._waiters: dict[int, Callable[[], None]] = {}
@@ -135,7 +152,9 @@ class BucketLog:
         self._corruption_logged = ""
         self._pending: Durable | None = None
         self._in_flight: list[LogSync] = []  # in the order in which they began
-        self._deferred: dict[Path, tuple[bytes, Site]] = {}
+        # Disposable files to be written, and up to where the log must be durable for that.
+        self._deferred: dict[Path, tuple[bytes, Site, int]] = {}
+        self._unsealed: list[Unsealed] = []  # all behind the first have no name yet, and nor has the active segment
 
         self._mark = mark
         found = None if mark is None else mark.found
@@ -151,12 +170,10 @@ class BucketLog:
             # Not a code of storage, which clients answer by trying again: this does not pass.
             self._failure = (text, ErrorCode.UNKNOWN_SERVER_ERROR)
         self._segments = SegmentList(segments)
-        # With fsync=False: full segments that wait for their sync in the background.
-        self._unsynced: list[Segment] = []
         active = self._segments.active
         self._end = active.end_offset if active else 0
         self._durable_end = self._end
-        self._durable_position = active.size_bytes if active else 0
+        self._durable_position = active.size_bytes if active else 0  # in the first segment that is not sealed
         self._checkpoint_position = self._durable_position
         self._timestamp_ms = active.timestamp_ms_max if active else 0
         if active is not None and not self._is_damaged and found != self._mark_at_end(active):
@@ -215,12 +232,15 @@ class BucketLog:
         return self._segments.open_base_offsets
 
     def cut(self) -> LogCut | None:
-        """What the log has now, durable or not; None if it was never written to."""
-        active = self._segments.active
-        if active is None:
+        """What a kill would leave of the log now, durable or not; None if it was never written to."""
+        named = self._segments.named
+        if not named:
             return None
-        writers = None if self._failure is not None else self._writers.encode(self._end)
-        return LogCut(self._segments.base_offsets, self._end, active.size_bytes, active.timestamp_ms_max, writers)
+        last, bases = named[-1], tuple(segment.base_offset for segment in named)
+        is_all = last is self._segments.active and self._failure is None
+        writers = self._writers.encode(self._end) if is_all else None
+        end_offset = self._end if last is self._segments.active else last.end_offset
+        return LogCut(bases, end_offset, last.size_bytes, last.timestamp_ms_max, writers)
 
     def on_advance(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back on the loop whenever the high watermark moves, or the log goes away; returns how to stop that."""
@@ -325,9 +345,12 @@ class BucketLog:
         for job in self._in_flight:
             if job.durable is not None and last_offset < job.end_offset:
                 return job.durable
+        self._commit.request(self)
+        for unsealed in self._unsealed:
+            if unsealed.durable is not None and last_offset < unsealed.segment.end_offset:
+                return unsealed.durable
         if self._pending is None:
             self._pending = Durable(loop=self._loop)
-        self._commit.request(self)
         return self._pending
 
     def _stamp_behind(self, segment: Segment, now_ms: int) -> int:
@@ -339,14 +362,13 @@ class BucketLog:
         return self._timestamp_ms - now_ms > STAMP_AHEAD_MS_MAX
 
     def _segment_for(self, size_bytes: int, now_ms: int) -> Segment:
-        """The segment that takes the next batch; a full one is sealed first, and one whose times are wrong."""
+        """The segment that takes the next batch: a new one behind a full one, and behind times that are wrong."""
         active = self._segments.active
         if active is not None and not (active.size_bytes and self._is_far_ahead(now_ms)):
             room_bytes = self._options.segment_size_bytes - active.size_bytes
             if size_bytes <= room_bytes or not active.size_bytes:
                 return active
-            slack_bytes = self._options.segment_size_bytes * (_ROLL_SLACK - 1)
-            if self._durable_end < self._end and size_bytes <= room_bytes + slack_bytes:
+            if len(self._unsealed) >= UNSEALED_MAX and active.size_bytes + size_bytes <= SEGMENT_SIZE_BYTES_MAX:
                 return active
         try:
             return self._roll(active)
@@ -360,36 +382,32 @@ class BucketLog:
             for path in reversed(lineage(self._directory, self._root)):
                 if not path.exists():
                     files.make_directory(path, Site.BUCKET_DIRECTORY)
-        elif self._options.fsync:
-            self._seal(active)
-        segment = Segment.create(self._directory, self._end)
+        is_sealed = self._durable_end == self._end and self._pending is None
+        segment = Segment.create(self._directory, self._end, is_named=is_sealed or not self._options.fsync)
         if active is None:
             parents = tuple((path, Site.BUCKET_DIRECTORY) for path in lineage(self._directory, self._root)[1:])
             segment.unsynced_directories += parents
         else:
-            self._deferred[active.index_path] = (active.encode_index(), Site.INDEX_REPLACE)
-            if not self._options.fsync:
-                self._unsynced.append(active)
-                self._commit.request(self)
+            self._leave(active, is_sealed=is_sealed)
         self._defer_writers(segment)
         self._segments.add(segment)
-        self._durable_position = self._checkpoint_position = 0
+        self._checkpoint_position = 0
         return segment
 
-    def _seal(self, segment: Segment) -> None:
-        """Sync a full segment here and now: the next one may only begin when this one can't be torn any more."""
-        if self._durable_end == self._end and not segment.unsynced_directories:
+    def _leave(self, full: Segment, *, is_sealed: bool) -> None:
+        """Nothing is written to a segment any more: what is not on disk of it comes before all that follows."""
+        self._defer(full.index_path, full.encode_index(), Site.INDEX_REPLACE)
+        if is_sealed:
+            self._durable_position = 0
             return
-        try:
-            segment.sync(Site.SEGMENT_SEAL)
-            self._put_mark_at_end(segment)
-        except OSError as error:
-            raise self._fail(error) from error
-        self._advance(self._end, segment.size_bytes)
-        self._complete_covered()
-        if self._pending is not None:
-            self._pending.complete()
-            self._pending = None
+        self._unsealed.append(Unsealed(full, self._pending))
+        self._pending = None
+        self._commit.request(self)
+
+    @property
+    def _durable_segment(self) -> Segment | None:
+        """The segment in which the durable end lies: those before it are sealed."""
+        return self._unsealed[0].segment if self._unsealed else self._segments.active
 
     def _take_back(self, segment: Segment, error: OSError) -> FlussError:
         """A write failed half way: remove what there is of it, or give up on the log."""
@@ -408,22 +426,32 @@ class BucketLog:
         text = f"{self._name}: a sync or repair failed, the bucket is read-only until the server restarts: {reason}"
         self._failure = (text, ErrorCode.LOG_STORAGE_EXCEPTION)
         self._end_waits(self._failure)
-        active = self._segments.active
-        if active is not None and self._options.fsync:
-            try:
-                active.cut(self._durable_position, self._durable_end)
-            except OSError as second:
-                _log.error("%s: the unacknowledged tail could not be cut: %s", active.path, second)
-            self._end = self._durable_end
+        if self._options.fsync:
+            self._cut_unacknowledged()
         return FlussError(*self._failure)
+
+    def _cut_unacknowledged(self) -> None:
+        last = self._durable_segment
+        if last is None:
+            return
+        self._unsealed.clear()
+        try:
+            # None of them has its name, so what is left of the log has no gap, whatever becomes of this.
+            for segment in self._segments.drop_behind(last):
+                files.remove(segment.unnamed_path, Site.SEGMENT_REMOVE)
+            last.cut(self._durable_position, self._durable_end)
+        except OSError as error:
+            _log.error("%s: the unacknowledged tail could not be cut: %s", last.path, error)
+        self._end = self._durable_end
 
     def _end_waits(self, failure: tuple[str, int]) -> None:
         for job in self._in_flight:
             if job.durable is not None:
                 job.durable.fail(FlussError(*failure))
-        if self._pending is not None:
-            self._pending.fail(FlussError(*failure))
-            self._pending = None
+        for durable in (*(unsealed.durable for unsealed in self._unsealed), self._pending):
+            if durable is not None:
+                durable.fail(FlussError(*failure))
+        self._pending = None
 
     # --- group commit calls these
 
@@ -434,38 +462,57 @@ class BucketLog:
         if self._deferred or self._checkpoint_is_due(active):
             return False  # two that write the same files can't run at once
         last = self._in_flight[-1]
-        return last.segments[-1][0] is active and active.size_bytes - last.end_position >= OVERLAP_BYTES_MIN
+        if last.segment is not active:
+            return False  # what is full comes first
+        return active.size_bytes - last.end_position >= OVERLAP_BYTES_MIN
 
     def begin_sync(self) -> LogSync | None:
-        active = self._segments.active
-        if active is None or self._failure is not None or self._closed is not None:
+        segment = self._durable_segment
+        if segment is None or self._failure is not None or self._closed is not None:
             return None
         if self._durable_end == self._end and not self._deferred:
             return None
-        if self._checkpoint_is_due(active):
-            self._defer_checkpoint(active)
-        if not self._in_flight and active.size_bytes - self._durable_position >= OVERLAP_BYTES_MIN:
-            active.open_spare_fd()
-        used_fds = [fd for job in self._in_flight for _, fd, _ in job.segments]
-        segments = (*self._unsynced, active)
+        if self._unsealed:
+            unsealed = self._unsealed[0]
+            durable, unsealed.durable = unsealed.durable, None
+        else:
+            durable, self._pending = self._pending, None
+            self._prepare_active(segment)
+        writes = self._take_deferred(segment.end_offset)
         job = LogSync(
-            tuple((segment, segment.free_fd(used_fds), segment.unsynced_directories) for segment in segments),
-            self._end,
-            active.size_bytes,
-            active.index.heads_checksum,
-            self._pending,
-            tuple((path, data, site) for path, (data, site) in self._deferred.items()),
-            self._is_small(active),
+            segment,
+            segment.free_fd([job.fd for job in self._in_flight]),
+            Site.SEGMENT_SEAL if self._unsealed else Site.SEGMENT_COMMIT,
+            segment.is_named,
+            segment.unsynced_directories,
+            segment.end_offset,
+            segment.size_bytes,
+            segment.index.heads_checksum,
+            durable,
+            writes,
+            self._is_small(segment, writes),
         )
         self._in_flight.append(job)
-        self._pending = None
-        self._deferred = {}
         return job
 
-    def _is_small(self, active: Segment) -> bool:
-        if self._unsynced or self._deferred or active.unsynced_directories:
+    def _prepare_active(self, active: Segment) -> None:
+        if self._checkpoint_is_due(active):
+            self._defer_checkpoint(active)
+        is_large = active.size_bytes - self._durable_position >= OVERLAP_BYTES_MIN
+        if is_large and active.is_named and not self._in_flight:
+            active.open_spare_fd()
+
+    def _take_deferred(self, end_offset: int) -> tuple[tuple[Path, bytes, Site], ...]:
+        """The disposable files that may be written when the log is durable up to an offset."""
+        due = {path: one for path, one in self._deferred.items() if one[2] <= end_offset}
+        for path in due:
+            del self._deferred[path]
+        return tuple((path, data, site) for path, (data, site, _) in due.items())
+
+    def _is_small(self, segment: Segment, writes: tuple[object, ...]) -> bool:
+        if self._unsealed or writes or segment.unsynced_directories or not segment.is_named:
             return False
-        return active.size_bytes - self._durable_position <= SMALL_SYNC_BYTES_MAX
+        return segment.size_bytes - self._durable_position <= SMALL_SYNC_BYTES_MAX
 
     def finish_sync(self, job: LogSync, error: Exception | None) -> None:
         if self._failure is None and self._closed is None:
@@ -479,16 +526,23 @@ class BucketLog:
         self._close_cold()
 
     def _accept_sync(self, job: LogSync) -> None:
-        synced = [segment for segment, _, _ in job.segments]
-        for segment in synced:
-            segment.unsynced_directories = ()
-        self._unsynced = [segment for segment in self._unsynced if segment not in synced]
+        job.segment.is_named, job.segment.unsynced_directories = True, ()
         if job.end_offset > self._durable_end:
             if self._options.fsync:
-                self._put_mark(synced[-1], job.end_position, job.end_offset, job.heads_checksum)
-            still_active = synced[-1] is self._segments.active
-            self._advance(job.end_offset, job.end_position if still_active else self._durable_position)
+                self._put_mark(job.segment, job.end_position, job.end_offset, job.heads_checksum)
+            self._advance(job.end_offset, job.end_position)
         self._complete_covered()
+        self._forget_sealed()
+        if self._unsealed or self._pending is not None:
+            self._commit.request(self)
+
+    def _forget_sealed(self) -> None:
+        while self._unsealed:
+            first = self._unsealed[0]
+            if first.durable is not None or first.segment.end_offset > self._durable_end:
+                return
+            del self._unsealed[0]
+            self._durable_position = 0
 
     def _complete_covered(self) -> None:
         """Whoever waits for what is durable now, in the order of the log: a later sync may return first."""
@@ -510,13 +564,16 @@ class BucketLog:
         return active.size_bytes - self._checkpoint_position >= self._options.checkpoint_interval_bytes
 
     def _defer_checkpoint(self, active: Segment) -> None:
-        self._deferred[active.index_path] = (active.encode_index(), Site.INDEX_REPLACE)
+        self._defer(active.index_path, active.encode_index(), Site.INDEX_REPLACE)
         self._defer_writers(active)
         self._checkpoint_position = active.size_bytes
 
+    def _defer(self, path: Path, data: bytes, site: Site) -> None:
+        self._deferred[path] = (data, site, self._end)
+
     def _defer_writers(self, segment: Segment) -> None:
         path = segment_path(self._directory, segment.base_offset, WRITERS_SUFFIX)
-        self._deferred[path] = (self._writers.encode(self._end), Site.WRITERS_REPLACE)
+        self._defer(path, self._writers.encode(self._end), Site.WRITERS_REPLACE)
 
     # --- reading
 
@@ -535,7 +592,7 @@ class BucketLog:
             return b""
         segment = self._segments.at_offset(fetch_offset)
         readable_bytes = segment.size_bytes
-        if segment is self._segments.active and self._options.fsync and self._failure is None:
+        if segment is self._durable_segment and self._options.fsync and self._failure is None:
             readable_bytes = self._durable_position
         try:
             return segment.read(fetch_offset, max_bytes, readable_bytes, verify=verify)
@@ -566,11 +623,11 @@ class BucketLog:
 
     def bytes_behind(self, position: LogPosition) -> int:
         """How much a read from there could give by now."""
-        active = self._segments.active
-        if active is None or position.segment_base_offset != active.base_offset or self._failure is not None:
+        last = self._durable_segment if self._options.fsync else self._segments.active
+        if last is None or position.segment_base_offset != last.base_offset or self._failure is not None:
             # More can't come: a read does not go on into the next segment, and nothing is written to a failed log.
             return SEGMENT_SIZE_BYTES_MAX
-        return (self._durable_position if self._options.fsync else active.size_bytes) - position.position
+        return (self._durable_position if self._options.fsync else last.size_bytes) - position.position
 
     def offset_for_timestamp(self, timestamp_ms: int, now_ms: int) -> int:
         """The first offset of the first batch committed at or after a time; the high watermark if there is none yet."""
@@ -622,16 +679,17 @@ class BucketLog:
         self._options.stats.removed_segments += self._segments.remove_before(offset)
         await self._mark_start()
         writers_path = segment_path(self._directory, active.base_offset, WRITERS_SUFFIX)
-        await self._commit.run(partial(remove_segment_files, self._directory, self.log_start_offset, writers_path))
+        remove = partial(remove_segment_files, self._directory, self.log_start_offset, writers_path)
+        await self._commit.run(remove, self.syncs_with)
 
     async def _mark_start(self) -> None:
         """Make it known that the log begins later: segments that are removed without that count as lost."""
-        active = self._segments.active
-        if active is None or self._mark is None:
+        active, last = self._segments.active, self._durable_segment
+        if active is None or last is None or self._mark is None:
             return
         if self._options.fsync:
-            heads = active.index.heads_checksum if self._durable_end == self._end else None
-            self._put_mark(active, self._durable_position, self._durable_end, heads)
+            heads = last.index.heads_checksum if self._durable_position == last.size_bytes else None
+            self._put_mark(last, self._durable_position, self._durable_end, heads)
         else:
             self._put_mark_at_end(active)
         await self._commit.run(self._mark.sync)
@@ -639,7 +697,7 @@ class BucketLog:
     def _close_cold(self) -> None:
         # A sync in flight may hold the descriptor of any segment that was active when it began.
         if not self._in_flight:
-            self._segments.close_cold(self._unsynced)
+            self._segments.close_cold([unsealed.segment for unsealed in self._unsealed])
 
     # --- the end
 
@@ -667,7 +725,7 @@ class BucketLog:
         active = self._segments.active
         if active is not None and self._failure is None and self._durable_end == self._end:
             self._defer_checkpoint(active)
-            for path, (data, site) in self._deferred.items():
+            for path, (data, site, _) in self._deferred.items():
                 write_disposable(path, data, site)
             with suppress(OSError):
                 self._put_mark_at_end(active, is_synced=True)

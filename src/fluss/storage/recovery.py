@@ -24,7 +24,7 @@ from fluss.storage.failpoints import Site
 from fluss.storage.index import Checkpoint
 from fluss.storage.marks import UNKNOWN_HEADS, Mark
 from fluss.storage.scan import CorruptBatchError, WrongHeadsError, scan
-from fluss.storage.segment import LOG_SUFFIX, WRITERS_SUFFIX, Segment, list_base_offsets, segment_path
+from fluss.storage.segment import LOG_SUFFIX, WRITERS_SUFFIX, Segment, list_base_offsets, remove_unnamed, segment_path
 from fluss.storage.writers import KeepsWriter, WriterTable
 
 _log = logging.getLogger(__name__)
@@ -69,6 +69,7 @@ def recover(
 
     `end_offset_min` is what others know of the log: it reached as far as that.
     """
+    remove_unnamed(directory)
     bases = list_base_offsets(directory)
     if mark is not None and not mark.is_certain:
         mark = None

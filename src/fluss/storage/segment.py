@@ -2,8 +2,8 @@
 
 Only the last segment of a log is ever written. Bytes are put at known positions, so a failed or torn append leaves
 garbage only behind the segment's end, where the next append or recovery removes it. A sealed segment is opened when it
-is first read; its bytes were synced before the next segment took a batch, so anything wrong in it is corruption and
-not a torn tail.
+is first read; its bytes were synced before the next segment got its name, so anything wrong in it is corruption and
+not a torn tail. Until then the next segment takes its batches under a temporary name, which recovery does not look at.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_TIMESTAMP_MS: Final = -1
 UNCHECKED_BYTES_MAX: Final = 1 << 20
 
 _LOG_NAME: Final = re.compile(r"(\d{20})\.log\Z")
-_DISPOSABLE_NAME: Final = re.compile(r"(\d{20})\.(?:(?:index|writers)(?:\.tmp)?|log\.\d+\.cut)\Z")
+_DISPOSABLE_NAME: Final = re.compile(r"(\d{20})\.(?:(?:index|writers)(?:\.tmp)?|log\.tmp|log\.\d+\.cut)\Z")
 _ASIDE_FILES_MAX: Final = 4  # of a bucket
 _CLOSED: Final = -1
 _NEXT_READS_MAX: Final = 64
@@ -56,6 +56,12 @@ def list_base_offsets(directory: Path) -> list[int]:
 def list_aside(directory: Path) -> list[Path]:
     """Files with bytes that were cut off from segments."""
     return list(directory.glob(f"*{LOG_SUFFIX}.*{ASIDE_SUFFIX}"))
+
+
+def remove_unnamed(directory: Path) -> None:
+    """Remove segments that had no name yet when the server ended: nothing in them was acknowledged."""
+    for path in directory.glob(f"*{LOG_SUFFIX}{files.TEMPORARY_SUFFIX}"):
+        files.remove(path, Site.SEGMENT_REMOVE)
 
 
 def remove_segment_files(directory: Path, start_offset: int, writers_path: Path) -> None:
@@ -88,6 +94,7 @@ class Segment:
         "end_offset",
         "index",
         "is_damaged",
+        "is_named",
         "limit_bytes",
         "path",
         "size_bytes",
@@ -110,6 +117,7 @@ class Segment:
         self.unsynced_directories: tuple[tuple[Path, Site], ...] = ()
         # Where batches begin that readers got to: a reader who follows the log asks for the next one there.
         self._next_reads: dict[int, int] = {}
+        self.is_named = True  # its file has its name, so that recovery finds it
         self.is_damaged = False  # an index that is made from it proves nothing
         self.limit_bytes: int | None = None  # of a damaged one: what lies behind was never acknowledged
         self.wrong_heads: WrongHeadsError | None = None  # nothing from there on can be relied on
@@ -117,11 +125,21 @@ class Segment:
         self._spare_fd = _CLOSED
 
     @classmethod
-    def create(cls, directory: Path, base_offset: int) -> Segment:
+    def create(cls, directory: Path, base_offset: int, *, is_named: bool = True) -> Segment:
+        """A new segment; one that has no name yet gets it by `give_name`."""
         segment = cls(directory, base_offset)
-        segment._fd = files.create(segment.path, Site.SEGMENT_CREATE)
-        segment.unsynced_directories = ((directory, Site.SEGMENT_CREATE),)
+        segment.is_named = is_named
+        segment._fd = files.create(segment.path if is_named else segment.unnamed_path, Site.SEGMENT_CREATE)
+        segment.unsynced_directories = ((directory, Site.SEGMENT_CREATE),) if is_named else ()
         return segment
+
+    @property
+    def unnamed_path(self) -> Path:
+        return self.path.with_name(self.path.name + files.TEMPORARY_SUFFIX)
+
+    def give_name(self) -> None:
+        """Return when the file has its name, for good; called in a thread. The segment before must be durable."""
+        files.rename(self.unnamed_path, self.path, Site.SEGMENT_NAME)
 
     @classmethod
     def sealed(cls, directory: Path, base_offset: int, end_offset: int) -> Segment:

@@ -32,8 +32,9 @@ class SegmentList:
         return self._segments[-1] if self._segments else None
 
     @property
-    def base_offsets(self) -> tuple[int, ...]:
-        return tuple(self._bases)
+    def named(self) -> list[Segment]:
+        """Those that a restart would find."""
+        return [segment for segment in self._segments if segment.is_named]
 
     @property
     def open_base_offsets(self) -> set[int]:
@@ -50,6 +51,16 @@ class SegmentList:
             self._opened.append(self._segments[-1])
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
+
+    def drop_behind(self, kept: Segment) -> list[Segment]:
+        """Forget the segments behind one, which becomes the active one."""
+        count = self._segments.index(kept) + 1
+        dropped = self._segments[count:]
+        for segment in dropped:
+            segment.release()
+        del self._segments[count:], self._bases[count:]
+        self._opened = [segment for segment in self._opened if segment is not kept and segment not in dropped]
+        return dropped
 
     def remove_before(self, offset: int) -> int:
         """Forget the sealed segments that end at or before an offset; how many those were."""

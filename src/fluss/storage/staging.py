@@ -97,9 +97,10 @@ class Staging:
         self._index.take(size_bytes)
         try:
             if key.table_id not in self._directories:
-                await run_blocking(partial(staged_files.make_directory, directory, self._storage.root))
+                await run_blocking(partial(staged_files.make_directory, directory, self._storage.root), key.table_id)
                 self._directories.add(key.table_id)
-            written_bytes = await run_blocking(partial(staged_files.write, directory, key.file_name, request))
+            work = partial(staged_files.write, directory, key.file_name, request)
+            written_bytes = await run_blocking(work, key.table_id)
         except OSError as error:
             text = f"{files.shown(directory)}: rows can't be staged: {files.reason(error)}"
             raise FlussError(text, ErrorCode.LOG_STORAGE_EXCEPTION) from error
@@ -398,7 +399,7 @@ class Staging:
             return
         directory = self._storage.staging_path(table_id)
         try:
-            await self._storage.run_blocking(partial(staged_files.remove, directory, names))
+            await self._storage.run_blocking(partial(staged_files.remove, directory, names), table_id)
         except OSError as error:
             _log.warning("%s: staged rows can't be removed now: %s", directory, error)
 

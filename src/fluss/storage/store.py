@@ -334,9 +334,10 @@ class Storage:
                 self._kept_open = False
                 self._schedule_eviction()
 
-    async def run_blocking(self, work: Callable[[], _T]) -> _T:
-        """Run work that reads or writes files in a thread."""
-        return await self._commit.run(work)
+    async def run_blocking(self, work: Callable[[], _T], table_id: int | None = None) -> _T:
+        """Run work that reads or writes files in a thread; name the table if much of it comes at a time for one."""
+        table = None if table_id is None else self._directory.table_path(table_id)
+        return await self._commit.run(work, table)
 
     def exists(self, bucket: TableBucket) -> bool:
         """Whether the catalog knows a bucket, opened or not."""

@@ -39,6 +39,12 @@ class RecordingOs:
             self.events.append(event)
             return len(self.events) - 1
 
+    def _record_of(self, kind: str, fd: int, *rest: Any) -> int:
+        """An event of an open file, under the name that it has now."""
+        with self._lock:
+            self.events.append((kind, self._paths[fd], *rest))
+            return len(self.events) - 1
+
     def _name(self, path: str | Path) -> str:
         return os.path.relpath(path, self._root)
 
@@ -58,26 +64,30 @@ class RecordingOs:
 
     def pwrite(self, fd: int, data: bytes, position: int) -> int:
         written = os.pwrite(fd, data, position)
-        self.record("write", self._paths[fd], position, bytes(data[:written]))
+        self._record_of("write", fd, position, bytes(data[:written]))
         return written
 
     def ftruncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
-        self.record("truncate", self._paths[fd], size)
+        self._record_of("truncate", fd, size)
 
     def replace(self, source: Path, target: Path) -> None:
-        os.replace(source, target)
-        self.record("rename", self._name(source), self._name(target))
+        old, new = self._name(source), self._name(target)
+        with self._lock:
+            os.replace(source, target)
+            self.events.append(("rename", old, new))
+            self._paths.update({fd: new for fd, path in self._paths.items() if path == old})
+
+    rename = replace
 
     def unlink(self, path: Path) -> None:
         os.unlink(path)
         self.record("unlink", self._name(path))
 
     def fdatasync(self, fd: int) -> None:
-        path = self._paths[fd]
-        began = self.record("sync begins", path)
+        began = self._record_of("sync begins", fd)
         time.sleep(self._random.choice((0, 0, 0.0005, 0.001)))
-        self.record("sync ends", path, began)
+        self._record_of("sync ends", fd, began)
 
     fsync = fdatasync
 

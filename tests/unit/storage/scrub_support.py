@@ -78,8 +78,7 @@ class World:
         log = await self.storage.opened(self.log_bucket)
         stay = log.on_advance(lambda: None)
         for number in range(batches):
-            appended = append(log, f"row {number}".ljust(80), records=1, now_ms=NOW_MS)
-        await appended.durable
+            await append(log, f"row {number}".ljust(80), records=1, now_ms=NOW_MS).durable
         stay()
 
     async def put(self, score: int) -> None:

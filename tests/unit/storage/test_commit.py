@@ -11,7 +11,7 @@ import pytest
 
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.storage import failpoints, files
-from fluss.storage.commit import GroupCommit
+from fluss.storage.commit import THREADS, UNPROVEN_SYNC_S, WORK_THREADS, GroupCommit
 from fluss.storage.failpoints import Site
 from fluss.storage.log import OVERLAP_BYTES_MIN, SMALL_SYNC_BYTES_MAX, Appended, BucketLog
 
@@ -31,9 +31,10 @@ async def test_appends_of_one_turn_share_a_sync(tmp_path: Path) -> None:
 
 
 class HeldSyncs:
-    """Syncs of appended batches begin and return when they are told to; other syncs are as they were."""
+    """Syncs of one site begin and return when they are told to; other syncs are as they were."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, site: Site = Site.SEGMENT_COMMIT) -> None:
+        self._site = site
         self.fds: list[int] = []
         self._outcomes: list[OSError | None] = []
         self._told: list[threading.Event] = []
@@ -41,7 +42,7 @@ class HeldSyncs:
         monkeypatch.setattr(files, "sync", self._sync)
 
     def _sync(self, fd: int, site: Site) -> None:
-        if site is not Site.SEGMENT_COMMIT:
+        if site is not self._site:
             self._sync_now(fd, site)
             return
         told, index = threading.Event(), len(self._told)
@@ -131,6 +132,51 @@ async def test_when_one_of_two_syncs_fails_nothing_more_is_safe(
         assert texts(log) == ["new segment"]
 
 
+async def test_a_segment_is_sealed_while_the_loop_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = HeldSyncs(monkeypatch, Site.SEGMENT_SEAL)
+    async with opened(tmp_path / "data", segment_size_bytes=200) as log, opened(tmp_path / "other") as other:
+        first, second = append(log, "a" * 100), append(log, "b" * 100)
+        await held.begun(1)
+        await append(other, "a bystander").durable
+        third = append(log, "c" * 100)
+        await asyncio.sleep(0.02)
+        assert not any(appended.durable.done() for appended in (first, second, third))
+        assert texts(log) == []
+        held.end(0)
+        await first.durable
+        assert texts(log) == ["a" * 100]
+        await held.begun(2)
+        held.end(1)
+        await third.durable
+        assert second.durable.done()
+        assert texts(log) == ["a" * 100, "b" * 100, "c" * 100]
+
+
+async def test_what_follows_a_segment_has_no_name_until_that_is_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldSyncs(monkeypatch, Site.SEGMENT_SEAL)
+    async with opened(tmp_path / "data", segment_size_bytes=200) as log:
+        await append(log, "a" * 50).durable
+        append(log, "b" * 50)
+        last = append(log, "c" * 100, writer_id=7, sequence=0)
+        await held.begun(1)
+        assert len(log_files(tmp_path / "data")) == 1
+        cut = log.cut()
+        assert cut is not None
+        assert (cut.base_offsets, cut.writers) == ((0,), None)
+        image = crash_image(tmp_path / "data", "image")
+        held.end(0)
+        await last.durable
+        assert len(log_files(tmp_path / "data")) == 2
+    log_files(image)[0].write_bytes(log_files(image)[0].read_bytes()[:-10])  # the disk had not all of it yet
+    async with opened(image, segment_size_bytes=200) as log:
+        assert texts(log) == ["a" * 50]
+        assert not log.is_read_only
+        assert not log_files(image, ".tmp")
+        assert not append(log, "c" * 100, writer_id=7, sequence=0).duplicate
+
+
 class TimedSyncs:
     """Syncs of segments that take a given time, and the threads they ran in."""
 
@@ -184,7 +230,9 @@ class SmallLog:
 
     is_small = True
 
-    def __init__(self) -> None:
+    def __init__(self, table: str = "table") -> None:
+        self.syncs_with = table
+        self.small_sync_s = UNPROVEN_SYNC_S
         self.thread: threading.Thread | None = None
         self.ended: list[threading.Thread | None] = []
 
@@ -199,6 +247,58 @@ class SmallLog:
 
     def finish_sync(self, job: SmallLog, error: Exception | None) -> None:
         self.ended.append(self.thread)
+
+
+class HeldLog(SmallLog):
+    """Its syncs return when it is told."""
+
+    is_small = False
+
+    def __init__(self, table: str, told: threading.Event) -> None:
+        super().__init__(table)
+        self._told = told
+
+    def run(self) -> None:
+        assert self._told.wait(10)
+
+
+async def _settled(commit: GroupCommit, *logs: SmallLog) -> None:
+    async with asyncio.timeout(10):
+        while any(map(commit.is_busy, logs)):
+            await asyncio.sleep(0.001)
+
+
+async def test_a_table_with_slow_syncs_leaves_threads_to_others() -> None:
+    commit, told = GroupCommit(asyncio.get_running_loop()), threading.Event()
+    slow = [HeldLog("slow", told) for _ in range(4 * THREADS)]
+    quick = SmallLog("quick")
+    for log in (*slow, quick):
+        commit.request(log)
+    await _settled(commit, quick)
+    work = [asyncio.create_task(commit.run(lambda: told.wait(10), "slow")) for _ in range(4 * WORK_THREADS)]
+    await asyncio.sleep(0)
+    await commit.run(lambda: None)
+    await commit.run(lambda: None, "quick")
+    assert not any(log.ended for log in slow)
+    told.set()
+    await _settled(commit, *slow)
+    assert all(len(log.ended) == 1 for log in slow)
+    await asyncio.gather(*work)
+    commit.close()
+
+
+async def test_a_log_that_was_slow_is_not_synced_on_the_loop_because_others_are_quick() -> None:
+    commit = GroupCommit(asyncio.get_running_loop())
+    quick, slow = SmallLog(), SmallLog()
+    slow.small_sync_s = 1.0  # the last one took this and more
+    for _ in range(60):
+        commit.request(quick)
+        await _settled(commit, quick)
+    assert quick.ended[-1] is threading.current_thread()
+    commit.request(slow)
+    await _settled(commit, slow)
+    assert slow.ended[-1] is not threading.current_thread()
+    commit.close()
 
 
 async def test_small_syncs_of_two_logs_at_once_run_in_threads() -> None:
@@ -300,13 +400,40 @@ async def test_a_failed_seal_is_a_failed_sync(tmp_path: Path) -> None:
         await append(log, "kept").durable
         failpoints.arm("segment.seal.before_sync:1:eio")
         waiting: list[Appended] = []
-        with pytest.raises(FlussError, match="read-only"):
-            while len(waiting) < 50:
-                waiting.append(append(log, "row".ljust(60)))
+        while len(waiting) < 50:
+            waiting.append(append(log, "row".ljust(60)))
         for appended in waiting:
             with pytest.raises(FlussError, match="read-only"):
                 await appended.durable
         assert texts(log) == ["kept"]
+        with pytest.raises(FlussError, match="read-only"):
+            append(log, "row")
+        assert len(log_files(tmp_path / "data")) == 1
+    async with opened(tmp_path / "data", segment_size_bytes=500) as log:
+        assert texts(log) == ["kept"]
+        await append(log, "next").durable
+
+
+@pytest.mark.parametrize("point", ["name.before_rename", "name.after_rename", "commit.before_sync"])
+async def test_a_failed_sync_behind_a_sealed_segment_keeps_that(tmp_path: Path, point: str) -> None:
+    async with opened(tmp_path / "data", segment_size_bytes=200) as log:
+        first, second = append(log, "a" * 100), append(log, "b" * 100)
+        third = append(log, "c" * 100)
+        failpoints.arm(f"segment.{point}:1:eio")
+        await first.durable
+        failed = (third,) if point.startswith("commit") else (second, third)
+        for appended in failed:
+            with pytest.raises(FlussError, match="read-only"):
+                await appended.durable
+        kept = ["a" * 100] if second in failed else ["a" * 100, "b" * 100]
+        assert texts(log) == kept
+        cut = log.cut()
+        assert cut is not None
+        assert all((log_files(tmp_path / "data")[0].parent / f"{base:020d}.log").exists() for base in cut.base_offsets)
+    async with opened(tmp_path / "data", segment_size_bytes=200) as log:
+        assert texts(log) == kept
+        await append(log, "next").durable
+        assert texts(log) == [*kept, "next"]
 
 
 @pytest.mark.parametrize("point", ["before_write", "torn_write", "after_write"])

@@ -10,7 +10,7 @@ import pytest
 
 from fluss.formats.log_batch import parse_header
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
-from fluss.storage.log import LogOptions
+from fluss.storage.log import UNSEALED_MAX, LogOptions
 from fluss.storage.segment import UNCHECKED_BYTES_MAX
 
 from .support import NOW_MS, append, log_files, make_batch, opened, parse, read_all, texts
@@ -182,14 +182,17 @@ async def test_a_log_reads_more_segments_than_it_keeps_open(tmp_path: Path) -> N
 
 
 async def test_a_pipelined_flood_is_sealed_before_the_next_segment_begins(tmp_path: Path) -> None:
-    """Appends that never wait still roll, and every sealed file is within the slack."""
+    """Appends that never wait still roll, until so many segments wait for their syncs that the last one takes more."""
     async with opened(tmp_path / "data", SMALL) as log:
         appended = [append(log, f"row {number}".ljust(100)) for number in range(300)]
         await asyncio.gather(*(item.durable for item in appended))
         assert len(texts(log)) == 300
-    sizes = [path.stat().st_size for path in log_files(tmp_path / "data")]
-    assert len(sizes) > 10
-    assert max(sizes) <= 2500
+        sizes = [path.stat().st_size for path in log_files(tmp_path / "data")]
+        assert len(sizes) == UNSEALED_MAX + 1
+        assert max(sizes[:-1]) <= 2000 < sizes[-1]
+        await append(log, "the next segment").durable
+        assert len(log_files(tmp_path / "data")) == UNSEALED_MAX + 2
+    assert not log_files(tmp_path / "data", ".tmp")
 
 
 async def test_a_batch_larger_than_a_segment_gets_one_of_its_own(tmp_path: Path) -> None:
