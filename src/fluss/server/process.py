@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import signal
 import sys
@@ -18,7 +19,11 @@ from fluss.storage.memory import give_back, share_arenas
 if TYPE_CHECKING:
     from fluss.server.server import Server
 
+_log = logging.getLogger(__name__)
+
 _EXIT_INTERRUPTED: Final = 130
+# How often the log says that connections can't be accepted.
+ACCEPT_REPORT_S: Final = 60.0
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -54,6 +59,7 @@ async def _serve(config: ServerConfig) -> None:
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(LoopErrors())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     running = Server(config)
@@ -68,6 +74,26 @@ async def _serve(config: ServerConfig) -> None:
 def confirm_clock_on_signal(server: Server) -> None:
     """Let an operator say that the clock is right."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, server.context.storage.clock.confirm)
+
+
+class LoopErrors:
+    """Reports what goes wrong on the loop itself.
+
+    Without descriptors asyncio reports each connection that it could accept, a thousand a second. It pauses meanwhile
+    by itself; uvloop accepts and closes them.
+    """
+
+    def __init__(self) -> None:
+        self._report_at_s = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        is_refusal = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+        if not is_refusal or "accept" not in context["message"]:
+            loop.default_exception_handler(context)
+        elif loop.time() >= self._report_at_s:
+            self._report_at_s = loop.time() + ACCEPT_REPORT_S
+            _log.error("no connection can be accepted now: %s; raise 'ulimit -n'", error)
 
 
 def loop_factory() -> type[asyncio.AbstractEventLoop] | None:

@@ -225,7 +225,7 @@ class Server:
 
 
 def _connections_max(wanted: int) -> int:
-    """No more than leave a part of the process's files to logs and stores: a sync that gets none fails its bucket."""
+    """No more than leave a part of the process's files to logs and stores, whose writes wait without them."""
     try:
         import resource
     except ImportError:

@@ -3,8 +3,8 @@
 A crash test must be able to stop the process at each step that touches the disk, and must know that it missed none. So
 the steps are a closed list: `Site` says where in the storage layer, the step says before, in the middle of, or after
 what. Armed by `FLUSS_FAIL_POINT="name[:count[:action]]"`: at the count-th hit (default the first) the process kills
-itself with SIGKILL, or, by action, raises `FailPointError` ("raise") or an OSError ("eio", "enospc"). An armed point
-fires once.
+itself with SIGKILL, or, by action, raises `FailPointError` ("raise") or an OSError ("eio", "enospc", "emfile"). An
+armed point fires once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from enum import StrEnum
 from typing import Final, NoReturn
 
 ENVIRONMENT_VARIABLE: Final = "FLUSS_FAIL_POINT"
-ACTIONS: Final = ("kill", "raise", "eio", "enospc")
+_ERRNOS: Final = {"eio": errno.EIO, "enospc": errno.ENOSPC, "emfile": errno.EMFILE}
+ACTIONS: Final = ("kill", "raise", *_ERRNOS)
 
 
 class Site(StrEnum):
@@ -168,8 +169,8 @@ class FailPoint:
     def fire(self) -> NoReturn:
         if self.action == "raise":
             raise FailPointError(self.name)
-        if self.action in ("eio", "enospc"):
-            code = errno.EIO if self.action == "eio" else errno.ENOSPC
+        if self.action in _ERRNOS:
+            code = _ERRNOS[self.action]
             raise OSError(code, f"{os.strerror(code)} (fail point {self.name})")
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("SIGKILL does not return")

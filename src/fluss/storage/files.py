@@ -29,6 +29,7 @@ _FILE_MODE: Final = 0o640
 _DIRECTORY_MODE: Final = 0o750
 _SHOWN_FROM: Final = "tables"
 _COPY_BYTES: Final = 4 << 20
+_NO_DESCRIPTOR_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 
 
@@ -63,6 +64,14 @@ def shown(path: Path) -> str:
 def reason(error: OSError) -> str:
     """What is wrong, without the path that the error may name."""
     return error.strerror or type(error).__name__
+
+
+def lacks_descriptor(error: BaseException) -> bool:
+    """Whether a file could not be opened for want of descriptors, which passes. It says nothing about what is on disk.
+
+    Writes and syncs never fail so: the step was not even begun.
+    """
+    return isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR_ERRNOS
 
 
 def boot_id() -> bytes:

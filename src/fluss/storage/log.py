@@ -7,7 +7,7 @@ batch is safe, the log's mark says so. A full segment is synced in a thread like
 meanwhile batches go to the next one, which has no name yet and is not found by recovery: the rest of a segment can't be
 torn when there is a next one. The checksum of a batch is checked here and nowhere before. A failed sync makes
 the log read-only for good: what reached the disk is unknown, so the unacknowledged tail is cut off and no later sync is
-asked to vouch for it.
+asked to vouch for it. One that got no descriptor for a directory was not begun, and is tried again.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ SMALL_SYNC_BYTES_MAX: Final = 64 * 1024
 # A last commit time so far ahead is of a clock that was wrong: times go back, in a segment of their own. Up to here
 # they stay where they are until the clock is there.
 STAMP_AHEAD_MS_MAX: Final = 24 * 60 * 60 * 1_000
+# A sync that got no descriptor is tried again after so long.
+SYNC_RETRY_S: Final = 0.2
 # So many full segments may wait for their sync; then the last one takes more than its size. Each keeps a file open.
 UNSEALED_MAX: Final = 8
 
@@ -141,7 +143,8 @@ class BucketLog:
         self._commit = commit
         self._loop = loop
         self._options = options
-        self.syncs_with = lineage(directory, root)[-3:][0]  # its table shares a part of the threads
+        # Its table's directory, root/tables/<id>: the buckets of a table share their part of the threads.
+        self.syncs_with = lineage(directory, root)[-3:][0]
         self.small_sync_s = UNPROVEN_SYNC_S
         self._done = Durable(loop=loop)
         self._done.complete()
@@ -152,6 +155,8 @@ class BucketLog:
         self._corruption_logged = ""
         self._pending: Durable | None = None
         self._in_flight: list[LogSync] = []  # in the order in which they began
+        self._put_off: list[LogSync] = []  # that got no descriptor; later ones cover them
+        self._is_closing = False
         # Disposable files to be written, and up to where the log must be durable for that.
         self._deferred: dict[Path, tuple[bytes, Site, int]] = {}
         self._unsealed: list[Unsealed] = []  # all behind the first have no name yet, and nor has the active segment
@@ -222,7 +227,7 @@ class BucketLog:
 
         Not a failed one: opening it again would forget the failure.
         """
-        if self._waiters or self._failure is not None:
+        if self._waiters or self._put_off or self._failure is not None:
             return False
         return self._durable_end == self._end and not self._commit.is_busy(self)
 
@@ -342,7 +347,7 @@ class BucketLog:
             return self._done
         if self._failure is not None:
             raise FlussError(*self._failure)
-        for job in self._in_flight:
+        for job in (*self._put_off, *self._in_flight):
             if job.durable is not None and last_offset < job.end_offset:
                 return job.durable
         self._commit.request(self)
@@ -445,7 +450,7 @@ class BucketLog:
         self._end = self._durable_end
 
     def _end_waits(self, failure: tuple[str, int]) -> None:
-        for job in self._in_flight:
+        for job in (*self._put_off, *self._in_flight):
             if job.durable is not None:
                 job.durable.fail(FlussError(*failure))
         for durable in (*(unsealed.durable for unsealed in self._unsealed), self._pending):
@@ -521,9 +526,20 @@ class BucketLog:
                     raise error
                 self._accept_sync(job)
             except Exception as failure:
-                self._fail(failure)
+                if files.lacks_descriptor(failure) and not self._is_closing:
+                    self._try_later(job, failure)
+                else:
+                    self._fail(failure)
         self._in_flight.remove(job)
         self._close_cold()
+
+    def _try_later(self, job: LogSync, error: Exception) -> None:
+        """Whoever waits for the sync waits for the next one: what it left undone is proof of nothing."""
+        if not self._put_off:
+            _log.warning("%s: a sync is put off until it can open a file: %s", self._directory, error)
+        self._put_off.append(job)
+        self._deferred = {path: (data, site, job.end_offset) for path, data, site in job.writes} | self._deferred
+        self._loop.call_later(SYNC_RETRY_S, self._commit.request, self)
 
     def _accept_sync(self, job: LogSync) -> None:
         job.segment.is_named, job.segment.unsynced_directories = True, ()
@@ -546,9 +562,10 @@ class BucketLog:
 
     def _complete_covered(self) -> None:
         """Whoever waits for what is durable now, in the order of the log: a later sync may return first."""
-        for job in self._in_flight:
+        for job in (*self._put_off, *self._in_flight):
             if job.durable is not None and job.end_offset <= self._durable_end:
                 job.durable.complete()
+        self._put_off = [job for job in self._put_off if job.end_offset > self._durable_end]
 
     def _advance(self, end_offset: int, position: int) -> None:
         self._durable_end = end_offset
@@ -712,6 +729,7 @@ class BucketLog:
 
     async def close(self) -> None:
         """Make everything durable, leave a checkpoint, close the files."""
+        self._is_closing = True
         try:
             await self.flush()
         except FlussError as error:

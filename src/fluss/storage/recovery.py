@@ -236,7 +236,9 @@ def _fold_writers(segment: Segment, offset: int, writers: WriterTable) -> int:
 def _load_snapshot(segment: Segment, expiry_ms: int, keeps: KeepsWriter) -> tuple[WriterTable, int] | None:
     try:
         data = segment_path(segment.directory, segment.base_offset, WRITERS_SUFFIX).read_bytes()
-    except OSError:
+    except OSError as error:
+        if files.lacks_descriptor(error):
+            raise  # It may well be there, and know writers whose batches were removed.
         return None
     return WriterTable.decode(data, expiry_ms, keeps)
 

@@ -73,6 +73,8 @@ _STALLED: Final = "Result incomplete"
 # How RocksDB's texts begin, or what they have in them, when files are not what they should be.
 _DAMAGED: Final = ("Corruption", "Not implemented")
 _MISSING: Final = "No such file or directory"
+# Passes, whatever else the text says.
+_NO_DESCRIPTOR: Final = "Too many open files"
 
 
 def open_store(path: Path, resources: Resources) -> RocksStore:
@@ -362,5 +364,5 @@ def _translated(path: Path) -> Iterator[None]:
         text = str(error)
         _log.error("%s: %s", path, text)
         message = f"{files.shown(path)}: {text.replace(str(path), files.shown(path)).strip()}"
-        is_damaged = text.startswith(_DAMAGED) or _MISSING in text
+        is_damaged = (text.startswith(_DAMAGED) or _MISSING in text) and _NO_DESCRIPTOR not in text
         raise (DamagedKvStoreError if is_damaged else KvStoreError)(message) from error

@@ -139,7 +139,10 @@ class Segment:
 
     def give_name(self) -> None:
         """Return when the file has its name, for good; called in a thread. The segment before must be durable."""
-        files.rename(self.unnamed_path, self.path, Site.SEGMENT_NAME)
+        if self.unnamed_path.exists():
+            files.rename(self.unnamed_path, self.path, Site.SEGMENT_NAME)
+        else:  # A sync before this one got so far.
+            files.sync_directory(self.directory, Site.SEGMENT_NAME)
 
     @classmethod
     def sealed(cls, directory: Path, base_offset: int, end_offset: int) -> Segment:
@@ -155,9 +158,9 @@ class Segment:
         Without a checkpoint, or with one that says more than the file has, the segment is empty at first.
         """
         segment = cls(directory, base_offset)
+        loaded = segment._load_index()
         segment._fd = files.open_existing(segment.path, writable=True)
         file_size_bytes = os.fstat(segment._fd).st_size
-        loaded = segment._load_index()
         if loaded is None:
             return segment, file_size_bytes, None
         index, checkpoint = loaded
@@ -347,7 +350,9 @@ class Segment:
     def _load_index(self) -> tuple[OffsetIndex | None, Checkpoint] | None:
         try:
             data = self.index_path.read_bytes()
-        except OSError:
+        except OSError as error:
+            if files.lacks_descriptor(error):
+                raise  # It may well be there, and say how far the segment was safe.
             return None
         return OffsetIndex.decode(data, self.base_offset)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 import time
 from pathlib import Path
@@ -395,6 +397,72 @@ async def test_a_failed_sync_is_never_turned_into_success(tmp_path: Path, action
         assert texts(log) == ["kept", "lost"]
 
 
+async def test_a_sync_without_a_descriptor_is_tried_again(tmp_path: Path) -> None:
+    async with opened(tmp_path / "data") as log:
+        failpoints.arm("segment.create.before_sync_directory:1:emfile")
+        first = append(log, "a", writer_id=1, sequence=0)
+        await log._commit.run(lambda: None)
+        again = append(log, "a", writer_id=1, sequence=0)
+        second = append(log, "b", writer_id=1, sequence=1)
+        await asyncio.gather(first.durable, again.durable, second.durable)
+        assert again.duplicate
+        assert not log.is_read_only
+        assert texts(log) == ["a", "b"]
+        image = crash_image(tmp_path / "data", "image")
+    async with opened(image) as log:
+        assert texts(log) == ["a", "b"]
+
+
+async def test_a_put_off_sync_waits_for_no_further_append(tmp_path: Path) -> None:
+    async with opened(tmp_path / "data") as log:
+        failpoints.arm("bucket.directory.before_sync_directory:1:emfile")
+        await append(log, "a").durable
+        assert texts(log) == ["a"]
+        assert log.is_idle
+
+
+async def test_a_log_that_never_gets_a_descriptor_can_be_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, site: Site) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        async with opened(tmp_path / "data") as log:
+            patch.setattr(files, "sync_directory", refuse)
+            appended = append(log, "a")
+        with pytest.raises(FlussError, match="Too many open files"):
+            await appended.durable
+    async with opened(tmp_path / "data") as log:
+        assert texts(log) == []
+
+
+@pytest.mark.parametrize("point", ["create.before_sync_directory", "name.before_sync_directory"])
+async def test_a_seal_without_a_descriptor_is_tried_again(tmp_path: Path, point: str) -> None:
+    async with opened(tmp_path / "data", segment_size_bytes=200) as log:
+        failpoints.arm(f"segment.{point}:1:emfile")
+        texts_appended = [letter * 150 for letter in "abc"]
+        appended = [append(log, text) for text in texts_appended]
+        await asyncio.gather(*(item.durable for item in appended))
+        assert not log.is_read_only
+        assert texts(log) == texts_appended
+        image = crash_image(tmp_path / "data", "image")
+    async with opened(image, segment_size_bytes=200) as log:
+        assert texts(log) == texts_appended
+
+
+async def test_a_segment_that_gets_no_descriptor_refuses_the_append_alone(tmp_path: Path) -> None:
+    async with opened(tmp_path / "data", segment_size_bytes=200) as log:
+        await append(log, "a" * 150).durable
+        failpoints.arm("segment.create.before_create:1:emfile")
+        with pytest.raises(FlussError, match="Too many open files") as caught:
+            append(log, "b" * 150)
+        assert caught.value.is_retriable
+        assert not log.is_read_only
+        await append(log, "b" * 150).durable
+        assert texts(log) == ["a" * 150, "b" * 150]
+
+
 async def test_a_failed_seal_is_a_failed_sync(tmp_path: Path) -> None:
     async with opened(tmp_path / "data", segment_size_bytes=500) as log:
         await append(log, "kept").durable
@@ -409,6 +477,7 @@ async def test_a_failed_seal_is_a_failed_sync(tmp_path: Path) -> None:
         with pytest.raises(FlussError, match="read-only"):
             append(log, "row")
         assert len(log_files(tmp_path / "data")) == 1
+        assert not log_files(tmp_path / "data", ".tmp")
     async with opened(tmp_path / "data", segment_size_bytes=500) as log:
         assert texts(log) == ["kept"]
         await append(log, "next").durable

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -281,6 +283,33 @@ async def test_checkpoints_bound_what_is_walked_again(tmp_path: Path) -> None:
         with pytest.raises(CorruptBatchError, match="byte 0"):
             log.read(0, 100)
         assert append(log, "again", writer_id=5, sequence=len(ROWS) - 1).duplicate
+
+
+@pytest.mark.parametrize("suffix", [".index", ".writers", ".log"])
+async def test_a_file_that_gets_no_descriptor_is_not_taken_for_a_lost_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    async with opened(tmp_path / "data", SMALL) as log:
+        for number, row in enumerate(ROWS):
+            await append(log, row, writer_id=5, sequence=number).durable
+    real_open = os.open
+    real_read = Path.read_bytes
+
+    def refuse(path: object) -> None:
+        if str(path).endswith(suffix):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", lambda path, *rest, **more: refuse(path) or real_open(path, *rest, **more))
+        patch.setattr(Path, "read_bytes", lambda path: refuse(path) or real_read(path))
+        before = set(os.listdir("/proc/self/fd"))
+        with pytest.raises(OSError, match="Too many open files"):
+            async with opened(tmp_path / "data", SMALL):
+                pass
+        assert len(os.listdir("/proc/self/fd")) <= len(before)
+    async with opened(tmp_path / "data", SMALL) as log:
+        assert texts(log) == ROWS
+        assert append(log, ROWS[-1], writer_id=5, sequence=len(ROWS) - 1).duplicate
 
 
 async def test_leftover_temporary_files_do_no_harm(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -359,6 +360,47 @@ def fill(path: Path) -> None:
 
 def test_a_full_disk(path: Path) -> None:
     command = [sys.executable, "-c", _FULL_DISK, str(path)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[3], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+_FEW_DESCRIPTORS = """
+import sys
+from pathlib import Path
+from tests.unit.storage.test_rocks import open_with_few_descriptors
+open_with_few_descriptors(Path(sys.argv[1]))
+"""
+
+
+def open_with_few_descriptors(path: Path) -> None:
+    """Run in a process of its own: a store is opened with any number of descriptors, and never taken for damaged."""
+    store = open_store(path, Resources(MEMORY_BYTES_MIN))
+    for number in range(10):
+        put(store, {b"%d" % number: b"value"}, KvState(number + 1, number + 1))
+        store.checkpoint(path.with_name(f"checkpoint-{number}"))
+    store.close()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(os.listdir("/proc/self/fd"))
+    refused = 0
+    for limit in range(used - 2, used + 40):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        try:
+            with closing(open_store(path, Resources(MEMORY_BYTES_MIN))) as store:
+                store.scan()
+        except DamagedKvStoreError as error:
+            raise AssertionError("a good store counts as damaged") from error
+        except (KvStoreError, OSError):
+            refused += 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    assert refused, "no limit was too low"
+    store = open_store(path, Resources(MEMORY_BYTES_MIN))
+    assert store.state == KvState(10, 10)
+    assert len(store.scan().keys) == 10
+    store.close()
+
+
+def test_a_store_that_gets_no_descriptors_is_not_damaged(path: Path) -> None:
+    command = [sys.executable, "-c", _FEW_DESCRIPTORS, str(path)]
     done = subprocess.run(command, cwd=Path(__file__).parents[3], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
