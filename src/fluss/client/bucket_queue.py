@@ -101,12 +101,15 @@ class BucketQueue:
         return True
 
     def sent(self, writer_id: int | None) -> WireBatch:
-        """The first waiting batch goes out, numbered if it has no number and `writer_id` is not None."""
+        """The first waiting batch goes out, numbered if it has no number and the queue has an id or `writer_id` is one.
+
+        A client that just gave up its id for another bucket has none; the id of this queue is still good.
+        """
         batch = self.waiting.popleft()
         batch.attempts += 1
-        if batch.sequence == NOT_NUMBERED and writer_id is not None:
-            if self.writer_id is None:
-                self.writer_id, self._next_sequence = writer_id, 0
+        if self.writer_id is None and writer_id is not None:
+            self.writer_id, self._next_sequence = writer_id, 0
+        if batch.sequence == NOT_NUMBERED and self.writer_id is not None:
             batch.number(self.writer_id, self._next_sequence)
             self._next_sequence = 0 if self._next_sequence == _SEQUENCE_MAX else self._next_sequence + 1
         self.in_flight.append(batch)

@@ -50,6 +50,17 @@ def test_batches_get_consecutive_numbers_up_to_the_limit_under_way() -> None:
     assert [item.sequence for item in send_all(queue)] == [5]
 
 
+def test_a_queue_goes_on_with_its_id_when_the_client_has_none_at_the_moment() -> None:
+    queue = queue_of(*map(batch, range(3)))
+    sent = [queue.sent(9), queue.sent(None), queue.sent(11)]
+    assert [(item.writer_id, item.sequence) for item in sent] == [(9, 0), (9, 1), (9, 2)]
+
+
+def test_without_any_id_batches_have_no_numbers() -> None:
+    queue = queue_of(*map(batch, range(2)))
+    assert [queue.sent(None).sequence for _ in range(2)] == [NOT_NUMBERED, NOT_NUMBERED]
+
+
 def test_no_batch_runs_so_far_ahead_that_the_server_forgets_one_under_way() -> None:
     queue = queue_of(*map(batch, range(9)))
     sent = send_all(queue)
