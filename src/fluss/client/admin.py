@@ -52,7 +52,9 @@ class AdminCore:
     async def drop_database(self, name: str, ignore_if_not_exists: bool = False, cascade: bool = True) -> None:
         """Remove a database, with its tables when `cascade` is set."""
         request = pb.DropDatabaseRequest(database_name=name, ignore_if_not_exists=ignore_if_not_exists, cascade=cascade)
+        known = self._client.metadata.tables_of(name)
         await self._change(api_keys.DROP_DATABASE, request)
+        self._client.metadata.dropped(known)
 
     async def list_databases(self) -> list[str]:
         """All databases."""
@@ -79,7 +81,9 @@ class AdminCore:
         """Remove a table."""
         request = pb.DropTableRequest(ignore_if_not_exists=ignore_if_not_exists)
         set_path(request.table_path, path)
+        known = self._client.metadata.table(path)
         await self._change(api_keys.DROP_TABLE, request)
+        self._client.metadata.dropped([] if known is None else [known])
 
     async def get_table_info(self, path: TablePath) -> TableInfo:
         """Schema, properties and ids of a table."""

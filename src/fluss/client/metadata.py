@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from fluss.client.address import Address
 from fluss.client.connection import Connection
@@ -44,12 +44,14 @@ class Watched:
         self.ids: set[int] = set()
         self.gone_ids: set[int] = set()
 
-    def keep(self, existing: Iterable[PartitionInfo]) -> None:
-        """Forget those that do not exist."""
+    def keep(self, existing: Iterable[PartitionInfo]) -> Collection[str]:
+        """Forget those that do not exist; returns the names of those that do."""
         found = {partition.partition_id: partition.partition_name for partition in existing}
         self.gone_ids |= self.ids - found.keys()
         self.ids &= found.keys()
-        self.names &= set(found.values())
+        existing_names = set(found.values())
+        self.names &= existing_names
+        return existing_names
 
 
 class Metadata:
@@ -72,6 +74,8 @@ class Metadata:
         self._watched: dict[TablePath, Watched] = {}
         self._refreshing: dict[TablePath | None, asyncio.Task[None]] = {}
         self.cluster = ClusterView()
+        self.on_gone: Callable[[TablePath, Collection[str]], None] = _ignore
+        """Told of tables that are gone, and of tables that have no partitions any more but those named."""
         self._closed = False
 
     def table(self, path: TablePath) -> TableView | None:
@@ -107,6 +111,17 @@ class Metadata:
         await self.refresh(path)
         view = self._tables.get(path)
         return {} if view is None else {name: view.partitions[name] for name in names if name in view.partitions}
+
+    def tables_of(self, database: str) -> list[TableView]:
+        """What is known of the tables of a database, without asking."""
+        return [view for path, view in self._tables.items() if path.database_name == database]
+
+    def dropped(self, tables: Iterable[TableView]) -> None:
+        """Forget tables that were dropped; another one of the same name may be known by now, and stays."""
+        for table in tables:
+            view = self._tables.get(table.info.table_path)
+            if view is not None and view.info.table_id == table.info.table_id:
+                self._forget(table.info.table_path)
 
     async def refresh(self, path: TablePath | None = None) -> None:
         """Ask the cluster about its servers and one table. Callers that come meanwhile share the answer."""
@@ -149,11 +164,15 @@ class Metadata:
         if view is None:
             self._forget(path)
             raise _no_table(path)
+        known = self._tables.get(path)
         self._tables[path] = view
+        if known is not None and known.info.table_id != view.info.table_id:
+            self.on_gone(path, ())
 
     def _forget(self, path: TablePath) -> None:
         self._tables.pop(path, None)
         self._watched.pop(path, None)
+        self.on_gone(path, ())
 
     async def _ask_table(self, path: TablePath) -> pb.MetadataResponse:
         """Ask for a table and its watched partitions; for one that was dropped a server refuses the whole question."""
@@ -171,7 +190,7 @@ class Metadata:
             except NotFoundError as error:
                 if error.error_code != ErrorCode.PARTITION_NOT_EXISTS or watched is None:
                     raise
-            watched.keep(await self.list_partitions(path, self._timeout_s))
+            self.on_gone(path, watched.keep(await self.list_partitions(path, self._timeout_s)))
         raise FlussError(
             f"A partition of table {path} is not known to all servers yet.", ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION
         )
@@ -274,6 +293,10 @@ def no_server(bootstrap: list[Address], problems: list[FlussError]) -> ConnectEr
         f"No Fluss server answers at {addresses} ({details}). "
         "Check bootstrap.servers, and that a server runs there: `fluss server` starts one."
     )
+
+
+def _ignore(path: TablePath, partitions: Collection[str]) -> None:
+    """Nobody has to be told."""
 
 
 def _no_table(path: TablePath) -> NotFoundError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -71,6 +72,7 @@ class Sender:
         """Queues that callers' loops have sent from: on which connection, and when."""
         self._watches = False
         self._timer: asyncio.TimerHandle | None = None
+        metadata.on_gone = self._forget
 
     def _enqueue(self, info: TableInfo, batch: WireBatch) -> None:
         """All writers of a client to a bucket share its queue and its sequence."""
@@ -177,6 +179,7 @@ class Sender:
         view = self._metadata.table(queue.info.table_path)
         if view is not None and view.info.table_id != queue.info.table_id:
             self._give_up(queue, NotFoundError("the table was dropped and made anew", ErrorCode.TABLE_NOT_EXIST))
+            self._forget_queue(queue)
         if queue.spent and not queue.in_flight:
             self._destinations.ids.give_up(queue.writer_id)
             for batch in queue.renumber():
@@ -311,11 +314,29 @@ class Sender:
     def _give_up_table(self, path: TablePath, error: FlussError, partition: str | None = None) -> None:
         """Fail what waits for a table, or for one partition of it."""
         with self._lock:
-            for queue in list(self._busy):
+            for queue in list(self._queues.values()):
                 if queue.info.table_path == path and partition in (None, queue.partition):
                     self._give_up(queue, error)
-                    if isinstance(error, NotFoundError) and not queue.in_flight:
-                        self._queues.pop((queue.info.table_id, queue.partition, queue.bucket), None)
+                    if isinstance(error, NotFoundError):
+                        self._forget_queue(queue)
+
+    def _forget(self, path: TablePath, partitions: Collection[str]) -> None:
+        """A table is gone, or all its partitions but these."""
+        with self._lock:
+            for queue in list(self._queues.values()):
+                if queue.info.table_path == path and queue.partition not in partitions:
+                    self._forget_queue(queue)
+
+    def _forget_queue(self, queue: BucketQueue) -> None:
+        """Unless there is something in it; that will fail, which comes here again.
+
+        A server that lags may have called something gone that is not. So the id is not used for a new queue: its
+        numbers would begin anew, and be taken for those of batches that are stored.
+        """
+        if queue.waiting or queue.in_flight:
+            return
+        if self._queues.pop((queue.info.table_id, queue.partition, queue.bucket), None) is not None:
+            self._destinations.ids.give_up(queue.writer_id)
 
     def _set_timer(self, now: float) -> None:
         """Wake up for the next retry or the next batch that will be too late."""
