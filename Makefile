@@ -25,11 +25,13 @@ java:
 demo: setup java
 	@$(BIN)/python examples/pipeline.py
 
+# What programs can check; with BASE=<commit> also the commits since then.
 check: setup
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m tools.tidy $(if $(BASE),--since $(BASE))
 
 test: setup java
 	$(BIN)/python -m tests.peers.environments pyfluss

@@ -5,6 +5,7 @@ fails here would break the lookup of all other sources, so this one imports noth
 can't be loaded it has none to offer; `fluss.spark.register(spark)` then shows why.
 """
 
+# Small on purpose: Spark loads it whenever it looks up any source.
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,6 @@
 """The API with everything that talks to a server awaited; a drop-in for pyfluss: `import fluss.aio as fluss`."""
 
+# Small on purpose: a list of names; the classes are in fluss.api.
 from __future__ import annotations
 
 from fluss.api import values as _values

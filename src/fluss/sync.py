@@ -1,5 +1,6 @@
 """The API with nothing awaited, for scripts, notebooks and threads."""
 
+# Small on purpose: a list of names; the classes are in fluss.api.
 from __future__ import annotations
 
 from fluss.api import values as _values

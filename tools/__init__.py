@@ -1,0 +1,1 @@
+"""Tools of the build and of contributors; docs/hacking.md says when each is used."""
