@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tools import ways
 from tools.ways import Step
 
