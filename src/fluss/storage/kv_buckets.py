@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from fluss.model.clock import Clock
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.paths import TableBucket
-from fluss.storage import files, memory
+from fluss.storage import memory
 from fluss.storage.catalog import Catalog
 from fluss.storage.catalog_view import has_primary_key
 from fluss.storage.directory import STORE_NAME
@@ -31,7 +31,7 @@ from fluss.storage.kv_snapshot_files import recovery_candidates
 from fluss.storage.kv_store import DamagedKvStoreError, KvStore, as_kv_error
 from fluss.storage.kv_table import KvTable
 from fluss.storage.log import BucketLog
-from fluss.storage.recovery import lineage
+from fluss.storage.recovery import make_lineage
 from fluss.storage.rocks import STALL_POLL_S, STALL_WAIT_S_MAX, open_store
 from fluss.storage.rocks_settings import Resources
 from fluss.storage.scan import CorruptBatchError
@@ -253,10 +253,8 @@ class KvBuckets:
         self, bucket: TableBucket, log_start: int, log_end: int, *, trust_live: bool, log_may_lack_rows: bool
     ) -> KvStore:
         directory = self._storage.bucket_path(bucket)
-        for path in reversed(lineage(directory, self._storage.root)):
-            if not path.exists():
-                # Made durable with the log, without which the store is nothing.
-                files.make_directory(path, Site.KV_CREATE)
+        # Made durable with the log, without which the store is nothing.
+        make_lineage(directory, self._storage.root, Site.KV_CREATE)
         open_path: Callable[[Path], KvStore] = partial(open_store, resources=self._resources)
         recovery = Recovery(directory / STORE_NAME, log_start, log_end, open_path, log_may_lack_rows=log_may_lack_rows)
         return recovery.run(recovery_candidates(directory, log_end), trust_live=trust_live)
