@@ -419,6 +419,7 @@ async def test_a_put_off_sync_waits_for_no_further_append(tmp_path: Path) -> Non
         await append(log, "a").durable
         assert texts(log) == ["a"]
         assert log.is_idle
+        assert log._commit._stats.sync_failures == 0  # of which operators are told that a bucket is read-only
 
 
 async def test_a_log_that_never_gets_a_descriptor_can_be_closed(
