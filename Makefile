@@ -9,8 +9,9 @@ WORKERS := -n 2 --dist loadfile
 
 setup: .venv/.ready
 
-# The kernels are compiled when a C compiler is there; without one the same source runs as plain Python.
-.venv/.ready: pyproject.toml requirements.lock requirements-pyfluss.lock src/fluss/formats/_kernel.py
+# The kernels are compiled when a C compiler is there; without one the same source runs as plain Python, and syncs of
+# RocksDB keep the GIL.
+.venv/.ready: pyproject.toml requirements.lock requirements-pyfluss.lock src/fluss/formats/_kernel.py src/fluss/storage/_unlocked_syncs.c
 	@echo "Installing Python packages, Spark among them, in .venv: minutes the first time, nothing after that..."
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from tests.kit.bystander import Bench, Measured, Waits, beside, compiled_slow_sync, measure
+import fluss.sync as fluss
+from fluss.storage import unlocked_syncs
+from fluss.testing import FlussServer
+from tests.kit.bystander import Bench, Measured, Waits, beside, measure
 from tests.kit.bystander_loads import LOADS, BulkLog
+from tests.kit.slow_sync import Gate, compiled_slow_sync
 
 # Of a machine that runs other tests at the same time; `make bench-bystander` has bounds for a quiet one.
 LONGEST_MS_MAX = 2_000.0
@@ -37,6 +44,47 @@ def test_the_bystander_holds_beside(tmp_path: Path, name: str) -> None:
     measured = measure(name, tmp_path / name, seconds=5.0)
     print(measured)
     assert not measured.problems(), measured
+
+
+@pytest.mark.skipif(not unlocked_syncs.IN_USE, reason="needs the library that gives up the GIL in syncs")
+@pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="needs a C compiler")
+def test_no_sync_of_a_table_holds_up_another(tmp_path: Path) -> None:
+    """Neither of an opening nor of a write, nor of a store that is made."""
+    columns = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    with FlussServer(tmp_path / "data") as server:
+        with fluss.connect(server.bootstrap_servers) as connection:
+            ids = [_made(connection, name, columns) for name in ("held", "free")]
+        gate = Gate(tmp_path, server.data_dir / "tables" / str(ids[0]))
+        server.restart(graceful=True, env=gate.env)
+        with fluss.connect(server.bootstrap_servers) as connection, ThreadPoolExecutor(1) as others:
+            gate.close()
+            try:
+                waiting = others.submit(_read_and_write, connection, "held")
+                gate.wait_for_sync()
+                for _ in range(20):
+                    _read_and_write(connection, "free")
+                _made(connection, "new", columns)
+                assert not waiting.done()
+            finally:
+                gate.open()
+            waiting.result()
+
+
+def _made(connection: fluss.FlussConnection, name: str, columns: pa.Schema) -> int:
+    path = fluss.TablePath("fluss", name)
+    descriptor = fluss.TableDescriptor(fluss.Schema(columns, primary_keys=["id"]), bucket_count=1)
+    connection.get_admin().create_table(path, descriptor)
+    table = connection.get_table(path)
+    with table.new_upsert().create_writer() as writer:
+        writer.upsert({"id": 1, "name": "first"})
+    return int(table.get_table_info().table_id)
+
+
+def _read_and_write(connection: fluss.FlussConnection, name: str) -> None:
+    table = connection.get_table(fluss.TablePath("fluss", name))
+    assert table.new_lookup().create_lookuper().lookup([1]) == {"id": 1, "name": "first"}
+    with table.new_upsert().create_writer() as writer:
+        writer.upsert({"id": 1, "name": "first"})
 
 
 def test_a_stall_is_seen(tmp_path: Path) -> None:

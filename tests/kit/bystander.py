@@ -11,7 +11,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from fluss.server.users import add_user
 from fluss.testing import FlussServer
 from tests.kit.bystander_loads import LOADS, PASSWORD, USER, Load, login_options
 from tests.kit.child import start
+from tests.kit.slow_sync import compiled_slow_sync
 from tests.peers.jsonlines import JsonLinesProcess
 
 EXCESS_P99_MS_MAX = 20.0
@@ -38,7 +38,6 @@ _PREPARE_S_MAX = 600.0
 _RUN_S_MAX = 300.0
 _ANSWER_S_MAX = 180.0
 _CPU_CLOCK_OF_PROCESS = 2
-_SOURCE = Path(__file__).with_name("slow_sync.c")
 
 
 @dataclass(frozen=True)
@@ -225,13 +224,3 @@ def _child(module: str, folder: Path) -> Iterator[JsonLinesProcess]:
         yield process
     finally:
         process.kill()
-
-
-def compiled_slow_sync(folder: Path) -> Path:
-    """The library that makes syncs below a folder slow, for LD_PRELOAD."""
-    compiler = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
-    if compiler is None:
-        raise RuntimeError("A slow disk needs a C compiler (cc, gcc or clang) on PATH.")
-    library = folder / "slow_sync.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, _SOURCE, "-ldl"], check=True)
-    return library

@@ -14,7 +14,8 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from itertools import count
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count, repeat
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,6 +39,7 @@ SLICE_S = 0.02
 GIANTS = DRIPPERS = 50
 FLOODERS, FLOOD_REQUESTS = 20, 50
 BOTS = 24
+CLIENTS = 8
 
 
 class Load(ABC):
@@ -386,6 +388,30 @@ class SlowDisk(Load):
         return f"{(number + 1) * 2_000:,} rows"
 
 
+class LargeLookups(Load):
+    title = "8 clients that look up 10,000 keys at a time"
+    KEYS = 200_000
+
+    def prepare(self) -> None:
+        self.keyed = self.table("looked_up", COLUMNS, ["id"], bucket_count=4)
+        with self.keyed.new_upsert().create_writer() as writer:
+            writer.write_arrow(rows(0, self.sized(self.KEYS)))
+
+    def run(self, until_s: float) -> str:
+        with ThreadPoolExecutor(CLIENTS) as clients:
+            found = sum(clients.map(self._look_up, repeat(until_s, CLIENTS)))
+        return f"{found:,} rows"
+
+    def _look_up(self, until_s: float) -> int:
+        found = 0
+        with fluss.connect(self.address) as connection:
+            lookuper = connection.get_table(self.keyed.table_path).new_lookup().create_lookuper()
+            for number in passing(until_s):
+                keys = random.Random(number).sample(range(self.sized(self.KEYS)), self.sized(10_000))
+                found += len(lookuper.lookup_many([[key] for key in keys]))
+        return found
+
+
 LOADS: dict[str, type[Load]] = {
     "bulk-log": BulkLog,
     "bulk-keys": BulkKeys,
@@ -402,6 +428,7 @@ LOADS: dict[str, type[Load]] = {
     "bots": LoginBots,
     "bots-logins": LoginBotsLogins,
     "slow-disk": SlowDisk,
+    "large-lookups": LargeLookups,
 }
 
 

@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
+from fluss.storage.files import lacks_descriptor
 from fluss.storage.stats import StorageStats
 
 _log = logging.getLogger(__name__)
@@ -197,7 +198,7 @@ class GroupCommit:
                 self._launch(other)
 
     def _finish(self, log: Syncable, job: SyncJob, error: Exception | None, seconds: float) -> None:
-        self._stats.synced(seconds, failed=error is not None)
+        self._stats.synced(seconds, failed=error is not None and not lacks_descriptor(error))
         if job.is_small:
             self._small_sync_s += (seconds - self._small_sync_s) * _LATEST_SHARE
             log.small_sync_s += (seconds - log.small_sync_s) * _LATEST_SHARE

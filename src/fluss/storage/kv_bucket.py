@@ -284,7 +284,7 @@ class KvBucket:
     async def _on_store(self, run: RunBlocking, work: Callable[[], _T]) -> _T:
         """Do work with the open store, which is rebuilt when that finds damage."""
         try:
-            return await run(work)
+            return await run(self.bucket.table_id, work)
         except DamagedKvStoreError:
             self._owner.mark_damaged(self.bucket)
             self._discard_store()

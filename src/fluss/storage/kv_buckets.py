@@ -16,13 +16,13 @@ from weakref import WeakValueDictionary
 from fluss.model.clock import Clock
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.paths import TableBucket
-from fluss.storage import files, memory
+from fluss.storage import memory
 from fluss.storage.catalog import Catalog
 from fluss.storage.catalog_view import has_primary_key
 from fluss.storage.directory import STORE_NAME
 from fluss.storage.failpoints import Site
 from fluss.storage.kv_bucket import KvBucket
-from fluss.storage.kv_pool import OPENINGS_MAX, KvPool
+from fluss.storage.kv_pool import OPENINGS_MAX, KvPool, RunBlocking
 from fluss.storage.kv_put import check
 from fluss.storage.kv_reads import few_by_prefix
 from fluss.storage.kv_recovery import Recovery
@@ -31,10 +31,11 @@ from fluss.storage.kv_snapshot_files import recovery_candidates
 from fluss.storage.kv_store import DamagedKvStoreError, KvStore, as_kv_error
 from fluss.storage.kv_table import KvTable
 from fluss.storage.log import BucketLog
-from fluss.storage.recovery import lineage
+from fluss.storage.recovery import make_lineage
 from fluss.storage.rocks import STALL_POLL_S, STALL_WAIT_S_MAX, open_store
 from fluss.storage.rocks_settings import Resources
 from fluss.storage.scan import CorruptBatchError
+from fluss.storage.table_turns import TableThreads
 
 if TYPE_CHECKING:
     from fluss.storage.store import Storage
@@ -42,8 +43,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-WRITE_THREADS: Final = 3
-READ_THREADS: Final = 2  # of their own, so that a look-up does not stand behind puts
+# One table gets all but one of each kind.
+WRITE_THREADS: Final = 4
+READ_THREADS: Final = 3
+CLOSE_THREADS: Final = 4
 # When so many bytes of rows were written, what that has left free is given back: tens of MB, and it takes some 20 ms.
 GIVE_BACK_BYTES: Final = 32 << 20
 READ_SLOW_S: Final = 0.003  # of a few keys
@@ -58,9 +61,11 @@ class KvBuckets:
         self._storage = storage
         self._loop = asyncio.get_running_loop()
         self._resources = Resources(options.kv_memory_bytes)
-        self._writing = ThreadPoolExecutor(WRITE_THREADS, thread_name_prefix="fluss-kv-write")
-        self._reading = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="fluss-kv-read")
-        # Of their own, too: who waits for a store does not wait for large puts of others.
+        # Who reads does not stand behind puts, who waits for a store not behind either, nor behind stores that are slow
+        # to close; and all but openings, which the pool gives out, take turns by table.
+        self._writing = TableThreads(WRITE_THREADS, "fluss-kv-write")
+        self._reading = TableThreads(READ_THREADS, "fluss-kv-read")
+        self._closing = TableThreads(CLOSE_THREADS, "fluss-kv-close")
         self._opening = ThreadPoolExecutor(OPENINGS_MAX, thread_name_prefix="fluss-kv-open")
         self._buckets: WeakValueDictionary[TableBucket, KvBucket] = WeakValueDictionary()
         self._tables: dict[int, KvTable] = {}
@@ -72,7 +77,7 @@ class KvBuckets:
         self._reads_slow_until_s = 0.0
         self._written_bytes = 0  # since memory was given back
         self.pool = KvPool(
-            self._open_store, self._run_open, lambda: self._resources.is_pressed, options.open_stores_max
+            self._open_store, self._closing.run, lambda: self._resources.is_pressed, options.open_stores_max
         )
 
     @property
@@ -123,7 +128,8 @@ class KvBuckets:
         self, bucket: TableBucket, batch: memoryview, target_columns: Sequence[int], *, overwrite: bool
     ) -> None:
         """Raise what a put of the batch would, but for what depends on the rows that are there by then."""
-        await self.run_write(partial(check, batch, self.table(bucket), target_columns, overwrite=overwrite))
+        work = partial(check, batch, self.table(bucket), target_columns, overwrite=overwrite)
+        await self.run_write(bucket.table_id, work)
 
     # --- what buckets need
 
@@ -166,14 +172,16 @@ class KvBuckets:
             table = self._tables[bucket.table_id] = KvTable(entry, self.catalog)
         return table
 
-    def run_write(self, work: Callable[[], _T]) -> Awaitable[_T]:
-        return self._loop.run_in_executor(self._writing, work)
+    @property
+    def run_write(self) -> RunBlocking:
+        return self._writing.run
+
+    @property
+    def run_read(self) -> RunBlocking:
+        return self._reading.run
 
     def _run_open(self, work: Callable[[], _T]) -> Awaitable[_T]:
         return self._loop.run_in_executor(self._opening, work)
-
-    def run_read(self, work: Callable[[], _T]) -> Awaitable[_T]:
-        return self._loop.run_in_executor(self._reading, work)
 
     @asynccontextmanager
     async def memory_for_rows(self) -> AsyncIterator[None]:
@@ -190,7 +198,7 @@ class KvBuckets:
         self._written_bytes += size_bytes
         if self._written_bytes >= GIVE_BACK_BYTES:
             self._written_bytes = 0
-            self.run_write(memory.give_back)
+            self._opening.submit(memory.give_back)
 
     def mark_damaged(self, bucket: TableBucket) -> None:
         """Rebuild the bucket's store when it is opened next."""
@@ -245,10 +253,8 @@ class KvBuckets:
         self, bucket: TableBucket, log_start: int, log_end: int, *, trust_live: bool, log_may_lack_rows: bool
     ) -> KvStore:
         directory = self._storage.bucket_path(bucket)
-        for path in reversed(lineage(directory, self._storage.root)):
-            if not path.exists():
-                # Made durable with the log, without which the store is nothing.
-                files.make_directory(path, Site.KV_CREATE)
+        # Made durable with the log, without which the store is nothing.
+        make_lineage(directory, self._storage.root, Site.KV_CREATE)
         open_path: Callable[[Path], KvStore] = partial(open_store, resources=self._resources)
         recovery = Recovery(directory / STORE_NAME, log_start, log_end, open_path, log_may_lack_rows=log_may_lack_rows)
         return recovery.run(recovery_candidates(directory, log_end), trust_live=trust_live)
@@ -284,6 +290,7 @@ class KvBuckets:
         self._writing.shutdown()
         self._reading.shutdown()
         self._opening.shutdown()
+        self._closing.shutdown()
 
 
 def _unknown(bucket: TableBucket) -> FlussError:

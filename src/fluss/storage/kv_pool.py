@@ -4,9 +4,10 @@ A store is opened when first used and stays open until others need its place: on
 the longest unused first. So a table with a thousand partitions closes its own stores and not those of others. One in
 use, or asked for, is never closed; when all are, or the others have no more than their share, the limit is exceeded
 until the next is given back. When many are asked for at once, a few are opened at a time, tables in turn, of each the
-first asked for first: opened together, they would close one another before anybody came to use them. Stores that hold
-many unflushed rows but are not written to any more are flushed when memory gets short, for RocksDB flushes only those
-that are written to. All calls are made on the loop; opening, closing and flushing run in worker threads.
+first asked for first: opened together, they would close one another before anybody came to use them. Closing flushes,
+so on a slow disk it takes long; a table that has several to be closed opens no more meanwhile, while others do. Stores
+that hold many unflushed rows but are not written to any more are flushed when memory gets short, for RocksDB flushes
+only those that are written to. All calls are made on the loop; opening, closing and flushing run in worker threads.
 """
 
 from __future__ import annotations
@@ -28,16 +29,18 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 OPEN_STORES_MAX: Final = 64
-# Stores that are being opened at a time. Others wait, also when as many are being closed.
+# Stores that are being opened at a time.
 OPENINGS_MAX: Final = 4
+# A table that has so many to be closed opens no more meanwhile.
+CLOSINGS_MAX: Final = 4
 
 OpenStore: TypeAlias = Callable[[TableBucket], Coroutine[Any, Any, KvStore]]
 
 
 class RunBlocking(Protocol):
-    """Does blocking work in a thread."""
+    """Does blocking work on a table in a thread."""
 
-    def __call__(self, work: Callable[[], _T]) -> Awaitable[_T]: ...
+    def __call__(self, table_id: int, work: Callable[[], _T]) -> Awaitable[_T]: ...
 
 
 class _Entry:
@@ -56,18 +59,18 @@ class KvPool:
     def __init__(
         self,
         open_store: OpenStore,
-        run_blocking: RunBlocking,
+        run_closing: RunBlocking,
         is_pressed: Callable[[], bool],
         open_max: int = OPEN_STORES_MAX,
     ) -> None:
         self._open_store = open_store
-        self._run_blocking = run_blocking
+        self._run_closing = run_closing
         self._is_pressed = is_pressed
         self._open_max = open_max
         self._loop = asyncio.get_running_loop()
         self._entries: OrderedDict[TableBucket, _Entry] = OrderedDict()
         self._openings = TableTurns(OPENINGS_MAX)
-        self._closings: set[asyncio.Task[None]] = set()
+        self._closings: dict[asyncio.Task[None], int] = {}  # and the table of each
         self._relieving: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -133,7 +136,7 @@ class KvPool:
             entry.users += 1
             try:
                 state = entry.store.state
-                await self._run_blocking(entry.store.flush)
+                await self._run_closing(bucket.table_id, entry.store.flush)
                 entry.flushed = state
             except FlussError as error:
                 _log.error("%s", error)
@@ -145,8 +148,8 @@ class KvPool:
             entry = self._entries.get(bucket)
             if entry is None:
                 async with self._openings.turn(bucket.table_id):
-                    while len(self._closings) >= OPENINGS_MAX:
-                        await asyncio.wait(self._closings, return_when=asyncio.FIRST_COMPLETED)
+                    while len(closings := self._closings_of(bucket.table_id)) >= CLOSINGS_MAX:
+                        await asyncio.wait(closings, return_when=asyncio.FIRST_COMPLETED)
                     # Another one who waited may have opened it.
                     entry = self._entries.get(bucket) or self._open(bucket)
                     if entry.closed is None:
@@ -216,12 +219,15 @@ class KvPool:
 
     def _start_closing(self, bucket: TableBucket, entry: _Entry) -> None:
         task = self._loop.create_task(self._close(bucket, entry))
-        self._closings.add(task)
-        task.add_done_callback(self._closings.discard)
+        self._closings[task] = bucket.table_id
+        task.add_done_callback(self._closings.pop)
+
+    def _closings_of(self, table_id: int) -> list[asyncio.Task[None]]:
+        return [task for task, table in self._closings.items() if table == table_id]
 
     async def _close(self, bucket: TableBucket, entry: _Entry) -> None:
         try:
-            await self._run_blocking(entry.store.close)
+            await self._run_closing(bucket.table_id, entry.store.close)
         except Exception as error:
             _log.error("%s could not be closed: %s", entry.store.path, error)
         del self._entries[bucket]

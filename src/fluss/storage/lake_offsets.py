@@ -18,7 +18,7 @@ from fluss.model.paths import TableBucket
 from fluss.storage import files
 from fluss.storage.directory import LAKE_OFFSETS_NAME
 from fluss.storage.failpoints import Site
-from fluss.storage.recovery import lineage
+from fluss.storage.recovery import lineage, make_lineage
 
 VERSION: Final = 1
 UNKNOWN: Final = -1
@@ -125,9 +125,7 @@ def write(directory: Path, root: Path, data: bytes, used: Collection[str]) -> Pa
 
     unused = [file.path.name for file in _files(directory) if file.path.name not in used]
     remove(directory, unused[: max(0, len(unused) + 1 - PREPARED_FILES_MAX)])
-    for path in reversed(lineage(directory, root)):
-        if not path.exists():
-            files.make_directory(path, Site.LAKE_DIRECTORY)
+    make_lineage(directory, root, Site.LAKE_DIRECTORY)
     for path in lineage(directory, root)[1:]:
         # Also of those that were there: whoever made them may not have synced them yet.
         files.sync_directory(path, Site.LAKE_DIRECTORY)

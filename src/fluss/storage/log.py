@@ -28,7 +28,7 @@ from fluss.storage import files
 from fluss.storage.commit import UNPROVEN_SYNC_S, Durable, GroupCommit
 from fluss.storage.failpoints import Site
 from fluss.storage.marks import UNKNOWN_HEADS, LogMark, Mark
-from fluss.storage.recovery import Recovered, lineage, recover, write_disposable
+from fluss.storage.recovery import Recovered, lineage, make_lineage, recover, write_disposable
 from fluss.storage.scan import CorruptBatchError
 from fluss.storage.segment import WRITERS_SUFFIX, Segment, remove_segment_files, segment_path
 from fluss.storage.segments import SegmentList, unreadable
@@ -384,9 +384,7 @@ class BucketLog:
 
     def _roll(self, active: Segment | None) -> Segment:
         if active is None:
-            for path in reversed(lineage(self._directory, self._root)):
-                if not path.exists():
-                    files.make_directory(path, Site.BUCKET_DIRECTORY)
+            make_lineage(self._directory, self._root, Site.BUCKET_DIRECTORY)
         is_sealed = self._durable_end == self._end and self._pending is None
         segment = Segment.create(self._directory, self._end, is_named=is_sealed or not self._options.fsync)
         if active is None:

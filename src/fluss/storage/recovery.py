@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,6 +55,13 @@ class SafeEnd(NamedTuple):
 def lineage(directory: Path, root: Path) -> list[Path]:
     """`directory`, its parents, and `root`: every directory whose entry leads to the bucket's files."""
     return [directory, *(parent for parent in directory.parents if parent.is_relative_to(root))]
+
+
+def make_lineage(directory: Path, root: Path, site: Site) -> None:
+    """Make those of the directories that lead to a bucket's files that are not there; none is synced."""
+    missing = list(takewhile(lambda path: not path.exists(), lineage(directory, root)))
+    for path in reversed(missing):
+        files.make_directory(path, site)
 
 
 def recover(

@@ -8,7 +8,8 @@ and comes before each checkpoint and close.
 Each flush of new keys makes a file, and files whose keys do not overlap are never merged by RocksDB: it moves them to
 the last level as they are. A checkpoint therefore merges small neighbours first.
 
-Meant for worker threads: reads, flushes and closing leave the GIL to others, writes and opening do not.
+Meant for worker threads: reads, flushes and closing leave the GIL to others. Writes, openings and checkpoints do not,
+but for the syncs of the last two, which take as long as the disk likes (`unlocked_syncs`).
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from fluss.storage.rocks_settings import (
     merge_options,
     write_options,
 )
+from fluss.storage.unlocked_syncs import unlocked_syncs
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +112,7 @@ class RocksStore:
         for options in (rows, *families.values()):
             options.create_if_missing(True)
             options.create_missing_column_families(True)
-        with _translated(path):
+        with _translated(path), unlocked_syncs():
             self._rows = Rdict(str(path), rows, column_families=families)
             self._meta = self._rows.get_column_family(META_FAMILY)
             self._meta_handle = self._rows.get_column_family_handle(META_FAMILY)
@@ -249,7 +251,7 @@ class RocksStore:
         with self._lock:
             # What came meanwhile: little, but the checkpoint would flush it with the GIL held.
             self.flush()
-            with _translated(self._path):
+            with _translated(self._path), unlocked_syncs():
                 Checkpoint(self._rows).create_checkpoint(str(directory))
             state = self._state
         files.sync_directory(directory.parent, Site.KV_CHECKPOINT)

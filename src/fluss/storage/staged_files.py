@@ -23,7 +23,7 @@ from fluss.model.staging import StagedTask
 from fluss.storage import files
 from fluss.storage.directory import STAGING_NAME
 from fluss.storage.failpoints import Site
-from fluss.storage.recovery import lineage
+from fluss.storage.recovery import lineage, make_lineage
 
 _log = logging.getLogger(__name__)
 
@@ -81,11 +81,8 @@ def query_name(query_id: str) -> str:
 
 def make_directory(directory: Path, root: Path) -> None:
     """Return when the directory is there, and every name that leads to it is on disk."""
-    path_to = lineage(directory, root)
-    for path in reversed(path_to):
-        if not path.exists():
-            files.make_directory(path, Site.STAGING_DIRECTORY)
-    for path in path_to[1:]:
+    make_lineage(directory, root, Site.STAGING_DIRECTORY)
+    for path in lineage(directory, root)[1:]:
         # Also of those that were there: whoever made them may not have synced them yet.
         files.sync_directory(path, Site.STAGING_DIRECTORY)
 

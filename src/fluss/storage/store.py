@@ -14,7 +14,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -223,10 +223,11 @@ class Storage:
             return
         finally:
             del self._opening[bucket]
-        if self.exists(bucket):
-            self._add(bucket, recovered)
-        else:
+        if not self.exists(bucket):
             recovered.release()
+            return
+        with suppress(FlussError):  # is logged, and met again by `bucket`
+            self._add(bucket, recovered)
 
     def _recovery(self, bucket: TableBucket) -> Callable[[], Recovered]:
         """What opens the files of a bucket, in any thread."""
@@ -242,6 +243,8 @@ class Storage:
             mark = LogMark(self.marks, bucket)
             log = BucketLog(path, self._directory.root, self._commit, self._loop, self._log_options, recovered, mark)
         except OSError as error:
+            if recovered is not None:
+                recovered.release()
             _log.error("%s can't be opened: %s", path, error)
             text = f"{files.shown(path)}: the bucket can't be opened: {files.reason(error)}"
             raise FlussError(text, ErrorCode.LOG_STORAGE_EXCEPTION) from error

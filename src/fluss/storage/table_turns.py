@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import TypeVar
+
+_T = TypeVar("_T")
 
 
 class TableTurns:
@@ -67,3 +71,20 @@ class TableTurns:
                 break
         if queue:
             self._waiting[table_id] = queue
+
+
+class TableThreads:
+    """A few threads for work on tables; the places in them are given in turn."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._turns = TableTurns(count)
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+
+    async def run(self, table_id: int, work: Callable[[], _T]) -> _T:
+        """Do work on a table in a thread."""
+        async with self._turns.turn(table_id):
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def shutdown(self) -> None:
+        """Wait for what is under way and end the threads."""
+        self._pool.shutdown()

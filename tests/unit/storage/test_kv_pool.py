@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 
 from fluss.model.paths import TableBucket
-from fluss.storage.kv_pool import OPENINGS_MAX, KvPool
+from fluss.storage.kv_pool import CLOSINGS_MAX, OPENINGS_MAX, KvPool
 from fluss.storage.kv_store import (
     EMPTY,
     MEMORY_BYTES_MIN,
@@ -34,13 +34,16 @@ class Stores:
         self.directory = directory
         self.resources = Resources(MEMORY_BYTES_MIN)
         self.opened: list[TableBucket] = []
-        self.pool = KvPool(self.open, self.run, lambda: True, open_max=2)
+        self.pool = KvPool(self.open, self.run_closing, lambda: True, open_max=2)
 
     def path(self, bucket: TableBucket) -> Path:
         return self.directory / f"{bucket.table_id}-{bucket.bucket_id}" / "kv"
 
     async def run(self, work: Callable[[], T]) -> T:
         return await asyncio.to_thread(work)
+
+    async def run_closing(self, table_id: int, work: Callable[[], T]) -> T:
+        return await self.run(work)
 
     async def open(self, bucket: TableBucket) -> KvStore:
         self.opened.append(bucket)
@@ -154,6 +157,32 @@ async def test_a_store_is_opened_while_many_of_another_table_wait(stores: Stores
     assert stores.opened == [TableBucket(2, 0)]
     held.set()
     await asyncio.gather(*asking)
+
+
+async def test_a_store_is_opened_while_many_of_another_table_are_being_closed(stores: Stores) -> None:
+    """The closings of the other table do not end, so nobody gets past them who has to."""
+    held = asyncio.Event()
+    run_closing = stores.pool._run_closing
+
+    async def close_later(table_id: int, work: Callable[[], T]) -> T:
+        if table_id == 1:
+            await held.wait()
+        return await run_closing(table_id, work)
+
+    async def ask(bucket: TableBucket) -> None:
+        async with stores.pool.use(bucket):
+            pass
+
+    stores.pool._run_closing = close_later
+    for number in range(2 + CLOSINGS_MAX):
+        await ask(TableBucket(1, number))
+    waiting = asyncio.ensure_future(ask(TableBucket(1, 99)))
+    try:
+        await asyncio.wait_for(ask(TableBucket(2, 0)), timeout=30)
+        assert not waiting.done()
+    finally:
+        held.set()
+    await waiting
 
 
 async def test_a_discarded_store_is_closed_by_its_last_user_and_opened_again(stores: Stores) -> None:

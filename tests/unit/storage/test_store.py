@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -126,6 +128,29 @@ async def test_a_bucket_that_cannot_be_opened_disturbs_no_other(tmp_path: Path) 
                 s.bucket(TableBucket(0, 0))
             assert caught.value.error_code == ErrorCode.LOG_STORAGE_EXCEPTION
         assert texts(s.bucket(TableBucket(0, 1))) == ["in 1"]
+
+
+async def test_a_log_whose_mark_cannot_be_written_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with storage(tmp_path / "data") as s:
+        table = await s.catalog.create_table(T, "{}", "{}", 1)
+        bucket = TableBucket(table.table_id, 0)
+        await append(s.bucket(bucket), "row").durable
+    async with storage(tmp_path / "data") as s:
+        s.marks.forget(bucket)
+
+        def refuse(*_: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(s.marks, "put", refuse)
+            used = len(os.listdir("/proc/self/fd"))
+            for _ in range(3):
+                with pytest.raises(FlussError, match="No space left"):
+                    await s.opened(bucket)
+            assert len(os.listdir("/proc/self/fd")) == used
+        assert texts(await s.opened(bucket)) == ["row"]
 
 
 async def test_a_dropped_table_tells_its_waiters_and_leaves_no_files(tmp_path: Path) -> None:
