@@ -302,15 +302,14 @@ class Connection(asyncio.BufferedProtocol):
             self._unsent_bytes = 0
 
     def _update_reading(self) -> None:
-        if self._transport is None or self._transport.is_closing():
-            return
         wanted = self._discarding or self._wants_requests()
-        if wanted != self._reading:
-            self._reading = wanted
-            if wanted:
-                self._transport.resume_reading()
-            else:
-                self._transport.pause_reading()
+        if wanted == self._reading or self._transport is None or self._transport.is_closing():
+            return
+        self._reading = wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
     def _wants_requests(self) -> bool:
         session = self._session
