@@ -191,8 +191,8 @@ def verify_crc(buf: BufferLike, position: int, header: BatchHeader) -> None:
 
 def head_checksum(header: BatchHeader, base_offset: int, commit_timestamp_ms: int, before: int = 0) -> int:
     """The checksum of what `crc` leaves out of a batch, behind those of the batches before it."""
-    head = _HEAD.pack(*(base_offset, header.length, header.magic, commit_timestamp_ms, header.crc, header.leader_epoch))
-    return crc32c(head, before)
+    epoch = header.leader_epoch
+    return crc32c(_HEAD.pack(base_offset, header.length, header.magic, commit_timestamp_ms, header.crc, epoch), before)
 
 
 def encode_header(

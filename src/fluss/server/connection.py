@@ -109,7 +109,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._receive(received)
         # Of a large frame nothing may have come but its length.
-        is_unanswered = self._reader.buffered_bytes or self._reader.large_frame_size_bytes or not self.idle
+        is_unanswered = not self.idle or self._reader.buffered_bytes or self._reader.large_frame_size_bytes
         if is_unanswered:
             self._acknowledge()
             self._watch_large_frame()
@@ -201,7 +201,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _is_connected(self) -> bool:
         """Whether the client has neither closed nor reset the connection, though what it sent may be unread."""
-        if self._transport is None or self._socket is None:
+        if self._socket is None:
             return False
         try:
             # The kernel knows before the end of what was sent is read.
@@ -302,15 +302,14 @@ class Connection(asyncio.BufferedProtocol):
             self._unsent_bytes = 0
 
     def _update_reading(self) -> None:
-        if self._transport is None or self._transport.is_closing():
-            return
         wanted = self._discarding or self._wants_requests()
-        if wanted != self._reading:
-            self._reading = wanted
-            if wanted:
-                self._transport.resume_reading()
-            else:
-                self._transport.pause_reading()
+        if wanted == self._reading or self._transport is None or self._transport.is_closing():
+            return
+        self._reading = wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
     def _wants_requests(self) -> bool:
         session = self._session

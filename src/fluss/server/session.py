@@ -7,8 +7,10 @@ connection's turn, and are dropped if the connection is lost before.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine
+from operator import attrgetter
 from time import perf_counter
 from typing import Any, Final
 
@@ -31,17 +33,18 @@ _AT_ONCE: Final = frozenset(
 )
 _HEAVY_S: Final = 0.001  # a connection whose request took longer waits for its turn with the next one
 _EXPIRY_S_MIN: Final = 0.001  # what is due within this time is due
+_DEADLINE: Final = attrgetter("deadline_s")
 
 
 class Call:
     """One request from its begin until it is answered."""
 
-    __slots__ = ("_aside", "_session", "_timer", "answered", "api_key", "request_id", "size_bytes")
+    __slots__ = ("_aside", "_session", "answered", "api_key", "deadline_s", "request_id", "size_bytes")
 
     def __init__(self, session: Session, request: frames.Request, size_bytes: int) -> None:
         self._session = session
         self._aside: Aside | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self.deadline_s = math.inf  # when it is answered in any case
         self.request_id = request.request_id
         self.api_key = request.api_key
         self.size_bytes = size_bytes
@@ -76,9 +79,7 @@ class Call:
 
     def arm(self, wait_ms: int) -> None:
         """Answer in any case after `wait_ms`; a later call replaces an earlier one."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1_000, self._expire)
+        self.deadline_s = self._session.expire_in(wait_ms / 1_000)
 
     def hurry(self) -> None:
         """Do not wait for more to happen."""
@@ -87,11 +88,13 @@ class Call:
 
     def abandon(self) -> None:
         """Forget the request: nobody waits for it."""
-        self._settle()
+        self.answered = True
         if self._aside is not None:
             self._aside.abandon()
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
+        """Answer now, unless that was done already."""
+        self.deadline_s = math.inf
         if self.answered:
             return
         if self._aside is not None:
@@ -100,14 +103,8 @@ class Call:
             self.fail(TimeoutError("The server did not finish this request within its time limit; try again."))
 
     def _send(self, frame: list[Part]) -> None:
-        self._settle()
-        self._session.answer(self, frame)
-
-    def _settle(self) -> None:
         self.answered = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._session.answer(self, frame)
 
 
 class Session:
@@ -128,6 +125,8 @@ class Session:
         self._waits_for_turn = False
         self._is_light = True
         self._open: set[Call] = set()  # begun and not answered
+        self._timer: asyncio.TimerHandle | None = None  # for the first of them that is late
+        self._timer_at_s = math.inf
         self._running: asyncio.Task[Answer | Aside] | None = None
         self._gate: deque[GateCallback] = deque()
         self._gate_busy = False
@@ -179,6 +178,32 @@ class Session:
         self._open_gate()
         self._go_on()
 
+    def expire_in(self, wait_s: float) -> float:
+        """When a call is late that begins to wait now; it is told so then.
+
+        One timer for all calls: setting and cancelling one for each takes as long as sending its answer.
+        """
+        deadline_s = self._loop.time() + wait_s
+        if deadline_s < self._timer_at_s and not self._closed:
+            self._set_timer(deadline_s)
+        return deadline_s
+
+    def _set_timer(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at_s = self._loop.call_at(at_s, self._expire_calls), at_s
+
+    def _expire_calls(self) -> None:
+        self._timer, self._timer_at_s = None, math.inf
+        late_s = self._loop.time() + _EXPIRY_S_MIN
+        for call in sorted(self._open, key=_DEADLINE):
+            if call.deadline_s > late_s:
+                break
+            call.expire()
+        first_s = min(map(_DEADLINE, self._open), default=math.inf)
+        if first_s < self._timer_at_s:
+            self._set_timer(first_s)
+
     def answer(self, call: Call, frame: list[Part]) -> None:
         """Send a call's frame."""
         self._open.discard(call)
@@ -197,6 +222,9 @@ class Session:
             call.abandon()
         self._open.clear()
         self._gate.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._drop_queue()
 
     def _open_gate(self) -> None:

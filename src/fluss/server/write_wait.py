@@ -38,10 +38,7 @@ class BucketWait(NamedTuple):
 
 def answered(response: WriteResponse, waits: list[BucketWait], timeout_ms: int) -> WriteResponse | WriteWait:
     """The response, now or when all batches are safe."""
-    if not waits:
-        return response
-    wait = WriteWait(response, waits, timeout_ms)
-    return wait if wait.pending else wait.settled()
+    return WriteWait(response, waits, timeout_ms) if waits else response
 
 
 class WriteWait:
@@ -49,22 +46,24 @@ class WriteWait:
 
     def __init__(self, response: WriteResponse, waits: list[BucketWait], timeout_ms: int) -> None:
         self.wait_ms = write_wait_ms(timeout_ms)
-        self.pending = sum(not wait.safe.done() for wait in waits)
+        self._pending = 0
         self._response = response
         self._waits = waits
         self._replier: Replier | None = None
 
     def start(self, replier: Replier) -> None:
         self._replier = replier
-        pending = [wait.safe for wait in self._waits if not wait.safe.done()]
-        self.pending = len(pending)
-        for safe in pending:
-            safe.add_done_callback(self._safe)
-        if not pending:
+        for wait in self._waits:
+            if not wait.safe.done():
+                self._pending += 1
+                wait.safe.add_done_callback(self._safe)
+        if not self._pending:
             self._finish()
 
     def expire(self) -> None:
         """Buckets that are late are told so; what becomes of their batches is open, so clients send them again."""
+        for wait in self._waits:
+            wait.safe.remove_done_callback(self._safe)
         self._finish()
 
     def hurry(self) -> None:
@@ -75,7 +74,7 @@ class WriteWait:
         for wait in self._waits:
             wait.safe.remove_done_callback(self._safe)
 
-    def settled(self) -> WriteResponse:
+    def _settled(self) -> WriteResponse:
         """The response with what is known of each batch."""
         for wait in self._waits:
             error = wait.safe.exception() if wait.safe.done() else _late()
@@ -86,15 +85,15 @@ class WriteWait:
         return self._response
 
     def _safe(self, _: asyncio.Future[Any]) -> None:
-        self.pending -= 1
-        if not self.pending:
+        self._pending -= 1
+        if not self._pending:
             self._finish()
 
     def _finish(self) -> None:
-        replier = self._replier
-        self.abandon()
+        # Forgotten first: it knows this object, too, and cycles are work for the collector.
+        replier, self._replier = self._replier, None
         if replier is not None:
-            replier.reply(self.settled())
+            replier.reply(self._settled())
 
 
 def _late() -> TimeoutError:

@@ -151,6 +151,8 @@ class GroupCommit:
             self._launch(log)
 
     def _may_begin(self, log: Syncable) -> bool:
+        if not self._in_flight:
+            return True
         if self._syncs_of_table[log.syncs_with] >= SYNCS_PER_TABLE_MAX:
             return False
         in_flight = self._in_flight.get(log)
@@ -162,7 +164,8 @@ class GroupCommit:
         if job is None:
             return
         is_alone = not self._in_flight and not self._requested
-        if job.is_small and is_alone and max(self._small_sync_s, log.small_sync_s) <= LOOP_SYNC_S_MAX:
+        is_quick = self._small_sync_s <= LOOP_SYNC_S_MAX and log.small_sync_s <= LOOP_SYNC_S_MAX
+        if job.is_small and is_alone and is_quick:
             self._finish(log, job, *_run(job))
             return
         ended = self._loop.create_future()

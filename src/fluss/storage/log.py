@@ -89,7 +89,8 @@ class LogCut(NamedTuple):
     writers: bytes | None  # their state; None: it is not known
 
 
-class LogSync(NamedTuple):
+@dataclass(slots=True, eq=False)
+class LogSync:
     """One sync of a segment: names first, then bytes, then the disposable files that speak for them."""
 
     segment: Segment
@@ -144,7 +145,7 @@ class BucketLog:
         self._loop = loop
         self._options = options
         # Its table's directory, root/tables/<id>: the buckets of a table share their part of the threads.
-        self.syncs_with = lineage(directory, root)[-3:][0]
+        self.syncs_with = str(lineage(directory, root)[-3:][0])
         self.small_sync_s = UNPROVEN_SYNC_S
         self._done = Durable(loop=loop)
         self._done.complete()
@@ -261,8 +262,7 @@ class BucketLog:
 
     def repeated(self, writer_id: int, batch_sequence: int, now_ms: int) -> Appended | None:
         """What was appended when a writer sent this batch before; None for its next one, code 31 for any other."""
-        self._check_usable()
-        self._check_undamaged()
+        self._check_takes_batches()
         stored = self._writers.check(writer_id, batch_sequence, now_ms) if writer_id != NO_WRITER_ID else None
         return None if stored is None else self._repeated(stored)
 
@@ -282,8 +282,7 @@ class BucketLog:
 
     def append(self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int) -> Appended:
         """Check one batch, stamp offset and commit time into it (in place), and write it."""
-        self._check_usable()
-        self._check_undamaged()
+        self._check_takes_batches()
         if header.size_bytes != len(batch):
             raise CorruptDataError(f"log batch: {header.size_bytes} bytes announced, {len(batch)} received")
         verify_crc(batch, 0, header)
@@ -369,7 +368,8 @@ class BucketLog:
     def _segment_for(self, size_bytes: int, now_ms: int) -> Segment:
         """The segment that takes the next batch: a new one behind a full one, and behind times that are wrong."""
         active = self._segments.active
-        if active is not None and not (active.size_bytes and self._is_far_ahead(now_ms)):
+        goes_back = self._timestamp_ms > now_ms and self._is_far_ahead(now_ms)
+        if active is not None and not (active.size_bytes and goes_back):
             room_bytes = self._options.segment_size_bytes - active.size_bytes
             if size_bytes <= room_bytes or not active.size_bytes:
                 return active
@@ -476,16 +476,17 @@ class BucketLog:
         if self._durable_end == self._end and not self._deferred:
             return None
         if self._unsealed:
-            unsealed = self._unsealed[0]
+            unsealed, site = self._unsealed[0], Site.SEGMENT_SEAL
             durable, unsealed.durable = unsealed.durable, None
         else:
+            site = Site.SEGMENT_COMMIT
             durable, self._pending = self._pending, None
             self._prepare_active(segment)
-        writes = self._take_deferred(segment.end_offset)
+        writes = self._take_deferred(segment.end_offset) if self._deferred else ()
         job = LogSync(
             segment,
-            segment.free_fd([job.fd for job in self._in_flight]),
-            Site.SEGMENT_SEAL if self._unsealed else Site.SEGMENT_COMMIT,
+            segment.free_fd([job.fd for job in self._in_flight]) if self._in_flight else segment.fd,
+            site,
             segment.is_named,
             segment.unsynced_directories,
             segment.end_offset,
@@ -546,7 +547,8 @@ class BucketLog:
                 self._put_mark(job.segment, job.end_position, job.end_offset, job.heads_checksum)
             self._advance(job.end_offset, job.end_position)
         self._complete_covered()
-        self._forget_sealed()
+        if self._unsealed:
+            self._forget_sealed()
         if self._unsealed or self._pending is not None:
             self._commit.request(self)
 
@@ -563,7 +565,8 @@ class BucketLog:
         for job in (*self._put_off, *self._in_flight):
             if job.durable is not None and job.end_offset <= self._durable_end:
                 job.durable.complete()
-        self._put_off = [job for job in self._put_off if job.end_offset > self._durable_end]
+        if self._put_off:
+            self._put_off = [job for job in self._put_off if job.end_offset > self._durable_end]
 
     def _advance(self, end_offset: int, position: int) -> None:
         self._durable_end = end_offset
@@ -711,7 +714,7 @@ class BucketLog:
 
     def _close_cold(self) -> None:
         # A sync in flight may hold the descriptor of any segment that was active when it began.
-        if not self._in_flight:
+        if not self._in_flight and self._segments.has_cold:
             self._segments.close_cold([unsealed.segment for unsealed in self._unsealed])
 
     # --- the end
@@ -720,8 +723,10 @@ class BucketLog:
         if self._closed is not None:
             raise FlussError(*self._closed)
 
-    def _check_undamaged(self) -> None:
+    def _check_takes_batches(self) -> None:
         """What the writers of a damaged log have sent is not known."""
+        if self._closed is not None:
+            raise FlussError(*self._closed)
         if self._is_damaged and self._failure is not None:
             raise FlussError(*self._failure)
 

@@ -21,7 +21,7 @@ import struct
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 from zlib import crc32  # CRC-32C would load a package that an idle server does without
 
 from fluss.model.paths import TableBucket
@@ -42,6 +42,7 @@ _CATALOG_MAGIC: Final = 0x54434C46
 _BOOT_MASK: Final = (1 << 31) - 1
 _SYNCED: Final = 1 << 31
 _NUMBER_MASK: Final = (1 << 32) - 1
+_OFFSETS: Final = 4  # with which a Mark begins, in the order of _LOG
 
 
 class Mark(NamedTuple):
@@ -71,9 +72,9 @@ class CatalogMark(NamedTuple):
 
 
 class _Place:
-    """Three slots: where they lie, which one is the newest, and its number."""
+    """Three slots: where they lie, which ones are taken, and the number of the newest."""
 
-    __slots__ = ("newest", "number", "position", "synced", "syncing")
+    __slots__ = ("free", "newest", "number", "position", "synced", "syncing")
 
     def __init__(self, position: int, number: int = 0, synced: int | None = None) -> None:
         self.position = position
@@ -81,24 +82,44 @@ class _Place:
         self.newest = synced or 0
         self.synced = synced
         self.syncing: int | None = None
+        self.free = self._neither()  # the slot for the next write
 
-    def free_slot(self) -> int:
-        """The slot for the next write."""
-        newest = self.newest
-        if newest != self.synced and newest != self.syncing:
-            return newest
+    def _neither(self) -> int:
         return next(slot for slot in range(_SLOTS) if slot != self.synced and slot != self.syncing)
+
+    def begin_sync(self) -> None:
+        """What was written last is about to be on disk."""
+        self.syncing = self.newest
+        self.free = self._neither()
+
+    def end_sync(self, *, is_synced: bool) -> None:
+        """It is on disk, or that is not known. What was written meanwhile may be written over."""
+        if is_synced:
+            self.synced = self.syncing
+        self.syncing = None
 
 
 class _Known:
     """The mark of a bucket, and where it is written."""
 
-    __slots__ = ("mark", "names", "place")
+    __slots__ = ("mark", "place")
 
-    def __init__(self, bucket: TableBucket, place: _Place, mark: Mark) -> None:
-        self.names = (bucket.table_id, 0 if bucket.partition_id is None else bucket.partition_id + 1, bucket.bucket_id)
+    def __init__(self, place: _Place, mark: Mark) -> None:
         self.place = place
         self.mark = mark
+
+
+# A bucket as the file has it: table, partition + 1 or 0, bucket. Its hash takes a fraction of a TableBucket's.
+_Names: TypeAlias = tuple[int, int, int]
+
+
+def _names(bucket: TableBucket) -> _Names:
+    return bucket.table_id, 0 if bucket.partition_id is None else bucket.partition_id + 1, bucket.bucket_id
+
+
+def _bucket(names: _Names) -> TableBucket:
+    table_id, partition, bucket_id = names
+    return TableBucket(table_id, bucket_id, partition - 1 if partition else None)
 
 
 class Marks:
@@ -106,7 +127,7 @@ class Marks:
         self._fd = fd
         self._boot = boot
         self._size_bytes = len(content)
-        self._known: dict[TableBucket, _Known] = {}
+        self._known: dict[_Names, _Known] = {}
         self._free: list[_Place] = []
         self._catalog_place = _Place(0)
         self._unsynced: set[_Place] = set()
@@ -162,11 +183,10 @@ class Marks:
 
     def _load_log(self, content: bytes, position: int, newest: int) -> None:
         fields = _LOG.unpack_from(content, position + newest * _SLOT_BYTES + _CRC.size)
-        number, boot, table_id, partition, bucket_id, heads = fields[:6]
+        number, boot, names, heads = fields[0], fields[1], fields[2:5], fields[5]
         start_offset, segment_base_offset, end_position, end_offset = fields[6:]
-        bucket = TableBucket(table_id, bucket_id, partition - 1 if partition else None)
         place = _Place(position, number, newest)
-        other = self._known.get(bucket)
+        other = self._known.get(names)
         if other is not None:
             # A place was used again and that was lost in a power loss: the one with more is the newer.
             if other.mark.end_offset >= end_offset:
@@ -182,71 +202,69 @@ class Marks:
             is_exact=boot & _BOOT_MASK == self._boot,
             is_synced=boot & _SYNCED != 0,
         )
-        self._known[bucket] = _Known(bucket, place, mark)
+        self._known[names] = _Known(place, mark)
 
     # --- what is known
 
     @property
     def buckets(self) -> Collection[TableBucket]:
         """Those with a mark."""
-        return self._known.keys()
+        return [_bucket(names) for names in self._known]
 
     def get(self, bucket: TableBucket) -> Mark | None:
-        known = self._known.get(bucket)
+        known = self._known.get(_names(bucket))
         return None if known is None else known.mark
 
     # --- writing
 
     def put(self, bucket: TableBucket, mark: Mark) -> None:
         """Write a mark of this boot; raises OSError when it can't be kept."""
-        known = self._known.get(bucket)
-        if known is None:
-            self._put_first(bucket, mark)
-        else:
-            self._write_log(known, mark)
+        self._put(_names(bucket), mark)
 
-    def _put_first(self, bucket: TableBucket, mark: Mark) -> None:
+    def _put(self, names: _Names, mark: Mark) -> None:
+        known = self._known.get(names)
+        place = self._free_place() if known is None else known.place
+        boot = self._boot | _SYNCED if mark.is_synced else self._boot
+        self._write(place, _LOG, boot, *names, mark.heads_checksum, *mark[:_OFFSETS])
+        if known is None:
+            self._known[names] = _Known(self._free.pop(), mark)
+        else:
+            known.mark = mark
+
+    def _free_place(self) -> _Place:
         if not self._free:
             self._grow()
-        known = _Known(bucket, self._free[-1], mark)
-        self._write_log(known, mark)
-        self._known[bucket] = known
-        self._free.pop()
-
-    def _write_log(self, known: _Known, mark: Mark) -> None:
-        number = (known.place.number + 1) & _NUMBER_MASK
-        boot = self._boot | _SYNCED if mark.is_synced else self._boot
-        start_offset, segment_base_offset, position, end_offset, heads, _, _ = mark
-        offsets = (start_offset, segment_base_offset, position, end_offset)
-        self._write(known.place, number, _LOG.pack(number, boot, *known.names, heads, *offsets))
-        known.mark = mark
+        return self._free[-1]
 
     def put_catalog(self, mark: CatalogMark) -> None:
         """Write the mark of the catalog; raises OSError when it can't be kept."""
-        place = self._catalog_place
-        number = (place.number + 1) & _NUMBER_MASK
-        self._write(place, number, _CATALOG.pack(number, _CATALOG_MAGIC, mark.is_settled, *mark[:1], *mark[2:]))
+        generation, is_settled, size_bytes, crc = mark
+        self._write(self._catalog_place, _CATALOG, _CATALOG_MAGIC, is_settled, generation, size_bytes, crc)
         self.catalog = mark
 
     def forget(self, bucket: TableBucket) -> None:
         """Drop the mark of a bucket that is gone."""
-        known = self._known.get(bucket)
+        names = _names(bucket)
+        known = self._known.get(names)
         if known is None or self._fd is None:
             return
         place = known.place
         files.write_at(self._fd, bytes(_PLACE_BYTES), place.position, Site.MARKS_WRITE)
-        del self._known[bucket]
+        del self._known[names]
         # Its numbers go on: should the zeros be lost, a later owner's mark still counts as the newer one.
         self._free.append(_Place(place.position, place.number))
         self.on_dirty()
 
-    def _write(self, place: _Place, number: int, body: bytes) -> None:
+    def _write(self, place: _Place, layout: struct.Struct, *fields: int) -> None:
         assert self._fd is not None, "these marks are only looked at"
+        number = (place.number + 1) & _NUMBER_MASK
+        body = layout.pack(number, *fields)
         content = _CRC.pack(crc32(body)) + body
         with self._lock:
-            slot = place.free_slot()
+            slot = place.free
             files.write_at(self._fd, content, place.position + slot * _SLOT_BYTES, Site.MARKS_WRITE)
-            place.newest, place.number = slot, number
+            place.newest = slot
+            place.number = number
             is_first = not self._unsynced
             self._unsynced.add(place)
         if is_first:
@@ -269,7 +287,7 @@ class Marks:
             with self._lock:
                 places, self._unsynced = self._unsynced, set()
                 for place in places:
-                    place.syncing = place.newest
+                    place.begin_sync()
             is_synced = False
             try:
                 files.sync(self._fd, Site.MARKS_WRITE)
@@ -277,8 +295,7 @@ class Marks:
             finally:
                 with self._lock:
                     for place in places:
-                        place.synced = place.syncing if is_synced else place.synced
-                        place.syncing = None
+                        place.end_sync(is_synced=is_synced)
                     if not is_synced:
                         self._unsynced |= places
 
@@ -291,11 +308,12 @@ class Marks:
 class LogMark:
     """The mark of one log, for whoever writes it."""
 
-    __slots__ = ("_bucket", "_marks")
+    __slots__ = ("_bucket", "_marks", "_names")
 
     def __init__(self, marks: Marks, bucket: TableBucket) -> None:
         self._marks = marks
         self._bucket = bucket
+        self._names = _names(bucket)
 
     @property
     def found(self) -> Mark | None:
@@ -304,7 +322,7 @@ class LogMark:
 
     def put(self, mark: Mark) -> None:
         """Note how far the log is safe."""
-        self._marks.put(self._bucket, mark)
+        self._marks._put(self._names, mark)
 
     def sync(self) -> None:
         """Return when the mark is on disk; may be called in a thread."""

@@ -26,10 +26,14 @@ class SegmentList:
         self._bases = [segment.base_offset for segment in segments]
         # Sealed and open, the one used last at the end.
         self._opened = [segment for segment in segments[:-1] if segment.is_open]
+        # Plain attributes: each batch asks for them several times.
+        self.active: Segment | None = None
+        self.start_offset = 0
+        self._find_ends()
 
-    @property
-    def active(self) -> Segment | None:
-        return self._segments[-1] if self._segments else None
+    def _find_ends(self) -> None:
+        if self._segments:
+            self.active, self.start_offset = self._segments[-1], self._bases[0]
 
     @property
     def named(self) -> list[Segment]:
@@ -41,16 +45,13 @@ class SegmentList:
         """Of those that are open, so that they are or were read or written lately."""
         return {segment.base_offset for segment in self._segments if segment.is_open}
 
-    @property
-    def start_offset(self) -> int:
-        return self._bases[0] if self._bases else 0
-
     def add(self, segment: Segment) -> None:
         """Make a new segment the active one."""
         if self._segments:
             self._opened.append(self._segments[-1])
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
+        self._find_ends()
 
     def drop_behind(self, kept: Segment) -> list[Segment]:
         """Forget the segments behind one, which becomes the active one."""
@@ -60,6 +61,7 @@ class SegmentList:
             segment.release()
         del self._segments[count:], self._bases[count:]
         self._opened = [segment for segment in self._opened if segment is not kept and segment not in dropped]
+        self._find_ends()
         return dropped
 
     def remove_before(self, offset: int) -> int:
@@ -70,6 +72,7 @@ class SegmentList:
             if segment in self._opened:
                 self._opened.remove(segment)
         del self._segments[:count], self._bases[:count]
+        self._find_ends()
         return count
 
     def at_offset(self, offset: int) -> Segment:
@@ -115,6 +118,11 @@ class SegmentList:
         """Verify again what is read next."""
         for segment in self._segments:
             segment.verified = ByteRanges()
+
+    @property
+    def has_cold(self) -> bool:
+        """Whether more sealed segments are open than need be."""
+        return len(self._opened) > SEALED_OPEN_MAX
 
     def close_cold(self, keep: list[Segment]) -> None:
         """Close the sealed segments used longest ago, except those in `keep`."""

@@ -13,7 +13,6 @@ from fluss.server.names import table_path
 from fluss.server.opened import BUCKETS_AT_ONCE, each_open, when_open
 from fluss.server.write_request import BucketBatch, WriteRequest, parse_produce_log
 from fluss.server.write_wait import NO_ACKS, BucketWait, WriteResponse, WriteWait, answered, check_acks
-from fluss.storage.log import Appended
 
 
 async def init_writer(context: ConnectionContext, request: pb.InitWriterRequest) -> pb.InitWriterResponse:
@@ -58,10 +57,13 @@ async def _append_many(
 def _append_one(
     context: ConnectionContext, batch: BucketBatch, acks: int, response: pb.ProduceLogResponse, waits: list[BucketWait]
 ) -> None:
-    bucket = batch.bucket
+    bucket, records = batch
+    storage = context.storage
     entry = response.buckets_resp.add(bucket_id=bucket.bucket_id, partition_id=bucket.partition_id)
     try:
-        appended = _append(context, batch)
+        log = storage.bucket(bucket)
+        header = check_batch(records, bucket.table_id, storage.catalog, context.limits.batch_bytes_max)
+        appended = log.append(records, header, storage.clock.now_ms())
     except Exception as error:
         _failed(entry, error)
         return
@@ -70,13 +72,6 @@ def _append_one(
     else:
         succeed = partial(_succeeded, entry, appended.base_offset)
         waits.append(BucketWait(appended.durable, succeed, partial(_failed, entry)))
-
-
-def _append(context: ConnectionContext, batch: BucketBatch) -> Appended:
-    log = context.storage.bucket(batch.bucket)
-    table_id, catalog = batch.bucket.table_id, context.storage.catalog
-    header = check_batch(batch.records, table_id, catalog, context.limits.batch_bytes_max)
-    return log.append(batch.records, header, context.storage.clock.now_ms())
 
 
 def _succeeded(entry: pb.PbProduceLogBucketResponse, base_offset: int, _: None) -> None:
