@@ -7,6 +7,8 @@ Where it could not be compiled, or not on Linux, syncs of a slow disk keep every
 Only calls during which no other thread can wait for a lock of RocksDB with the GIL held may be made so.
 """
 
+# Small on purpose: the door to the C library beside it.
+
 from __future__ import annotations
 
 import logging
