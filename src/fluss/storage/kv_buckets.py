@@ -50,7 +50,7 @@ CLOSE_THREADS: Final = 4
 # When so many bytes of rows were written, what that has left free is given back: tens of MB, and it takes some 20 ms.
 GIVE_BACK_BYTES: Final = 32 << 20
 READ_SLOW_S: Final = 0.003  # of a few keys
-READS_SLOW_S: Final = 0.03  # how long no more are read on the loop then
+READS_SLOW_TIMES: Final = 10  # so much longer than it took, no more are read on the loop then
 # Tables whose formats are kept at hand; when there are more, all are made anew.
 _TABLES_MAX: Final = 1_024
 
@@ -107,7 +107,7 @@ class KvBuckets:
         """Read a few rows without a thread, or not at all.
 
         It saves two changes of threads, which take longer than a read from memory. A read that has to wait for the
-        disk keeps the loop, so after a slow one all go through threads for a while.
+        disk keeps the loop, so after a slow one all go through threads for a while: the slower, the longer.
         """
         started_s = time.monotonic()
         if started_s < self._reads_slow_until_s or self.refusal is not None:
@@ -121,7 +121,7 @@ class KvBuckets:
             return None
         ended_s = time.monotonic()
         if ended_s - started_s > READ_SLOW_S:
-            self._reads_slow_until_s = ended_s + READS_SLOW_S
+            self._reads_slow_until_s = ended_s + READS_SLOW_TIMES * (ended_s - started_s)
         return found
 
     async def check(

@@ -7,10 +7,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from fluss.storage import kv_buckets
+from fluss.storage.kv_buckets import READS_SLOW_TIMES
 from fluss.storage.rocks import RocksStore
 
 from .kv_support import Table, opened, row
@@ -59,6 +62,29 @@ async def test_a_store_that_stands_still(
                 stood_still = [task for task in waiting if not task.done()]
         assert stood_still
         await asyncio.gather(*waiting)
+
+
+async def test_reads_that_wait_for_the_disk_get_a_part_of_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, read_s = 0.0, 2.0
+
+    def read(store: RocksStore, keys: list[bytes]) -> list[bytes | None]:
+        nonlocal now_s
+        now_s += read_s
+        return [None] * len(keys)
+
+    async with opened(tmp_path / "data") as storage:
+        table = await Table.create(storage)
+        await put(table, 0)
+        monkeypatch.setattr(RocksStore, "get_many", read)
+        monkeypatch.setattr(kv_buckets, "time", SimpleNamespace(monotonic=lambda: now_s))
+        kv, bucket = storage.kv, table.bucket()
+        assert kv.get_few(bucket, [b"key"]) == [None]
+        now_s += READS_SLOW_TIMES * read_s - 1
+        assert kv.get_few(bucket, [b"key"]) is None
+        now_s += 1
+        assert kv.get_few(bucket, [b"key"]) == [None]
 
 
 async def put(table: Table, bucket_id: int) -> None:
