@@ -46,7 +46,7 @@ class LakeOptions:
     @classmethod
     def of(
         cls,
-        info: TableInfo,
+        info: TableInfo | None,
         warehouse: str | None = None,
         catalog: Mapping[str, str] | None = None,
         trust: Trust | None = None,
@@ -64,6 +64,7 @@ class LakeOptions:
             return replace(cls.from_properties(given), trust=trust)
         if warehouse is not None:
             return replace(cls.from_properties({"type": SQL, "warehouse": warehouse}), trust=trust)
+        assert info is not None, "without a table the lake has to be named"
         found = {
             key.removeprefix(LAKE_PROPERTIES): value
             for key, value in info.properties.items()
