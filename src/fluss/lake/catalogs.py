@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session as SqlSession
 from urllib3.connection import port_by_scheme
 from urllib3.util import parse_url
 
-from fluss.lake.filesystem import LISTED, PLACES, check_place
+from fluss.lake.filesystem import LISTED, PLACES, check_place, with_environment
 from fluss.lake.options import REST, LakeOptions
 from fluss.model.trust import Trust, is_inside, names_code, split_address, warn_once
 
@@ -41,6 +41,9 @@ _OF_FLUSS: Final = "fluss."  # properties of the Fluss table, kept for people to
 
 class PlacedFileIO(PyArrowFileIO):  # type: ignore[misc]
     """Opens files in the places that its properties list, and nowhere else."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        super().__init__(with_environment(properties))
 
     def new_input(self, location: str) -> PyArrowFile:
         check_place(location, self.properties)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from filelock import FileLock
 
 from fluss.lake.files import EqualityDelete, LakeFile, PartitionValues, WrittenFile
-from fluss.lake.filesystem import check_place
+from fluss.lake.filesystem import check_place, storage_errors
 from fluss.lake.layout import BUCKET, COMMIT_USER, OFFSETS_PATH, SYSTEM_COLUMNS, TIERING_USER
 from fluss.lake.options import REST, LakeOptions, local_path
 from fluss.lake.parquet import sync_paths
@@ -107,6 +107,7 @@ def _is_made(path: Path) -> bool:
     return bool(mode == "wal") and found >= _CATALOG_TABLES
 
 
+@storage_errors()
 def load_table(options: LakeOptions, path: TablePath) -> LakeTable | None:
     """A table of the lake as it is now, or None where there is none."""
     from pyiceberg.exceptions import NoSuchTableError, ValidationError
@@ -155,6 +156,7 @@ def _is_there(options: LakeOptions) -> bool:
     return path is None or path.exists()
 
 
+@storage_errors()
 def ensure_table(options: LakeOptions, info: TableInfo) -> LakeTable:
     """The lake table of a Fluss table, made if need be, and with the columns that were added since."""
     from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
@@ -265,6 +267,7 @@ class LakeTable:
         found = self._table.snapshot_by_id(snapshot_id)
         return None if found is None else (found.sequence_number or 0)
 
+    @storage_errors()
     def files(self, snapshot_id: int | None) -> list[LakeFile]:
         """The data files of a snapshot, with the deletes that apply to each."""
         if snapshot_id is None:
@@ -288,6 +291,7 @@ class LakeTable:
         for manifest in snapshot.manifests(self._table.io):
             yield from manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
 
+    @storage_errors()
     def commit(self, added: Sequence[WrittenFile], removed: Iterable[LakeFile], offsets_path: str) -> int:
         """One snapshot with these files more and less, which says where its offsets are; returns its id.
 
@@ -418,6 +422,7 @@ class LakeTable:
         """The file that says what the table is as of now."""
         return str(self._table.metadata_location)
 
+    @storage_errors()
     def used_files(self) -> set[str]:
         """Everything that the table as of now needs: metadata, and the files of all snapshots that are kept."""
         metadata = self._table.metadata

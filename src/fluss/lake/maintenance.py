@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake.filesystem import open_filesystem, path_of
+from fluss.lake.filesystem import open_filesystem, path_of, storage_errors
 from fluss.lake.iceberg import LakeTable, load_table, tables_below
 from fluss.lake.options import LakeOptions
 from fluss.lake.place import named_lake
@@ -103,8 +103,9 @@ def clean_orphans(
     found = {name: item for name, item in listed.items() if name not in used and item.mtime_ns < before_ns}
     if not dry_run:
         filesystem, _ = open_filesystem(lake.location, lake.io_properties)
-        for item in found.values():
-            filesystem.delete_file(item.path)
+        with storage_errors():
+            for item in found.values():
+                filesystem.delete_file(item.path)
     return Orphans(sorted(found), sum(item.size for item in found.values()))
 
 
@@ -139,6 +140,7 @@ def _options(
     return named_lake(info, warehouse, catalog, Trust.of(connection.config))
 
 
+@storage_errors()
 def listed_files(lake: LakeTable) -> dict[str, FileInfo]:
     """All files in the folders of a table, by their paths in its file system; links lead nowhere."""
     from pyarrow.fs import FileSelector, FileType
