@@ -59,7 +59,7 @@ class LakeOptions:
         says how the storage of the server's lake is reached.
         """
         trust = trust or Trust()
-        if catalog is not None and names_lake(warehouse, catalog):
+        if catalog is not None and is_lake_named(warehouse, catalog):
             given = dict(catalog)
             if warehouse is not None:
                 given["warehouse"] = warehouse
@@ -135,7 +135,7 @@ class LakeOptions:
         return self.uri.removeprefix("jdbc:")
 
 
-def names_lake(warehouse: str | None, catalog: Mapping[str, str] | None) -> bool:
+def is_lake_named(warehouse: str | None, catalog: Mapping[str, str] | None) -> bool:
     """Whether a caller names a lake, and not only how the storage of the server's is reached."""
     return warehouse is not None or any(not key.startswith(_STORAGE) for key in catalog or ())
 

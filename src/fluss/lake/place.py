@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fluss.lake.layout import LAKE_PROPERTIES
-from fluss.lake.options import REST, LakeOptions, local_path, names_lake
+from fluss.lake.options import REST, LakeOptions, is_lake_named, local_path
 from fluss.model.errors import InvalidRequestError, NotFoundError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath
@@ -64,7 +64,7 @@ def find_lake(
     is told, so any table that is tiered is asked for.
     """
     trust = Trust.of(connection.config)
-    if not names_lake(warehouse, catalog) and not _says_where(info):
+    if not is_lake_named(warehouse, catalog) and not _says_where(info):
         info = next(filter(_says_where, table_infos(connection)), None)
         if info is None:
             raise NoLakeError(

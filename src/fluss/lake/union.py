@@ -13,7 +13,7 @@ from fluss.api.table_sync import FlussTable
 from fluss.client.filtering import ScanFilter
 from fluss.lake.files import LakeFile
 from fluss.lake.fold import Folded, Keys, fold_changes
-from fluss.lake.options import LakeOptions, names_lake
+from fluss.lake.options import LakeOptions, is_lake_named
 from fluss.lake.parquet import read_file_as
 from fluss.lake.union_plan import (
     ATTEMPTS_MAX,
@@ -135,7 +135,7 @@ class UnionRead:
         self.has_filter = predicate is not None
         self.reader = UnionReader(self.table, projection, predicate)
         self._named = warehouse, catalog
-        if names_lake(warehouse, catalog):
+        if is_lake_named(warehouse, catalog):
             LakeOptions.of(None, warehouse, catalog)  # a mistake is told at once
         self._mode = check_mode(mode)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from fluss.lake.files import LakeFile, PartitionValues, by_bucket
-from fluss.lake.options import LakeOptions, names_lake
+from fluss.lake.options import LakeOptions, is_lake_named
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import LakeSnapshot, PartitionInfo, TableInfo
 from fluss.model.offsets import OffsetSpec
@@ -238,7 +238,7 @@ def named_options(
 ) -> LakeOptions | None:
     """The lake of a table as it is named here; None if nothing is."""
     trust = Trust.of(connection.config)
-    if names_lake(warehouse, catalog):
+    if is_lake_named(warehouse, catalog):
         return LakeOptions.of(None, warehouse, catalog, trust)
     if not catalog:
         return None
