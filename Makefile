@@ -35,7 +35,7 @@ check: setup
 	$(BIN)/python -m tools.tidy $(if $(BASE),--since $(BASE))
 
 test: setup java
-	$(BIN)/python -m tests.peers.environments pyfluss
+	$(BIN)/python -m tests.peers.environments pyfluss s3
 	$(PYTEST) $(WORKERS) -m "not compat and not full"
 
 test-compat: setup java test-spark43
@@ -54,7 +54,7 @@ compat-table: setup java
 	$(PYTEST) -m "not full" tests/behaviour tests/compat --compat-table docs/compatibility.md
 
 test-full: setup java
-	$(BIN)/python -m tests.peers.environments pyfluss java
+	$(BIN)/python -m tests.peers.environments pyfluss s3 java
 	$(PYTEST) -m "full"
 
 # Half an hour on two cores; `.venv/bin/python -m benchmarks.run --help` has smaller runs.
@@ -94,6 +94,7 @@ lock:
 	$(LOCK) pyproject.toml --group spark43 -o requirements-spark43.lock
 	$(LOCK) --group pyfluss -o requirements-pyfluss.lock
 	$(LOCK) --group kafka -o requirements-kafka.lock
+	$(LOCK) --group s3 -o requirements-s3.lock
 
 # The documentation as a site, in site/.
 docs: setup

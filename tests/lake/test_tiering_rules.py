@@ -110,7 +110,7 @@ def test_a_lake_that_is_lost(lake: Lake, tmp_path: Path) -> None:
     append(table)
     [report] = tier_here(lost, table)
     assert report.status is Status.FAILED
-    assert "create the table anew" in str(report.reason)
+    assert "--start-over" in str(report.reason)
 
 
 @pytest.mark.parametrize("keys", [[], ["id"]], ids=["log", "primary key"])

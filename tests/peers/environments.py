@@ -1,7 +1,7 @@
-"""What the peers need, made once: `python -m tests.peers.environments pyfluss kafka spark43 java`.
+"""What the peers need, made once: `python -m tests.peers.environments pyfluss kafka s3 spark43 java`.
 
-`pyfluss`, `kafka` and `spark43` are virtual environments, `java` the jars of Apache Fluss and Iceberg and the compiled
-driver. Tests make what they need on first use; doing it before keeps downloads out of the tests' time limits.
+`pyfluss`, `kafka`, `s3` and `spark43` are virtual environments, `java` the jars of Apache Fluss and Iceberg and the
+compiled driver. Tests make what they need on first use; doing it before keeps downloads out of the tests' time limits.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ def pyfluss_python() -> Path:
 def kafka_python() -> Path:
     """An interpreter with clients of Kafka, another peer of the benchmark."""
     return _environment("kafka", _ROOT / "requirements-kafka.lock")
+
+
+def s3_python() -> Path:
+    """An interpreter with a server that speaks S3."""
+    return _environment("s3", _ROOT / "requirements-s3.lock")
 
 
 def spark43_python() -> Path:
@@ -82,6 +87,7 @@ def _jars_and_driver() -> Path:
 _MAKERS: dict[str, Callable[[], Path]] = {
     "pyfluss": pyfluss_python,
     "kafka": kafka_python,
+    "s3": s3_python,
     "spark43": spark43_python,
     "java": _jars_and_driver,
 }

@@ -8,7 +8,7 @@ from fluss.api.connection_sync import FlussConnection
 from fluss.client.lake import KEEP_ALL, LakeCore
 from fluss.client.runtime import run
 from fluss.model.infos import LakeSnapshot, TableInfo
-from fluss.model.lake import Assigned, Heartbeat
+from fluss.model.lake import Assigned, Heartbeat, LakeError
 from fluss.model.paths import TableBucket, TablePath
 
 
@@ -43,6 +43,22 @@ class LakeRegistry:
         """Register a snapshot. Earlier ones are forgotten, but for those from `earliest_to_keep` on, or all."""
         keep = KEEP_ALL if keep_all else earliest_to_keep
         run(self._core.commit(info, snapshot_id, offsets_path, offsets, keep))
+
+    def report(self, info: TableInfo, error: str | None) -> None:
+        """Tell how a round ended, for people to see: why it failed, None if it did not."""
+        run(self._core.report(info.table_id, error))
+
+    def last_error(self, info: TableInfo) -> LakeError | None:
+        """Why the last round failed; None if it did not, or if the server does not keep that."""
+        return run(self._core.last_error(info.table_id))
+
+    def can_forget(self) -> bool:
+        """Whether `forget` can be asked for; not of Apache Fluss."""
+        return run(self._core.can_forget())
+
+    def forget(self, info: TableInfo) -> None:
+        """Have the server forget all snapshots of a table, whose lake was dropped."""
+        run(self._core.forget(info.table_id))
 
     def heartbeat(
         self,

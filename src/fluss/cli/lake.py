@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from fluss.cli.connecting import connected, connection_options
-from fluss.cli.names import open_table, pairs, seconds
+from fluss.cli.names import open_table, pairs, seconds, table_path
+from fluss.cli.output import output_option, write_rows
+from fluss.model.paths import check_database_name
 
 if TYPE_CHECKING:
+    from fluss.lake.drop import Dropped, Loss
+    from fluss.lake.status import TableStatus
     from fluss.model.config import Config
+    from fluss.model.paths import TablePath
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _options(command: Function) -> Function:
     """Which tables, and where their lake is."""
+    return click.option("--table", "tables", multiple=True, required=True, metavar="DB.TABLE", help="A table.")(
+        _place_options(command)
+    )
+
+
+def _place_options(command: Function) -> Function:
+    """Where the lake is, and its server."""
     given = [
-        click.option("--table", "tables", multiple=True, required=True, metavar="DB.TABLE", help="A table."),
         click.option("--warehouse", metavar="FOLDER", help="Where the lake is.  [default: as the server says]"),
         click.option("--catalog", multiple=True, callback=pairs, metavar="KEY=VALUE", help="Its catalog: type, ..."),
         connection_options,
@@ -31,9 +43,12 @@ def _options(command: Function) -> Function:
 
 @click.group()
 def lake() -> None:
-    """Keep tables in the lake in order: compact small files, expire old snapshots, clean up files of neither.
+    """Look after tables in the lake: how far they are, compact, expire, clean up, drop.
 
-    Example: fluss lake compact --table shop.orders
+    \b
+    Examples:
+      fluss lake status
+      fluss lake compact --table shop.orders
     """
 
 
@@ -114,6 +129,177 @@ def clean(
                 dry_run=dry_run,
             )
             for location in found.locations if dry_run else ():
-                click.echo(location)
+                click.echo(_line(location))
             what = "to be removed" if dry_run else "removed"
             click.echo(f"{name}: {len(found.locations)} files {what}, {found.size_bytes:,} bytes")
+
+
+@lake.command()
+@click.argument("name", metavar="TABLE")
+@_place_options
+@click.option("--start-over", is_flag=True, help="Also if the table is still tiered: the next round begins anew.")
+@click.option("--purge", is_flag=True, help="Remove its files, too.")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+def drop(
+    name: str,
+    warehouse: str | None,
+    catalog: dict[str, str],
+    settings: Config,
+    start_over: bool,
+    purge: bool,
+    yes: bool,
+) -> None:
+    """Drop a table from the lake. Rows that the server does not have any more are lost.
+
+    A table that was dropped and created again can be tiered when the old one is out of the lake. Files stay where they
+    are without --purge; then they can't be read by the table's name, and `fluss lake clean` of a new table of that name
+    removes them. Files of other tables are never removed.
+
+    \b
+    Examples:
+      fluss lake drop shop.orders
+      fluss lake drop shop.orders --start-over --purge --yes
+    """
+    from fluss.lake.drop import Drop
+
+    with connected(settings) as connection:
+        path = table_path(name)
+        wanted = Drop(connection, path, warehouse=warehouse, catalog=catalog or None)
+        wanted.check(start_over=start_over, purge=purge)
+        if not yes:
+            click.confirm(_question(path, wanted.loss(), purge=purge), abort=True, err=True)
+        done = wanted.run(start_over=start_over, purge=purge)
+    click.echo(f"table {path} dropped from the lake{_files_text(done, purge=purge)}")
+
+
+def _question(path: TablePath, loss: Loss, *, purge: bool) -> str:
+    """What is asked before a table is dropped."""
+    totals = loss.totals
+    known = [(totals.file_count, "file"), (totals.size_bytes, "byte")]
+    known += [(totals.snapshot_count, "snapshot")] if loss.location is not None else []
+    what = ", ".join(_counted(count, noun) for count, noun in known if count is not None)
+    unread = "" if loss.problem is None else f" Its metadata can't be read: {_line(loss.problem)}."
+    files = ", with its files" if purge else ""
+    return f"{_lost_text(loss)}{unread} Drop {path}{f' ({what})' if what else ''} from the lake{files}?"
+
+
+def _lost_text(loss: Loss) -> str:
+    """What the server does not have."""
+    if loss.on_server in ("missing", "recreated"):
+        there = "no such table" if loss.on_server == "missing" else "another table of this name"
+        rows = "all rows in the lake" if loss.row_count is None else _counted(loss.row_count, "row")
+        return f"The server has {there}, so this loses {rows}."
+    if loss.has_primary_key:
+        return "The server has the current rows. This loses those of partitions that were dropped there."
+    if loss.row_count == 0:
+        return "The server's log still has all rows."
+    rows = "older rows" if loss.row_count is None else _counted(loss.row_count, "older row")
+    return f"This loses {rows}, which the server's log does not have any more."
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _files_text(done: Dropped, *, purge: bool) -> str:
+    if done.files_left:
+        first = _line(done.files_left[0])
+        removed = _counted(done.files_removed, "file")
+        return f", {removed} removed, {len(done.files_left):,} could not be: {first}"
+    if purge:
+        return f", {_counted(done.files_removed, 'file')} removed"
+    return "" if done.location is None else f"; its files stay at {_line(done.location)}"
+
+
+@lake.command()
+@click.argument("name", metavar="[DATABASE[.TABLE]]", required=False)
+@_place_options
+@output_option
+def status(name: str | None, warehouse: str | None, catalog: dict[str, str], settings: Config, output: str) -> None:
+    """Print how far the lake is behind, how large it is, and why tiering failed.
+
+    Of tables that are tiered and of those that the lake has. 'server' says what the server has under the name:
+    'tiered', 'not tiered' (any more), 'recreated' (another table; `fluss lake drop` makes room for it), 'missing'.
+    lag_rows is what a round would move, lag_s for how many seconds the oldest of it waits.
+
+    \b
+    Examples:
+      fluss lake status
+      fluss lake status shop.orders -o json
+    """
+    from fluss.lake.status import lake_status
+
+    database, table = (None, None) if name is None else _names(name)
+    with connected(settings) as connection:
+        found = lake_status(connection, database, table, warehouse=warehouse, catalog=catalog or None)
+    if not found and output == "table":
+        click.echo("no table is tiered; --warehouse names a lake to look into")
+        return
+    _print_status(found, output)
+
+
+def _names(name: str) -> tuple[str, str | None]:
+    if "." not in name:
+        check_database_name(name)
+        return name, None
+    path = table_path(name)
+    return path.database_name, path.table_name
+
+
+def _print_status(found: Sequence[TableStatus], output: str) -> None:
+    import pyarrow as pa
+
+    moment = pa.timestamp("ms", "UTC")
+    schema = [("table", pa.string()), ("server", pa.string()), ("lag_rows", pa.int64()), ("lag_s", pa.float64())]
+    schema += [(name, pa.int64()) for name in ("files", "bytes", "snapshots")]
+    schema += [("tiered_at", moment)]
+    if output == "table":
+        write_rows(schema, [_status_row(status) for status in found], output)
+        _print_failures(found)
+        return
+    schema += [("last_error", pa.string()), ("last_error_at", moment), ("problem", pa.string())]
+    write_rows(schema, [_status_row(status) for status in found], output)
+
+
+def _status_row(status: TableStatus) -> dict[str, Any]:
+    totals, error = status.totals, status.last_error
+    return {
+        "table": str(status.table_path),
+        "server": str(status.on_server),
+        "lag_rows": status.lag_rows,
+        "lag_s": None if status.lag_s is None else round(status.lag_s, 1),
+        "files": totals.file_count,
+        "bytes": totals.size_bytes,
+        "snapshots": totals.snapshot_count,
+        "tiered_at": _moment(status.tiered_ms),
+        "last_error": error and error.error,
+        "last_error_at": _moment(error and error.time_ms),
+        "problem": status.problem,
+    }
+
+
+def _moment(time_ms: int | None) -> datetime | None:
+    return None if time_ms is None else datetime.fromtimestamp(time_ms / 1_000, UTC)
+
+
+def _print_failures(found: Sequence[TableStatus]) -> None:
+    """Whole texts below the table, and the sum."""
+    for status in found:
+        if status.last_error is not None:
+            when = _moment(status.last_error.time_ms)
+            click.echo(f"{status.table_path} failed at {when:%Y-%m-%d %H:%M:%S}Z: {_line(status.last_error.error)}")
+        if status.problem is not None:
+            click.echo(f"{status.table_path}: {_line(status.problem)}")
+    behind = [status for status in found if status.lag_rows]
+    rows = sum(status.lag_rows or 0 for status in behind)
+    oldest = max((status.lag_s or 0 for status in behind), default=0)
+    text = f"{_counted(len(found), 'table')}, {_counted(rows, 'row')} behind"
+    text += f", the oldest for {oldest:,.1f} s" if rows else ""
+    click.echo(click.style(text, dim=True))
+
+
+def _line(text: str) -> str:
+    """A text of somebody else's in one line that leaves the terminal alone."""
+    from fluss.cli.cells import visible
+
+    return visible(" ".join(text.split()))

@@ -31,7 +31,7 @@ COMMANDS: Final = {
     "lookup": LazyCommand("fluss.cli.lookup", "lookup", "Look rows up by primary key.", "Rows"),
     "sql": LazyCommand("fluss.cli.sql", "sql", "Query tables with SQL, fresh rows included.", "Rows"),
     "tier": LazyCommand("fluss.cli.tier", "tier", "Tier tables to the lake, once or as a service.", "Lake"),
-    "lake": LazyCommand("fluss.cli.lake", "lake", "Compact, expire and clean up tables in the lake.", "Lake"),
+    "lake": LazyCommand("fluss.cli.lake", "lake", "See, compact, clean up and drop tables in the lake.", "Lake"),
     "staged": LazyCommand("fluss.cli.staged", "staged", "List and settle batches of exactly-once streams."),
     "backup": LazyCommand("fluss.cli.backup", "backup", "Copy all data of a running server to a directory."),
     "restore": LazyCommand("fluss.cli.backup", "restore", "Make a data directory of a backup."),

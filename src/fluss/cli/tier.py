@@ -157,6 +157,8 @@ class _Bars:
         self._progress.stop()
 
     def __call__(self, event: TieringEvent) -> None:
+        from fluss.cli.cells import visible
+
         assert self._progress is not None
         path = event.table_path
         if path not in self._bars:
@@ -164,7 +166,7 @@ class _Bars:
         if event.report is not None:
             self._progress.remove_task(self._bars.pop(path))
             if event.report.reason is not None:
-                text = f"{path}: {event.report.status}: {event.report.reason}"
+                text = visible(f"{path}: {event.report.status}: {event.report.reason}")
                 self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
         elif event.task_count:
             self._progress.update(

@@ -8,17 +8,18 @@ its own predecessor, and removes the offsets file of both.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fluss.client.answers import STALE_METADATA_CODES, server_error
 from fluss.client.coordinator import ask, ask_once
 from fluss.client.views import set_path
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
 from fluss.model.infos import LakeSnapshot, TableInfo
-from fluss.model.lake import Assigned, Heartbeat
+from fluss.model.lake import LAKE_ERROR_CHARACTERS_MAX, Assigned, Heartbeat, LakeError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.api_keys import Api
 
 if TYPE_CHECKING:
     from fluss.client.core import ClientCore
@@ -139,6 +140,38 @@ class LakeCore:
             path = TablePath(table.table_path.database_name, table.table_path.table_name)
             assigned = Assigned(table.table_id, path, table.tiering_epoch, answer.coordinator_epoch)
         return Heartbeat(assigned, errors)
+
+    async def report(self, table_id: int, error: str | None) -> None:
+        """Tell how a round ended, for people to see: why it failed, None if it did not; Apache Fluss is not told."""
+        if await self._knows(api_keys.REPORT_LAKE_ROUND):
+            await ask(self._client, api_keys.REPORT_LAKE_ROUND, _round_report(table_id, error))
+
+    async def last_error(self, table_id: int) -> LakeError | None:
+        """Why the last round of a table failed; None if it did not, or if the server does not keep that."""
+        if not await self._knows(api_keys.GET_LAKE_ERROR):
+            return None
+        answer = await ask(self._client, api_keys.GET_LAKE_ERROR, pb.GetLakeErrorRequest(table_id=table_id))
+        return LakeError(answer.error, answer.time_ms) if answer.HasField("error") else None
+
+    async def can_forget(self) -> bool:
+        """Whether the server can forget snapshots while their table lives, which Apache Fluss can't."""
+        return await self._knows(api_keys.FORGET_LAKE_SNAPSHOTS)
+
+    async def forget(self, table_id: int) -> None:
+        """Have the server forget all snapshots of a table."""
+        request = pb.ForgetLakeSnapshotsRequest(table_id=table_id)
+        await ask(self._client, api_keys.FORGET_LAKE_SNAPSHOTS, request)
+
+    async def _knows(self, api: Api[Any, Any]) -> bool:
+        self._client.check_usable()
+        connection = await self._client.metadata.coordinator(self._client.request_timeout_s)
+        return api.key in connection.versions
+
+
+def _round_report(table_id: int, error: str | None) -> pb.ReportLakeRoundRequest:
+    # Not all texts of Python are UTF-8.
+    text = None if error is None else error[:LAKE_ERROR_CHARACTERS_MAX].encode(errors="replace").decode()
+    return pb.ReportLakeRoundRequest(table_id=table_id, error=text)
 
 
 def _reported(table: Assigned) -> pb.PbHeartbeatReqForTable:

@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.io import FileIO, InputFile, OutputFile, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
+from sqlalchemy import select
+from sqlalchemy.orm import Session as SqlSession
 from urllib3.connection import port_by_scheme
 from urllib3.util import parse_url
 
-from fluss.lake.filesystem import LISTED, PLACES, check_place
+from fluss.lake.filesystem import LISTED, PLACES, check_place, with_environment
 from fluss.lake.options import REST, LakeOptions
-from fluss.model.trust import Trust, names_code, split_address, warn_once
+from fluss.model.trust import Trust, is_inside, names_code, split_address, warn_once
 
 _IO: Final = "py-io-impl"
 _OWN_IO: Final = f"{__name__}.PlacedFileIO"
@@ -40,6 +42,9 @@ _OF_FLUSS: Final = "fluss."  # properties of the Fluss table, kept for people to
 class PlacedFileIO(PyArrowFileIO):  # type: ignore[misc]
     """Opens files in the places that its properties list, and nowhere else."""
 
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        super().__init__(with_environment(properties))
+
     def new_input(self, location: str) -> PyArrowFile:
         check_place(location, self.properties)
         return super().new_input(location)
@@ -53,7 +58,7 @@ class PlacedFileIO(PyArrowFileIO):  # type: ignore[misc]
         super().delete(location)
 
 
-def make_catalog(options: LakeOptions, uri: str) -> GuardedSqlCatalog | GuardedRestCatalog:
+def make_catalog(options: LakeOptions, uri: str) -> LakeCatalog:
     """The catalog that options name, at an address as pyiceberg spells it."""
     given = {_IO: _OWN_IO, **options.properties}
     given |= {PLACES: json.dumps(options.places), LISTED: json.dumps(options.trust.listed)}
@@ -85,6 +90,14 @@ class GuardedSqlCatalog(_Guarded, SqlCatalog):  # type: ignore[misc]
         """Whatever the table's properties say."""
         return load_file_io(self.properties, location)
 
+    def names_below(self, location: str) -> list[tuple[str, ...]]:
+        """The names of tables whose metadata is below a location; none of them is opened."""
+        wanted = IcebergTables.catalog_name == self.name
+        with SqlSession(self.engine) as session:
+            rows = session.scalars(select(IcebergTables).where(wanted)).all()
+        found = [row for row in rows if row.metadata_location and is_inside(row.metadata_location, [location])]
+        return [(*self.identifier_to_tuple(row.table_namespace), row.table_name) for row in found]
+
 
 class GuardedRestCatalog(_Guarded, RestCatalog):  # type: ignore[misc]
     """A catalog service. Its session dials no other host than the one that was named."""
@@ -113,6 +126,11 @@ class GuardedRestCatalog(_Guarded, RestCatalog):  # type: ignore[misc]
     def _load_file_io(self, properties: Mapping[str, str] | None = None, location: str | None = None) -> FileIO:
         return load_file_io({**self.properties, **self._storage({**self._said, **(properties or {})})}, location)
 
+    def names_below(self, location: str) -> list[tuple[str, ...]]:
+        """The names of tables whose metadata is below a location. The service is asked for each table that it has."""
+        names = [name for space in self.list_namespaces() for name in self.list_tables(space)]
+        return [name for name in names if is_inside(self.load_table(name).metadata_location, [location])]
+
     def _storage(self, said: Mapping[str, str]) -> dict[str, str]:
         """What is taken of settings of the storage; the user's own stand."""
         found = {key: said[key] for key in _REGIONS if key in said and key not in self._given}
@@ -136,6 +154,9 @@ class GuardedRestCatalog(_Guarded, RestCatalog):  # type: ignore[misc]
         if not is_own and not self._trust.allows_host(endpoint):
             raise self._trust.untrusted("The lake's catalog", [endpoint])
         return {_ENDPOINT: endpoint}
+
+
+LakeCatalog: TypeAlias = GuardedSqlCatalog | GuardedRestCatalog
 
 
 class _KnownHosts(HTTPAdapter):

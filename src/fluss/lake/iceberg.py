@@ -6,18 +6,19 @@ snapshot was committed since, and are never retried on top of one.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from filelock import FileLock
 
 from fluss.lake.files import EqualityDelete, LakeFile, PartitionValues, WrittenFile
-from fluss.lake.filesystem import check_place
+from fluss.lake.filesystem import check_place, storage_errors
 from fluss.lake.layout import BUCKET, COMMIT_USER, OFFSETS_PATH, SYSTEM_COLUMNS, TIERING_USER
 from fluss.lake.options import REST, LakeOptions, local_path
 from fluss.lake.parquet import sync_paths
@@ -30,17 +31,18 @@ from fluss.lake.schema import (
     partition_spec,
     sort_order,
 )
-from fluss.model.errors import FlussError, InvalidRequestError
+from fluss.model.errors import CorruptDataError, FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
-from fluss.model.paths import TablePath
+from fluss.model.paths import TablePath, name_problem
 from fluss.model.trust import is_local
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
+
+    from fluss.lake.catalogs import LakeCatalog
 
 # Others who commit to a catalog in SQLite at the same moment are waited for.
 _BUSY_TIMEOUT_S: Final = 30
@@ -64,7 +66,16 @@ class TieredSnapshot:
     offsets_path: str | None  # the file that has its offsets
 
 
-def open_catalog(options: LakeOptions) -> Catalog:
+class LakeTotals(NamedTuple):
+    """What a table of the lake has; None where the one who made its last snapshot did not say."""
+
+    file_count: int | None
+    size_bytes: int | None
+    row_count: int | None
+    snapshot_count: int
+
+
+def open_catalog(options: LakeOptions) -> LakeCatalog:
     """A catalog; one in SQLite is made where there is none."""
     try:
         from fluss.lake.catalogs import make_catalog
@@ -96,21 +107,56 @@ def _is_made(path: Path) -> bool:
     return bool(mode == "wal") and found >= _CATALOG_TABLES
 
 
+@storage_errors()
 def load_table(options: LakeOptions, path: TablePath) -> LakeTable | None:
     """A table of the lake as it is now, or None where there is none."""
-    from pyiceberg.exceptions import NoSuchTableError
+    from pyiceberg.exceptions import NoSuchTableError, ValidationError
 
-    sqlite_path = options.sqlite_path
-    if sqlite_path is not None and not sqlite_path.exists():
-        return None  # and is not made by one who only looks
+    if not _is_there(options):
+        return None
     try:
         found = LakeTable(open_catalog(options).load_table((path.database_name, path.table_name)))
     except NoSuchTableError:
         return None
+    except (ValidationError, UnicodeDecodeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise CorruptDataError(f"The metadata of {path} in the lake is damaged: {reason}.") from error
     check_place(found.location, found.io_properties)
     return found
 
 
+def list_tables(options: LakeOptions) -> list[TablePath]:
+    """All tables of the lake's catalog that could be of a Fluss table by their names."""
+    if not _is_there(options):
+        return []
+    catalog = open_catalog(options)
+    found = [name for space in catalog.list_namespaces() for name in catalog.list_tables(space) if len(name) == 2]
+    return [TablePath(*name) for name in found if not any(map(name_problem, name))]
+
+
+def drop_table(options: LakeOptions, path: TablePath) -> None:
+    """Take a table out of the lake's catalog; its files stay. One that is not there is no matter."""
+    from pyiceberg.exceptions import NoSuchTableError
+
+    if _is_there(options):
+        with suppress(NoSuchTableError):
+            open_catalog(options).drop_table((path.database_name, path.table_name))
+
+
+def tables_below(options: LakeOptions, lake: LakeTable) -> list[LakeTable]:
+    """Other tables of the catalog whose metadata is in this one's folder, as that of a renamed table is."""
+    catalog = open_catalog(options)
+    others = (name for name in catalog.names_below(lake.location) if ".".join(name) != lake.name)
+    return [LakeTable(catalog.load_table(name)) for name in others]
+
+
+def _is_there(options: LakeOptions) -> bool:
+    """Whether there is a catalog; one in SQLite is not made by those who only look."""
+    path = options.sqlite_path
+    return path is None or path.exists()
+
+
+@storage_errors()
 def ensure_table(options: LakeOptions, info: TableInfo) -> LakeTable:
     """The lake table of a Fluss table, made if need be, and with the columns that were added since."""
     from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
@@ -183,6 +229,23 @@ class LakeTable:
         current = self._table.current_snapshot()
         return None if current is None else current.snapshot_id
 
+    @property
+    def has_layout(self) -> bool:
+        """Whether it has the columns that tables of a Fluss server have in the lake."""
+        return {field.name for field in self._table.schema().fields} >= set(SYSTEM_COLUMNS)
+
+    @property
+    def totals(self) -> LakeTotals:
+        """How much the current snapshot has, by what its summary says."""
+        current = self._table.current_snapshot()
+        if current is None:
+            return LakeTotals(0, 0, 0, len(self._table.snapshots()))
+        data, deletes, size, rows = (
+            _number(summary_of(current).get(f"total-{what}", ""))
+            for what in ("data-files", "delete-files", "files-size", "records")
+        )
+        return LakeTotals(None if data is None else data + (deletes or 0), size, rows, len(self._table.snapshots()))
+
     def now(self) -> Table:
         """pyiceberg's table as it is now, whatever this one knows."""
         return self._table.catalog.load_table(self._table.name())
@@ -204,6 +267,7 @@ class LakeTable:
         found = self._table.snapshot_by_id(snapshot_id)
         return None if found is None else (found.sequence_number or 0)
 
+    @storage_errors()
     def files(self, snapshot_id: int | None) -> list[LakeFile]:
         """The data files of a snapshot, with the deletes that apply to each."""
         if snapshot_id is None:
@@ -227,6 +291,7 @@ class LakeTable:
         for manifest in snapshot.manifests(self._table.io):
             yield from manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
 
+    @storage_errors()
     def commit(self, added: Sequence[WrittenFile], removed: Iterable[LakeFile], offsets_path: str) -> int:
         """One snapshot with these files more and less, which says where its offsets are; returns its id.
 
@@ -326,8 +391,9 @@ class LakeTable:
         ]
         if own.as_struct() != wanted.as_struct() or not same_spec:
             raise InvalidRequestError(
-                f"The lake has a table {info.table_path} of another shape at {self.location}; rename or drop it there, "
-                "or use another warehouse."
+                f"The lake has a table {info.table_path} of another shape at {self.location}, maybe of one that was "
+                f"dropped: 'fluss lake drop {info.table_path}' drops it; or rename it in the lake, or use another "
+                "warehouse."
             )
 
     def expire(self, snapshot_ids: Iterable[int]) -> None:
@@ -356,6 +422,7 @@ class LakeTable:
         """The file that says what the table is as of now."""
         return str(self._table.metadata_location)
 
+    @storage_errors()
     def used_files(self) -> set[str]:
         """Everything that the table as of now needs: metadata, and the files of all snapshots that are kept."""
         metadata = self._table.metadata
@@ -370,6 +437,10 @@ class LakeTable:
             entries = manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
             found |= {entry.data_file.file_path for entry in entries}
         return found | set(manifests)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
 def summary_of(snapshot: Snapshot) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 # Columns behind the table's own.
@@ -21,3 +22,12 @@ NO_OFFSET: Final = -1
 CATALOG_NAME: Final = "fluss-iceberg-catalog"
 # Properties of a Fluss table that say where its lake is; a server adds its own to those of the table.
 LAKE_PROPERTIES: Final = "table.datalake.iceberg."
+
+# The file with a snapshot's offsets is in a folder with the id of its table: of this server's, of Apache Fluss's.
+_OFFSETS_FOLDERS: Final = (re.compile(r"/(\d+)/lake-offsets/[^/]+$"), re.compile(r"-(\d+)/metadata/[^/]+$"))
+
+
+def table_id_of(offsets_path: str | None) -> int | None:
+    """The id of the table that a file of offsets is of; None where its path does not tell."""
+    found = next(filter(None, (folder.search(offsets_path or "") for folder in _OFFSETS_FOLDERS)), None)
+    return None if found is None else int(found[1])

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake.filesystem import open_filesystem, path_of
-from fluss.lake.iceberg import LakeTable, load_table
+from fluss.lake.filesystem import open_filesystem, path_of, storage_errors
+from fluss.lake.iceberg import LakeTable, load_table, tables_below
 from fluss.lake.options import LakeOptions
 from fluss.lake.place import named_lake
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TablePath
-from fluss.model.trust import Trust
+from fluss.model.trust import Trust, is_inside, is_local
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo
@@ -90,20 +91,21 @@ def clean_orphans(
     lake = load_table(options, path)
     if lake is None:
         return Orphans([], 0)
-    listed = {_plain(item.path): item for item in _listed(lake)}
+    listed = listed_files(lake)
     if _path(lake, lake.metadata_location) not in listed:
         raise FlussError(f"The files of {lake.name} are not below {lake.location}; nothing was cleaned up.")
     # Loaded again, after the list was made: what was committed since is used, too.
     now = load_table(options, path)
     if now is None:
         raise FlussError(f"The table {lake.name} was dropped from the lake meanwhile; nothing was cleaned up.")
-    used = {_path(now, location) for location in now.used_files()}
+    used = used_paths(now) | foreign_paths(options, now)
     before_ns = (_now_s(connection, path) - older_than_s) * 1e9
     found = {name: item for name, item in listed.items() if name not in used and item.mtime_ns < before_ns}
     if not dry_run:
         filesystem, _ = open_filesystem(lake.location, lake.io_properties)
-        for item in found.values():
-            filesystem.delete_file(item.path)
+        with storage_errors():
+            for item in found.values():
+                filesystem.delete_file(item.path)
     return Orphans(sorted(found), sum(item.size for item in found.values()))
 
 
@@ -138,17 +140,36 @@ def _options(
     return named_lake(info, warehouse, catalog, Trust.of(connection.config))
 
 
-def _listed(lake: LakeTable) -> Iterator[FileInfo]:
+@storage_errors()
+def listed_files(lake: LakeTable) -> dict[str, FileInfo]:
+    """All files in the folders of a table, by their paths in its file system; links lead nowhere."""
     from pyarrow.fs import FileSelector, FileType
 
     filesystem, root = open_filesystem(lake.location, lake.io_properties)
+    found: list[FileInfo] = []
     for folder in _FOLDERS:
-        selector = FileSelector(posixpath.join(root, folder), allow_not_found=True, recursive=True)
-        yield from (item for item in filesystem.get_file_info(selector) if item.type == FileType.File)
+        found += filesystem.get_file_info(
+            FileSelector(posixpath.join(root, folder), allow_not_found=True, recursive=True)
+        )
+    is_here = partial(is_inside, places=[root]) if is_local(lake.location) else bool
+    return {_plain(item.path): item for item in found if item.type == FileType.File and is_here(item.path)}
+
+
+def used_paths(lake: LakeTable) -> set[str]:
+    """Paths of everything that a table needs."""
+    return {_path(lake, location) for location in lake.used_files()}
+
+
+def foreign_paths(options: LakeOptions, lake: LakeTable) -> set[str]:
+    """Paths of what other tables of the catalog need whose metadata is in the folder of this one.
+
+    A table that was renamed keeps its folder, and a new one of the old name gets the same.
+    """
+    others = tables_below(options, lake)
+    return {_path(lake, location) for other in others for location in other.used_files()}
 
 
 def _path(lake: LakeTable, location: str) -> str:
-    """A file's path in its file system, by which it is listed."""
     return _plain(path_of(location, lake.io_properties))
 
 

@@ -28,6 +28,7 @@ _POSTGRES: Final = ("postgresql", "postgresql+psycopg2", "postgresql+psycopg", "
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 # What a server may say of the lake.
 _SERVER_KEYS: Final = ("type", "catalog-type", "uri", "warehouse", "name", "client.region", "s3.region")
+_STORAGE: Final = ("s3.", "client.")  # a server's choice of catalog is not sent any other credential
 _CATALOG_FILE: Final = "catalog.db"
 
 
@@ -46,7 +47,7 @@ class LakeOptions:
     @classmethod
     def of(
         cls,
-        info: TableInfo,
+        info: TableInfo | None,
         warehouse: str | None = None,
         catalog: Mapping[str, str] | None = None,
         trust: Trust | None = None,
@@ -54,16 +55,18 @@ class LakeOptions:
         """The lake of a table: what is given here, otherwise what its server says and `trust` allows.
 
         A `warehouse` alone is a folder with a catalog of its own in SQLite; `catalog` has the keys that a server's
-        `datalake.iceberg.` settings have: type, uri, warehouse, name and those of the catalog.
+        `datalake.iceberg.` settings have: type, uri, warehouse, name and those of the catalog. With `s3.` keys alone it
+        says how the storage of the server's lake is reached.
         """
         trust = trust or Trust()
-        if catalog is not None:
+        if catalog is not None and is_lake_named(warehouse, catalog):
             given = dict(catalog)
             if warehouse is not None:
                 given["warehouse"] = warehouse
             return replace(cls.from_properties(given), trust=trust)
         if warehouse is not None:
             return replace(cls.from_properties({"type": SQL, "warehouse": warehouse}), trust=trust)
+        assert info is not None, "without a table the lake has to be named"
         found = {
             key.removeprefix(LAKE_PROPERTIES): value
             for key, value in info.properties.items()
@@ -76,7 +79,8 @@ class LakeOptions:
             )
         named = cls.from_properties(server_properties(found))
         check_server_lake(named, trust)
-        return replace(named, trust=trust, is_named_by_server=True)
+        properties = {**named.properties, **(catalog or {})}
+        return replace(named, properties=properties, trust=trust, is_named_by_server=True)
 
     @classmethod
     def from_properties(cls, given: Mapping[str, str]) -> Self:
@@ -129,6 +133,11 @@ class LakeOptions:
             return f"sqlite:///{quote(str(path.absolute()))}"
         assert self.uri is not None
         return self.uri.removeprefix("jdbc:")
+
+
+def is_lake_named(warehouse: str | None, catalog: Mapping[str, str] | None) -> bool:
+    """Whether a caller names a lake, and not only how the storage of the server's is reached."""
+    return warehouse is not None or any(not key.startswith(_STORAGE) for key in catalog or ())
 
 
 def local_path(location: str) -> Path:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from fluss.lake.files import LakeFile, PartitionValues, WrittenFile
-from fluss.lake.filesystem import open_filesystem
+from fluss.lake.filesystem import open_filesystem, storage_errors
 from fluss.lake.layout import BUCKET
 from fluss.model.trust import is_local
 
@@ -38,6 +38,7 @@ class FileTarget:
     file_bytes: int = FILE_BYTES
 
 
+@storage_errors()
 def write_files(
     target: FileTarget, partition: PartitionValues, bucket: int, batches: Iterable[pa.RecordBatch]
 ) -> list[WrittenFile]:
@@ -135,7 +136,7 @@ def read_file(
     from fluss.lake.deletes import Deletes
 
     filesystem, path = open_filesystem(file.path, properties)
-    with filesystem.open_input_file(path) as source:
+    with storage_errors(), filesystem.open_input_file(path) as source:
         parquet = pq.ParquetFile(source)
         by_id = {_field_id(item): item.name for item in parquet.schema_arrow}
         deletes = Deletes(file, properties)

@@ -1,15 +1,25 @@
-"""Which lake a table is tiered to: the one its server names, or one that is named explicitly."""
+"""Which tables are tiered, and to which lake: the one their server names, or one that is named explicitly."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from fluss.lake.options import REST, LakeOptions, local_path
-from fluss.model.errors import InvalidRequestError
+from fluss.lake.layout import LAKE_PROPERTIES
+from fluss.lake.options import REST, LakeOptions, is_lake_named, local_path
+from fluss.model.errors import InvalidRequestError, NotFoundError
 from fluss.model.infos import TableInfo
+from fluss.model.paths import TablePath
 from fluss.model.table_options import DATALAKE_ENABLED, DATALAKE_FORMAT, ICEBERG, is_true
 from fluss.model.trust import Trust, is_local, warn_once
+
+if TYPE_CHECKING:
+    from fluss.sync import FlussConnection
+
+
+class NoLakeError(InvalidRequestError):
+    """Neither the server nor the caller says where a lake is."""
 
 
 def is_tiered(info: TableInfo) -> bool:
@@ -32,7 +42,7 @@ def check_tiered(info: TableInfo) -> None:
 
 
 def named_lake(
-    info: TableInfo, warehouse: str | None, catalog: Mapping[str, str] | None, trust: Trust | None = None
+    info: TableInfo | None, warehouse: str | None, catalog: Mapping[str, str] | None, trust: Trust | None = None
 ) -> LakeOptions:
     """The lake of a table, or the one that is named here, with paths that mean the same in every directory."""
     options = LakeOptions.of(info, warehouse, catalog, trust)
@@ -43,6 +53,44 @@ def named_lake(
         place = str(local_path(place).absolute())
     absolute = replace(options, warehouse=place)
     return absolute if absolute.uri is not None else replace(absolute, uri=absolute.sqlalchemy_uri)
+
+
+def find_lake(
+    connection: FlussConnection, info: TableInfo | None, warehouse: str | None, catalog: Mapping[str, str] | None
+) -> LakeOptions:
+    """The lake that is named here, or that of the server.
+
+    A server tells where its lake is with each table that is tiered. Of others, and of tables that were dropped, nothing
+    is told, so any table that is tiered is asked for.
+    """
+    trust = Trust.of(connection.config)
+    if not is_lake_named(warehouse, catalog) and not _says_where(info):
+        info = next(filter(_says_where, table_infos(connection)), None)
+        if info is None:
+            raise NoLakeError(
+                "The server has no table that is tiered, so it does not say where its lake is: name the warehouse. "
+                "Unless its settings name another, that is the folder 'lake' of the server's data directory."
+            )
+    return named_lake(info, warehouse, catalog, trust)
+
+
+def _says_where(info: TableInfo | None) -> bool:
+    return info is not None and any(key.startswith(LAKE_PROPERTIES) for key in info.properties)
+
+
+def table_infos(connection: FlussConnection, database: str | None = None) -> Iterator[TableInfo]:
+    """All tables of the server, or of a database, but for those that are dropped meanwhile."""
+    admin = connection.get_admin()
+    for name in admin.list_databases() if database is None else [database]:
+        try:
+            tables = admin.list_tables(name)
+        except NotFoundError:
+            continue
+        for table in tables:
+            try:
+                yield admin.get_table_info(TablePath(name, table))
+            except NotFoundError:
+                continue
 
 
 def warn_of_other_lake(info: TableInfo, options: LakeOptions) -> None:

@@ -38,7 +38,9 @@ class RoundPlan:
 
 
 @dataclass(frozen=True)
-class _Stretch:
+class Stretch:
+    """One bucket's log, and how far it is tiered."""
+
     bucket: TableBucket
     partition: PartitionValues
     earliest: int
@@ -56,7 +58,7 @@ def plan_round(
 ) -> RoundPlan:
     """Everything from the registered offsets to the latest ones; partitions that were dropped are left alone."""
     info = table.get_table_info()
-    stretches = list(_stretches(connection, table, tiered))
+    stretches = list(log_stretches(connection, table, tiered))
     target = FileTarget(lake.location, lake.file_schema, tuple(info.partition_keys), lake.io_properties)
     common = TieredTable(info.table_path, info.table_id, tuple(info.get_column_names()), target)
     plan = RoundPlan(ends={item.bucket: item.end for item in stretches})
@@ -67,7 +69,8 @@ def plan_round(
     return plan
 
 
-def _stretches(connection: FlussConnection, table: FlussTable, tiered: LakeSnapshot | None) -> Iterator[_Stretch]:
+def log_stretches(connection: FlussConnection, table: FlussTable, tiered: LakeSnapshot | None) -> Iterator[Stretch]:
+    """The buckets that a table has, each with its log as of now."""
     info = table.get_table_info()
     partitions: dict[int | None, PartitionValues] = {None: ()}
     if info.is_partitioned():
@@ -81,11 +84,11 @@ def _stretches(connection: FlussConnection, table: FlussTable, tiered: LakeSnaps
         if bucket in firsts:
             offset = None if tiered is None else tiered.get_bucket_offset(bucket)
             known = None if offset is None or offset < 0 else offset
-            yield _Stretch(bucket, partitions[bucket.partition_id], firsts[bucket], ends[bucket], known)
+            yield Stretch(bucket, partitions[bucket.partition_id], firsts[bucket], ends[bucket], known)
 
 
 def _plan_changes(
-    plan: RoundPlan, common: TieredTable, info: TableInfo, stretches: Sequence[_Stretch], lake: LakeTable
+    plan: RoundPlan, common: TieredTable, info: TableInfo, stretches: Sequence[Stretch], lake: LakeTable
 ) -> None:
     from fluss.lake.fold import Keys
 
@@ -106,7 +109,7 @@ def _plan_changes(
             plan.tasks.append(ChangesPart(common, item.bucket, item.partition, 0, item.end))
 
 
-def _log_parts(common: TieredTable, table: FlussTable, stretches: Sequence[_Stretch], slots: int) -> Iterator[LogPart]:
+def _log_parts(common: TieredTable, table: FlussTable, stretches: Sequence[Stretch], slots: int) -> Iterator[LogPart]:
     """Rows to be added, long stretches in several parts."""
     new = [item for item in stretches if item.start < item.end]
     size = part_rows(sum(item.end - item.start for item in new), slots)

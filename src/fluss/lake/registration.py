@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from fluss.api.lake import LakeRegistry
 from fluss.lake.iceberg import LakeConflictError, LakeTable, TieredSnapshot
+from fluss.lake.layout import table_id_of
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import LakeSnapshot, TableInfo
 from fluss.model.paths import TableBucket
@@ -23,7 +24,8 @@ def unknown_snapshot(info: TableInfo, known: LakeSnapshot, location: str) -> Flu
     """The lake does not have what the server has registered."""
     return InvalidRequestError(
         f"{info.table_path} was tiered to a snapshot {known.snapshot_id} that the lake at {location} does not have: "
-        "name the warehouse it was tiered to, or create the table anew if that lake is lost."
+        f"name the warehouse it was tiered to. If that lake is lost, 'fluss lake drop {info.table_path} --start-over' "
+        "has the table tiered anew."
     )
 
 
@@ -45,23 +47,29 @@ def repair(registry: LakeRegistry, info: TableInfo, lake: LakeTable, known: Lake
     if head.offsets_path is None:
         raise InvalidRequestError(
             f"Snapshot {head.snapshot_id} of {info.table_path} in the lake does not say how far it reaches, like those "
-            "of Apache Fluss before 0.9; create the table anew, or use another warehouse."
+            f"of Apache Fluss before 0.9: use another warehouse, or 'fluss lake drop {info.table_path} --start-over'."
         )
+    if table_id_of(head.offsets_path) not in (None, info.table_id):
+        raise _of_another(info, lake)
     lake.sync()  # whoever made it may not have lived to do that either
     keep = head.snapshot_id if known is None else known.snapshot_id
     try:
         registry.commit(info, head.snapshot_id, head.offsets_path, {}, earliest_to_keep=keep)
     except InvalidRequestError as error:
-        raise InvalidRequestError(
-            f"The lake at {lake.location} has rows of another table {info.table_path}, maybe of one that was dropped: "
-            f"rename or drop it there, or use another warehouse. ({error})"
-        ) from error
+        raise InvalidRequestError(f"{_of_another(info, lake)} ({error})") from error
     repaired = registry.latest(info.table_path)
     if repaired is not None and repaired.snapshot_id == head.snapshot_id:
         # The servers of a cluster learn from this how far the lake reaches; only now it is known.
         offsets = repaired.table_buckets_offset
         registry.commit(info, head.snapshot_id, head.offsets_path, offsets, earliest_to_keep=keep)
     return repaired
+
+
+def _of_another(info: TableInfo, lake: LakeTable) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"The lake at {lake.location} has rows of another table {info.table_path}, maybe of one that was dropped: "
+        f"'fluss lake drop {info.table_path}' drops them; or rename it in the lake, or use another warehouse."
+    )
 
 
 def register(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -11,10 +11,10 @@ from fluss.api.lake import LakeRegistry
 from fluss.lake.draft import Merger
 from fluss.lake.executors import Executor
 from fluss.lake.iceberg import LakeConflictError
-from fluss.lake.place import is_tiered
+from fluss.lake.place import is_tiered, table_infos
 from fluss.lake.report import Progress, Status, TieringReport
 from fluss.lake.tiering import TieringSettings, tier_table
-from fluss.model.errors import ConnectError, FlussError, InvalidRequestError, NotFoundError, TimeoutError
+from fluss.model.errors import ConnectError, FlussError, InvalidRequestError, TimeoutError
 from fluss.model.lake import Assigned
 from fluss.model.paths import TablePath, check_database_name, check_table_name
 
@@ -74,18 +74,8 @@ def table_path(name: str | TablePath) -> TablePath:
     return TablePath(database, table)
 
 
-def _all_tiered(connection: FlussConnection) -> Sequence[TablePath]:
-    admin = connection.get_admin()
-    found = []
-    for database in admin.list_databases():
-        try:
-            for name in admin.list_tables(database):
-                path = TablePath(database, name)
-                if is_tiered(admin.get_table_info(path)):
-                    found.append(path)
-        except NotFoundError:
-            continue  # dropped meanwhile
-    return found
+def _all_tiered(connection: FlussConnection) -> list[TablePath]:
+    return [info.table_path for info in table_infos(connection) if is_tiered(info)]
 
 
 def _serve(settings: TieringSettings, interval_s: float, stop: threading.Event) -> Iterator[TieringReport]:

@@ -6,8 +6,10 @@ loaded before: of two rounds that began alike one wins, and the other changes no
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +24,7 @@ from fluss.lake.place import check_tiered, named_lake, warn_of_other_lake
 from fluss.lake.plan import RoundPlan, plan_round
 from fluss.lake.registration import has_snapshot, prepare, register, repair, unknown_snapshot
 from fluss.lake.report import Progress, Status, TieringEvent, TieringReport
-from fluss.model.errors import FlussError
+from fluss.model.errors import ConnectError, FlussError, TimeoutError
 from fluss.model.infos import LakeSnapshot, TableInfo
 from fluss.model.paths import TablePath
 from fluss.model.table_options import DATALAKE_AUTO_COMPACTION, is_true
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 # Loads of a lake table that other jobs commit to all the time.
 LOADS_MAX: Final = 5
+_LOGIN: Final = re.compile(r"(?<=://)\S*@")  # in an address
 
 
 @dataclass(frozen=True)
@@ -55,12 +58,17 @@ def tier_table(
 ) -> TieringReport:
     """One round; what goes wrong is in the report. `check_held` raises when the table was given to another job."""
     _tell(settings, TieringEvent(path))
+    this = _Round(settings, path, check_held)
+    is_away = False
     try:
-        report = _Round(settings, path, check_held).run()
+        report = this.run()
     except LakeConflictError as error:
         report = TieringReport(path, Status.LOST, reason=str(error))
     except Exception as error:
+        is_away = isinstance(error, ConnectError | TimeoutError)
         report = TieringReport(path, Status.FAILED, reason=str(error) or type(error).__name__)
+    if not is_away:
+        this.keep_reason(report)
     _tell(settings, TieringEvent(path, report=report))
     return report
 
@@ -71,11 +79,21 @@ class _Round:
         self._path = path
         self._check_held = check_held
         self._registry = LakeRegistry(settings.connection)
+        self._info: TableInfo | None = None
+
+    def keep_reason(self, report: TieringReport) -> None:
+        """Have the server keep why the round failed, or that it did not; a race that was lost is neither."""
+        if self._info is None or report.status is Status.LOST:
+            return
+        reason = report.reason if report.status is Status.FAILED else None
+        with suppress(FlussError):
+            # All users of the server see it.
+            self._registry.report(self._info, reason and _LOGIN.sub("", reason))
 
     def run(self) -> TieringReport:
         connection = self._settings.connection
         table = connection.get_table(self._path)
-        info = table.get_table_info()
+        self._info = info = table.get_table_info()
         check_tiered(info)
         # Of what Apache Fluss answers about a table, this alone says where its lake is.
         described = connection.get_admin().get_table_info(self._path)

@@ -13,14 +13,21 @@ from fluss.api.table_sync import FlussTable
 from fluss.client.filtering import ScanFilter
 from fluss.lake.files import LakeFile
 from fluss.lake.fold import Folded, Keys, fold_changes
-from fluss.lake.options import LakeOptions
+from fluss.lake.options import LakeOptions, is_lake_named
 from fluss.lake.parquet import read_file_as
-from fluss.lake.union_plan import ATTEMPTS_MAX, OvertakenError, UnionBucket, UnionPlan, check_mode, plan_union
+from fluss.lake.union_plan import (
+    ATTEMPTS_MAX,
+    OvertakenError,
+    UnionBucket,
+    UnionPlan,
+    check_mode,
+    named_options,
+    plan_union,
+)
 from fluss.model.errors import ErrorCode, FlussError, NotFoundError
 from fluss.model.merge_rules import has_old_images
 from fluss.model.paths import TableBucket
 from fluss.model.predicates import Predicate
-from fluss.model.trust import Trust
 
 if TYPE_CHECKING:
     from fluss.client.table import TableCore
@@ -127,13 +134,15 @@ class UnionRead:
         self._connection, self.table = FlussConnection(core._client), FlussTable(core)
         self.has_filter = predicate is not None
         self.reader = UnionReader(self.table, projection, predicate)
-        named = warehouse is not None or catalog is not None
-        self._options = LakeOptions.of(core.info, warehouse, catalog, Trust.of(core._client.config)) if named else None
+        self._named = warehouse, catalog
+        if is_lake_named(warehouse, catalog):
+            LakeOptions.of(None, warehouse, catalog)  # a mistake is told at once
         self._mode = check_mode(mode)
 
     def plan(self) -> UnionPlan:
         """What is read, as of now."""
-        return plan_union(self._connection, self.table, options=self._options, mode=self._mode)
+        options = named_options(self._connection, self.table.table_path, *self._named)
+        return plan_union(self._connection, self.table, options=options, mode=self._mode)
 
     def to_arrow(self) -> pa.Table:
         """All rows."""

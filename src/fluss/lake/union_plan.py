@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from fluss.lake.files import LakeFile, PartitionValues, by_bucket
-from fluss.lake.options import LakeOptions
+from fluss.lake.options import LakeOptions, is_lake_named
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import LakeSnapshot, PartitionInfo, TableInfo
 from fluss.model.offsets import OffsetSpec
 from fluss.model.partitions import PartitionSpec, PartitionSpecLike
-from fluss.model.paths import TableBucket
+from fluss.model.paths import TableBucket, TablePath
 from fluss.model.trust import Trust
 
 if TYPE_CHECKING:
@@ -231,6 +231,19 @@ class UnionPlanner:
             "which its server counts on it: was it expired, or is this another warehouse?",
             ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
         )
+
+
+def named_options(
+    connection: FlussConnection, path: TablePath, warehouse: str | None, catalog: Mapping[str, str] | None
+) -> LakeOptions | None:
+    """The lake of a table as it is named here; None if nothing is."""
+    trust = Trust.of(connection.config)
+    if is_lake_named(warehouse, catalog):
+        return LakeOptions.of(None, warehouse, catalog, trust)
+    if not catalog:
+        return None
+    # What a table was looked up with does not say where its lake is, if the server is Apache Fluss.
+    return LakeOptions.of(connection.get_admin().get_table_info(path), None, catalog, trust)
 
 
 def check_mode(mode: str) -> str:

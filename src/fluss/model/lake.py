@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fluss.model.errors import FlussError
 from fluss.model.paths import TablePath
+
+# Of the reason for which a round of tiering failed; what is longer is cut.
+LAKE_ERROR_CHARACTERS_MAX: Final = 1_000
+
+
+class LakeError(NamedTuple):
+    """Why the last round of tiering of a table failed."""
+
+    error: str
+    time_ms: int
 
 
 class Assigned(NamedTuple):

@@ -94,6 +94,11 @@ GET_BACKUP = Api(20_005, "GetBackup", pb.GetBackupRequest, pb.GetBackupResponse,
 LIST_STAGED = Api(20_006, "ListStaged", pb.ListStagedRequest, pb.ListStagedResponse, is_own=True)
 ACCEPT_STAGED = Api(20_007, "AcceptStaged", pb.AcceptStagedRequest, pb.AcceptStagedResponse, is_own=True)
 RESET_STAGED = Api(20_008, "ResetStaged", pb.ResetStagedRequest, pb.ResetStagedResponse, is_own=True)
+REPORT_LAKE_ROUND = Api(20_009, "ReportLakeRound", pb.ReportLakeRoundRequest, pb.ReportLakeRoundResponse, is_own=True)
+GET_LAKE_ERROR = Api(20_010, "GetLakeError", pb.GetLakeErrorRequest, pb.GetLakeErrorResponse, is_own=True)
+FORGET_LAKE_SNAPSHOTS = Api(
+    20_011, "ForgetLakeSnapshots", pb.ForgetLakeSnapshotsRequest, pb.ForgetLakeSnapshotsResponse, is_own=True
+)
 
 ALL: tuple[Api[Message, Message], ...] = tuple(value for value in globals().copy().values() if isinstance(value, Api))
 BY_KEY = {api.key: api for api in ALL}

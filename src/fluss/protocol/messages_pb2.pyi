@@ -1482,3 +1482,39 @@ class GetBackupResponse(_message.Message):
     error_code: int
     error_message: str
     def __init__(self, is_done: bool = ..., table_count: _Optional[int] = ..., bucket_count: _Optional[int] = ..., bytes_done: _Optional[int] = ..., bytes_total: _Optional[int] = ..., elapsed_ms: _Optional[int] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class ReportLakeRoundRequest(_message.Message):
+    __slots__ = ("table_id", "error")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    error: str
+    def __init__(self, table_id: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+
+class ReportLakeRoundResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetLakeErrorRequest(_message.Message):
+    __slots__ = ("table_id",)
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    def __init__(self, table_id: _Optional[int] = ...) -> None: ...
+
+class GetLakeErrorResponse(_message.Message):
+    __slots__ = ("error", "time_ms")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    error: str
+    time_ms: int
+    def __init__(self, error: _Optional[str] = ..., time_ms: _Optional[int] = ...) -> None: ...
+
+class ForgetLakeSnapshotsRequest(_message.Message):
+    __slots__ = ("table_id",)
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    def __init__(self, table_id: _Optional[int] = ...) -> None: ...
+
+class ForgetLakeSnapshotsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -12,11 +12,10 @@ from dataclasses import replace
 
 from fluss.lake.options import LakeOptions
 from fluss.lake.place import is_tiered
-from fluss.lake.union_plan import AUTO, NONE, ONLY, UnionBucket, UnionPlan, plan_union
+from fluss.lake.union_plan import AUTO, NONE, ONLY, UnionBucket, UnionPlan, named_options, plan_union
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
-from fluss.model.trust import Trust
 from fluss.spark.lake_parts import LakeRows, LakeSlice, LakeSource, cut_file, join_slices, merged_part
 from fluss.spark.plan import (
     BucketKey,
@@ -87,10 +86,7 @@ def union_of(opened: OpenTable, options: ReadOptions) -> UnionPlan | None:
 
 def lake_options(opened: OpenTable, options: ReadOptions) -> LakeOptions | None:
     """Where the options say the lake is; None if they say nothing."""
-    if options.lake_warehouse is None and options.lake_catalog is None:
-        return None
-    trust = Trust.of(opened.connection.config)
-    return LakeOptions.of(opened.info, options.lake_warehouse, options.lake_catalog, trust)
+    return named_options(opened.connection, opened.info.table_path, options.lake_warehouse, options.lake_catalog)
 
 
 def explained(info: TableInfo, error: ImportError | FlussError) -> FlussError:

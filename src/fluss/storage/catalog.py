@@ -28,6 +28,7 @@ from fluss.storage.catalog_db import (
     CatalogDatabase,
     CatalogWork,
     DatabaseEntry,
+    LakeErrorEntry,
     LakeSnapshotEntry,
     LeaseEntry,
     PartitionEntry,
@@ -47,6 +48,7 @@ __all__ = [
     "Catalog",
     "CatalogLimits",
     "DatabaseEntry",
+    "LakeErrorEntry",
     "LakeSnapshotEntry",
     "LeaseEntry",
     "PartitionEntry",
@@ -68,6 +70,7 @@ DATABASES_MAX: Final = 10_000
 BUCKETS_PER_TABLE_MAX: Final = 4_096
 DEFINITION_BYTES_PER_TABLE_MAX: Final = 8 << 20
 DEFINITION_BYTES_TOTAL_MAX: Final = 64 << 20
+LAKE_ERROR_MS: Final = 60_000
 _EMPTY_DATABASE_JSON: Final = '{"version":1,"custom_properties":{}}'
 
 
@@ -117,6 +120,7 @@ class Catalog(CatalogView):
         self._leases: dict[str, LeaseEntry] = {}
         self._staged_queries: dict[tuple[int, str], StagedQuery] = {}
         self._lake_snapshots: dict[int, tuple[LakeSnapshotEntry, ...]] = {}  # by table id
+        self._lake_errors: dict[int, LakeErrorEntry] = {}  # by table id
 
     @classmethod
     async def open(
@@ -155,6 +159,7 @@ class Catalog(CatalogView):
         self._staged_queries = {(entry.table_id, entry.query_id): entry for entry in content.staged_queries}
         for snapshot in content.lake_snapshots:
             self._lake_snapshots[snapshot.table_id] = (*self.lake_snapshots(snapshot.table_id), snapshot)
+        self._lake_errors = {error.table_id: error for error in content.lake_errors}
         await self.create_database(DEFAULT_DATABASE, _EMPTY_DATABASE_JSON, ignore_if_exists=True)
 
     def on_drop(self, callback: Callable[[int], None]) -> None:
@@ -500,6 +505,38 @@ class Catalog(CatalogView):
         kept = [earlier for earlier in self.lake_snapshots(entry.table_id) if earlier.number >= number_kept_min]
         self._lake_snapshots[entry.table_id] = (*kept, entry)
 
+    async def delete_lake_snapshots(self, table_id: int) -> None:
+        """All of a table; code 7 without the table."""
+        await self._change(self._delete_lake_snapshots(table_id))
+
+    async def _delete_lake_snapshots(self, table_id: int) -> None:
+        self._existing_table(table_id)
+        if self.lake_snapshots(table_id):
+            await self._commit(lambda database: database.delete_lake_snapshots(table_id))
+            self._lake_snapshots.pop(table_id, None)
+
+    def lake_error(self, table_id: int) -> LakeErrorEntry | None:
+        """Why the last round of tiering failed; None if it did not."""
+        return self._lake_errors.get(table_id)
+
+    async def set_lake_error(self, table_id: int, error: str | None) -> None:
+        """Keep the reason, or forget it; the same one is kept once in a minute. Code 7 without the table."""
+        await self._change(self._set_lake_error(table_id, error))
+
+    async def _set_lake_error(self, table_id: int, error: str | None) -> None:
+        self._existing_table(table_id)
+        known = self.lake_error(table_id)
+        if error is None:
+            if known is not None:
+                await self._commit(lambda database: database.delete_lake_error(table_id))
+                self._lake_errors.pop(table_id, None)
+            return
+        entry = LakeErrorEntry(table_id, error, self._clock.now_ms())
+        # A service that fails again and again costs no disk.
+        if known is None or known.error != error or abs(entry.time_ms - known.time_ms) >= LAKE_ERROR_MS:
+            await self._commit(lambda database: database.put_lake_error(entry))
+            self._lake_errors[table_id] = entry
+
     # --- copies
 
     @asynccontextmanager
@@ -528,6 +565,7 @@ class Catalog(CatalogView):
         for key in [key for key in self._staged_queries if key[0] == entry.table_id]:
             del self._staged_queries[key]
         self._lake_snapshots.pop(entry.table_id, None)
+        self._lake_errors.pop(entry.table_id, None)
         for callback in self._on_drop:
             callback(entry.table_id)
 

@@ -82,6 +82,11 @@ _MIGRATIONS: Final = (
         # Repeated batches up to this one are done, whatever rows they have.
         "ALTER TABLE staged_queries ADD COLUMN accepted INTEGER NOT NULL DEFAULT -1",
     ),
+    (
+        # Of tables whose last round of tiering failed.
+        "CREATE TABLE lake_errors (table_id INTEGER PRIMARY KEY REFERENCES tables (table_id) ON DELETE CASCADE,"
+        " error TEXT NOT NULL, time_ms INTEGER NOT NULL)",
+    ),
 )
 _GENERATION_VERSION: Final = 6  # has generations
 SCHEMA_VERSION: Final = len(_MIGRATIONS)
@@ -151,6 +156,14 @@ class LakeSnapshotEntry(NamedTuple):
     offsets: bytes
 
 
+class LakeErrorEntry(NamedTuple):
+    """Why the last round of tiering of a table failed."""
+
+    table_id: int
+    error: str
+    time_ms: int
+
+
 class CatalogContent(NamedTuple):
     databases: list[DatabaseEntry]
     tables: list[TableEntry]
@@ -161,6 +174,7 @@ class CatalogContent(NamedTuple):
     leases: list[LeaseEntry]
     staged_queries: list[StagedQuery]
     lake_snapshots: list[LakeSnapshotEntry]  # of each table in the order of their numbers
+    lake_errors: list[LakeErrorEntry]
 
 
 class CatalogDatabase:
@@ -250,6 +264,7 @@ class CatalogDatabase:
                     " ORDER BY table_id, number"
                 )
             ],
+            [LakeErrorEntry(*row) for row in self._execute("SELECT table_id, error, time_ms FROM lake_errors")],
         )
 
     def insert_database(self, entry: DatabaseEntry) -> None:
@@ -346,6 +361,19 @@ class CatalogDatabase:
             self._execute(
                 "DELETE FROM lake_snapshots WHERE table_id = ? AND number < ?", entry.table_id, number_kept_min
             )
+
+    def delete_lake_snapshots(self, table_id: int) -> None:
+        with self._transaction():
+            self._execute("DELETE FROM lake_snapshots WHERE table_id = ?", table_id)
+
+    def put_lake_error(self, entry: LakeErrorEntry) -> None:
+        """Insert or replace the error of a table."""
+        with self._transaction():
+            self._execute("INSERT OR REPLACE INTO lake_errors VALUES (?, ?, ?)", *entry)
+
+    def delete_lake_error(self, table_id: int) -> None:
+        with self._transaction():
+            self._execute("DELETE FROM lake_errors WHERE table_id = ?", table_id)
 
     def copy_to(self, path: Path) -> None:
         """Make a database with the same content; it is on disk when this returns, its name need not be."""

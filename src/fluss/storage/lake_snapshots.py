@@ -133,6 +133,13 @@ class LakeSnapshots:
             await self._storage.catalog.put_lake_snapshot(new, kept_from)
             await self._remove(table_id, {entry.file_name for entry in earlier if entry.number < kept_from})
 
+    async def forget(self, table_id: int) -> None:
+        """Forget all snapshots of a table, durably: its lake was dropped, so its whole log is to be tiered again."""
+        async with self._lock:
+            earlier = self._storage.catalog.lake_snapshots(table_id)
+            await self._storage.catalog.delete_lake_snapshots(table_id)
+            await self._remove(table_id, {entry.file_name for entry in earlier})
+
     def _check_not_back(
         self, table: TableEntry, before: Mapping[TableBucket, int], after: Mapping[TableBucket, int]
     ) -> None:

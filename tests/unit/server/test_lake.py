@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import fluss.sync
 from fluss import Config, FlussError, Schema, TableBucket, TableDescriptor, TablePath
 from fluss.api.lake import LakeRegistry
 from fluss.model.infos import TableInfo
+from fluss.model.lake import LAKE_ERROR_CHARACTERS_MAX
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.limits import Limits
@@ -358,6 +360,72 @@ def test_a_dropped_table_is_forgotten(tmp_path: Path) -> None:
         assert job.registry.latest(T) is None
         assert job.registry.latest(TablePath("fluss", "kept")) is not None
         assert len(offsets_files(server)) == 1
+
+
+def test_snapshots_are_forgotten_and_the_table_begins_anew(tmp_path: Path) -> None:
+    """What a client asks for whose lake was dropped; offsets may be smaller then than they were."""
+    with RunningServer(tmp_path) as server, Job(server) as job:
+        info = job.make()
+        job.tier(info, 1, 8)
+        job.tier(info, 2, 9, keep_all=True)
+        assert job.registry.can_forget()
+        for _ in range(2):
+            job.registry.forget(info)
+            assert job.registry.latest(T) is None
+        assert not offsets_files(server)
+    with RunningServer(tmp_path) as server, Job(server) as job:
+        assert job.registry.latest(T) is None
+        job.tier(info, 3, 1)
+        latest = job.registry.latest(T)
+        assert latest is not None
+        assert latest.table_buckets_offset == {TableBucket(info.table_id, 0): 1}
+        job.admin.drop_table(T)
+        with refused(7, "no table with id"):
+            job.registry.forget(info)
+
+
+def test_why_a_round_failed_is_kept_until_one_does_not(tmp_path: Path) -> None:
+    with RunningServer(tmp_path) as server, Job(server) as job:
+        info, other = job.make(), job.make(TablePath("fluss", "other"))
+        assert job.registry.last_error(info) is None
+        job.registry.report(info, "the disk is full")
+        job.registry.report(info, "a\x1b[31m\udcff" + "x" * 5_000)
+    with RunningServer(tmp_path) as server, Job(server) as job:
+        found = job.registry.last_error(info)
+        assert found is not None
+        assert found.error == "a\x1b[31m?" + "x" * (LAKE_ERROR_CHARACTERS_MAX - 7)
+        assert abs(found.time_ms / 1_000 - time.time()) < 3_600
+        assert job.registry.last_error(other) is None
+        job.registry.report(info, None)
+        assert job.registry.last_error(info) is None
+        job.registry.report(info, "again")
+        job.admin.drop_table(T)
+        assert job.registry.last_error(info) is None
+        with refused(7, "no table with id"):
+            job.registry.report(info, "too late")
+
+
+def _generation(server: RunningServer) -> int:
+    return server.server._context.storage.catalog._database.generation
+
+
+def test_the_same_error_again_costs_no_disk(job: Job, server: RunningServer) -> None:
+    info = job.make()
+    job.registry.report(info, "no bucket")
+    before = _generation(server)
+    for _ in range(5):
+        job.registry.report(info, "no bucket")
+    assert _generation(server) == before
+    job.registry.report(info, "no rights")
+    assert _generation(server) == before + 1
+
+
+def test_an_error_that_is_no_text(job: Job, server: RunningServer) -> None:
+    info = job.make()
+    body = pb.ReportLakeRoundRequest(table_id=info.table_id, error="??").SerializeToString().replace(b"??", b"\xff\xfe")
+    with server.connect() as wire:
+        error = wire.receive_error(wire.send_raw(api_keys.REPORT_LAKE_ROUND.key, body))
+    assert "not UTF-8" in error.text
 
 
 def test_too_many_buckets_in_a_request(tmp_path: Path) -> None:

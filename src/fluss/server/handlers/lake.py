@@ -1,4 +1,8 @@
-"""Snapshots in the lake: preparing, registering and asking for them; and the heartbeats of tiering jobs."""
+"""Snapshots in the lake: preparing, registering and asking for them; and the heartbeats of tiering jobs.
+
+ReportLakeRound, GetLakeError, ForgetLakeSnapshots, which Apache Fluss does not have: why a round failed, for people to
+see, and a lake that was dropped.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from fluss.model.errors import ErrorCode, InvalidRequestError, error_from_code
+from fluss.model.lake import LAKE_ERROR_CHARACTERS_MAX
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
@@ -130,6 +135,28 @@ def _report(
         answer.error.error_code, answer.error.error_message = code_and_text(error)
 
 
+async def _report_round(context: ConnectionContext, request: pb.ReportLakeRoundRequest) -> pb.ReportLakeRoundResponse:
+    error = request.error if request.HasField("error") else None
+    if error is not None and not isinstance(error, str):
+        raise _refused("the error is not UTF-8")  # protobuf then leaves bytes
+    await context.storage.catalog.set_lake_error(request.table_id, error and error[:LAKE_ERROR_CHARACTERS_MAX])
+    return pb.ReportLakeRoundResponse()
+
+
+def _error(context: ConnectionContext, request: pb.GetLakeErrorRequest) -> pb.GetLakeErrorResponse:
+    found = context.storage.catalog.lake_error(request.table_id)
+    return (
+        pb.GetLakeErrorResponse()
+        if found is None
+        else pb.GetLakeErrorResponse(error=found.error, time_ms=found.time_ms)
+    )
+
+
+async def _forget(context: ConnectionContext, request: pb.ForgetLakeSnapshotsRequest) -> pb.ForgetLakeSnapshotsResponse:
+    await context.storage.lake.forget(request.table_id)
+    return pb.ForgetLakeSnapshotsResponse()
+
+
 def _too_old() -> InvalidRequestError:
     return InvalidRequestError(
         "A lake snapshot is registered with the offsets file that PrepareLakeTableSnapshot gave; upgrade the job.",
@@ -146,4 +173,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     api_keys.PREPARE_LAKE_TABLE_SNAPSHOT.key: _prepare,
     api_keys.COMMIT_LAKE_TABLE_SNAPSHOT.key: _commit,
     api_keys.LAKE_TIERING_HEARTBEAT.key: _heartbeat,
+    api_keys.REPORT_LAKE_ROUND.key: _report_round,
+    api_keys.GET_LAKE_ERROR.key: _error,
+    api_keys.FORGET_LAKE_SNAPSHOTS.key: _forget,
 }
