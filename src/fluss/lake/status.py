@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from fluss.lake.iceberg import LakeTotals, list_tables
 from fluss.lake.inventory import Inventory, OnServer, take_inventory
 from fluss.lake.place import NoLakeError, find_lake, is_tiered, table_infos
 from fluss.lake.plan import Stretch, log_stretches
+from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import FlussError, NotFoundError
 from fluss.model.infos import LakeSnapshot
 from fluss.model.lake import LakeError
@@ -112,7 +112,7 @@ def _lag(connection: FlussConnection, table: FlussTable, known: LakeSnapshot | N
     """How many rows are not in the lake, and for how many seconds the oldest of them is there."""
     behind = [item for item in log_stretches(connection, table, known) if item.start < item.end]
     times = [found for item in behind if (found := _written_s(table, item)) is not None]
-    seconds = max(0.0, time.time() - min(times)) if times else 0.0
+    seconds = max(0.0, wall_clock_ms() / 1_000 - min(times)) if times else 0.0
     return sum(item.end - item.start for item in behind), seconds
 
 
