@@ -88,6 +88,8 @@ proto:
 LOCK = uv pip compile $(UPGRADE) --no-header --no-annotate --generate-hashes --python-version 3.11
 lock:
 	$(LOCK) pyproject.toml --group dev -o requirements.lock
+	$(LOCK) pyproject.toml --group spark40 -o requirements-spark40.lock
+	$(LOCK) pyproject.toml --group spark42 -o requirements-spark42.lock
 	$(LOCK) pyproject.toml --group spark43 -o requirements-spark43.lock
 	$(LOCK) --group pyfluss -o requirements-pyfluss.lock
 	$(LOCK) --group kafka -o requirements-kafka.lock

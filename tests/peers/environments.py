@@ -1,11 +1,12 @@
 """What the peers need, made once: `python -m tests.peers.environments pyfluss kafka spark43 java`.
 
-`pyfluss`, `kafka` and `spark43` are virtual environments, `java` the jars of Apache Fluss and Iceberg and the compiled
-driver. Tests make what they need on first use; doing it before keeps downloads out of the tests' time limits.
+`pyfluss`, `kafka` and the `spark4…` are virtual environments, `java` the jars of Apache Fluss and Iceberg and the
+compiled driver. Tests make what they need on first use; doing it before keeps downloads out of their time limits.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import shutil
 import subprocess
@@ -33,9 +34,9 @@ def kafka_python() -> Path:
     return _environment("kafka", _ROOT / "requirements-kafka.lock")
 
 
-def spark43_python() -> Path:
-    """An interpreter with another version of Spark and this tree's package; `-m pytest tests/spark` works there."""
-    python = _environment("spark43", _ROOT / "requirements-spark43.lock")
+def spark_python(name: str) -> Path:
+    """An interpreter with another version of Spark and this tree's package: `-m pytest tests/spark` works there."""
+    python = _environment(name, _ROOT / f"requirements-{name}.lock")
     # Not installed, so that nothing is built in the tree while tests run from it.
     packages = next(python.parents[1].glob("lib/*/site-packages"))
     (packages / "flussbett.pth").write_text(f"{_ROOT / 'src'}\n")
@@ -82,7 +83,7 @@ def _jars_and_driver() -> Path:
 _MAKERS: dict[str, Callable[[], Path]] = {
     "pyfluss": pyfluss_python,
     "kafka": kafka_python,
-    "spark43": spark43_python,
+    **{name: functools.partial(spark_python, name) for name in ("spark40", "spark42", "spark43")},
     "java": _jars_and_driver,
 }
 

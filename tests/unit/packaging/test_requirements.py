@@ -18,6 +18,8 @@ def test_there_are_lock_files() -> None:
     assert [path.name for path in LOCKS] == [
         "requirements-kafka.lock",
         "requirements-pyfluss.lock",
+        "requirements-spark40.lock",
+        "requirements-spark42.lock",
         "requirements-spark43.lock",
         "requirements.lock",
     ]
