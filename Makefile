@@ -5,7 +5,7 @@ PYTEST := $(BIN)/python -m pytest -q
 # Two workers at a time, each takes a whole file: fixtures are made once per worker, and tests of a file go in order.
 WORKERS := -n 2 --dist loadfile
 
-.PHONY: setup java demo test check test-compat test-spark43 compat-table test-full bench bench-paths bench-spark bench-lake bench-bystander soak proto lock docs dist clean
+.PHONY: setup java demo test check test-compat test-spark43 test-spark-smoke compat-table test-full bench bench-paths bench-spark bench-lake bench-bystander soak proto lock docs dist clean
 
 setup: .venv/.ready
 
@@ -48,12 +48,18 @@ test-spark43: setup java
 	.peers/spark43/bin/python -m pytest -q $(WORKERS) -m "not compat and not full" tests/spark \
 		--ignore tests/spark/test_stream_crash.py --ignore tests/spark/test_pipeline.py
 
+# The versions of Spark that may be installed and are tried no further.
+test-spark-smoke: setup java
+	$(BIN)/python -m tests.peers.environments spark40 spark42
+	.peers/spark40/bin/python -m pytest -q tests/spark/test_smoke.py
+	.peers/spark42/bin/python -m pytest -q tests/spark/test_smoke.py
+
 # Writes docs/compatibility.md from what passed; a run with failures leaves it alone.
 compat-table: setup java
 	$(BIN)/python -m tests.peers.environments pyfluss java
 	$(PYTEST) -m "not full" tests/behaviour tests/compat --compat-table docs/compatibility.md
 
-test-full: setup java
+test-full: setup java test-spark-smoke
 	$(BIN)/python -m tests.peers.environments pyfluss s3 java
 	$(PYTEST) -m "full"
 
@@ -91,6 +97,8 @@ proto:
 LOCK = uv pip compile $(UPGRADE) --no-header --no-annotate --generate-hashes --python-version 3.11
 lock:
 	$(LOCK) pyproject.toml --group dev -o requirements.lock
+	$(LOCK) pyproject.toml --group spark40 -o requirements-spark40.lock
+	$(LOCK) pyproject.toml --group spark42 -o requirements-spark42.lock
 	$(LOCK) pyproject.toml --group spark43 -o requirements-spark43.lock
 	$(LOCK) --group pyfluss -o requirements-pyfluss.lock
 	$(LOCK) --group kafka -o requirements-kafka.lock

@@ -71,6 +71,7 @@ class Page:
         self._printed = ""
         self._closing = contextlib.ExitStack()
         self.replaced: dict[str, str] = {}  # texts of the page that can't be as they are here
+        self.command_s_max = COMMAND_S_MAX
         self._before: dict[str, Callable[[], None]] = {}
 
     def before_block(self, text: str, prepare: Callable[[], None]) -> None:
@@ -108,7 +109,9 @@ class Page:
     def _write(self, block: Block) -> None:
         if block.title == "fluss.toml":
             check_settings(block.text, self.folder)
-        (self.folder / block.title).write_text(self._addressed(block.text), encoding="utf-8")
+        file = self.folder / block.title
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(self._addressed(block.text), encoding="utf-8")
 
     def _python(self, block: Block) -> None:
         # Line numbers of a traceback are those of the page.
@@ -130,7 +133,7 @@ class Page:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=COMMAND_S_MAX,
+            timeout=self.command_s_max,
         )
         printed = done.stdout.replace(str(self.folder), "").replace(self._address or ADDRESS, ADDRESS)
         is_mistake = expected.startswith("fluss ")  # then what a page shows is the line that says so

@@ -14,7 +14,7 @@ from fluss.server.config import ServerConfig, effective_settings
 from tests.docs.pages import DOCS, EXEMPT, ROOT, Block, Page, assert_shown, blocks_of, check_settings
 
 # Pages with Spark are run where the tests have a session: tests/spark.
-SPARK = {"spark.md", "lake.md", "tutorial.md"}
+SPARK = {"spark.md", "lake.md", "tutorial.md", "howto/declarative-pipelines.md"}
 # Their one block is a list of files.
 WITHOUT_PROGRAMS = {"design.md"}
 PAGES = sorted(

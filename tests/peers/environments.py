@@ -1,11 +1,12 @@
 """What the peers need, made once: `python -m tests.peers.environments pyfluss kafka s3 spark43 java`.
 
-`pyfluss`, `kafka`, `s3` and `spark43` are virtual environments, `java` the jars of Apache Fluss and Iceberg and the
-compiled driver. Tests make what they need on first use; doing it before keeps downloads out of the tests' time limits.
+`pyfluss`, `kafka`, `s3` and the `spark4…` are virtual environments, `java` the jars of Apache Fluss and Iceberg and the
+compiled driver. Tests make what they need on first use; doing it before keeps downloads out of their time limits.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import shutil
 import subprocess
@@ -38,9 +39,9 @@ def s3_python() -> Path:
     return _environment("s3", _ROOT / "requirements-s3.lock")
 
 
-def spark43_python() -> Path:
-    """An interpreter with another version of Spark and this tree's package; `-m pytest tests/spark` works there."""
-    python = _environment("spark43", _ROOT / "requirements-spark43.lock")
+def spark_python(name: str) -> Path:
+    """An interpreter with another version of Spark and this tree's package: `-m pytest tests/spark` works there."""
+    python = _environment(name, _ROOT / f"requirements-{name}.lock")
     # Not installed, so that nothing is built in the tree while tests run from it.
     packages = next(python.parents[1].glob("lib/*/site-packages"))
     (packages / "flussbett.pth").write_text(f"{_ROOT / 'src'}\n")
@@ -88,7 +89,7 @@ _MAKERS: dict[str, Callable[[], Path]] = {
     "pyfluss": pyfluss_python,
     "kafka": kafka_python,
     "s3": s3_python,
-    "spark43": spark43_python,
+    **{name: functools.partial(spark_python, name) for name in ("spark40", "spark42", "spark43")},
     "java": _jars_and_driver,
 }
 

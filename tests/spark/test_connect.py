@@ -15,7 +15,8 @@ pytestmark = pytest.mark.spark
 TIMEOUT_S = 240
 
 
-def test_a_program_on_spark_connect(spark_server: FlussServer) -> None:
+def test_a_program_on_spark_connect(spark_server: FlussServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_TESTING", "1")  # Spark Connect then takes a free port instead of 15002
     command = [sys.executable, "-m", "tests.spark.connect_driver", spark_server.bootstrap_servers]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr[-5_000:]

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fluss.model.errors import InvalidRequestError
-from fluss.spark.source_options import TABLE, own_name
+from fluss.spark.foreign_options import PROVIDER
+from fluss.spark.source_options import TABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,9 +95,9 @@ def _bound_source(baked: Mapping[str, str]) -> type[FlussDataSource]:
         """One table; options given where it is used go before those it was attached with."""
 
         def __init__(self, options: Mapping[str, str]) -> None:
-            # Spark adds some of its own, such as the provider's name and a stream's checkpoint.
-            given = {key.lower(): value for key, value in options.items() if own_name(key)}
-            super().__init__({**{key.lower(): value for key, value in baked.items()}, **given})
+            # When Spark's catalog asks for the columns of the new table, these are that table's properties.
+            given = {} if PROVIDER in options else options
+            super().__init__({key.lower(): value for key, value in (*baked.items(), *given.items())})
 
         @classmethod
         def name(cls) -> str:

@@ -27,6 +27,7 @@ from typing import TypeAlias
 
 from fluss.lake.union_plan import AUTO, MODES
 from fluss.model.json_text import parse_json
+from fluss.spark.foreign_options import STREAM_OPTIONS
 from fluss.spark.source_options import (
     LAKE_CATALOG,
     LAKE_MODE,
@@ -85,6 +86,7 @@ class ReadOptions:
     def of(cls, options: SourceOptions) -> ReadOptions:
         """Check the options of a read."""
         options.refuse(WRITE_OPTIONS, "writing")
+        options.refuse(STREAM_OPTIONS, "streams that are written (df.writeStream)")
         return cls(
             columns=options.names("columns"),
             filter=options.own.get("filter"),

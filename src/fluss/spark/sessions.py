@@ -77,9 +77,16 @@ def session(app_name: str = "fluss", cores: int = 2, **conf: Any) -> SparkSessio
 
 def register(spark: SparkSession) -> None:
     """Register the data source `fluss` in a session, for where Spark's own lookup does not see this package."""
+    from pyspark.errors import AnalysisException
+
     from fluss.spark.source import FlussDataSource
 
-    spark.dataSource.register(FlussDataSource)
+    try:
+        spark.dataSource.register(FlussDataSource)
+    except AnalysisException as error:
+        # Spark 4.0 does not take a source again that its own lookup has found.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Options of the data source: which table, where, and how it is reached. See `read_options` and `write_options`, too.
 
-Spark hands all options over in one mapping, in lower case, before it says whether it will read or write.
+Spark hands all options over in one mapping, in lower case, before it says whether it will read or write. Some of them
+are its own: see `foreign_options`.
 
 `host:port` means the same on every machine. `file:///directory` means a directory of the driver's machine: tasks join
 the server there by themselves, and start it if it has left meanwhile. `memory:` means a server of one Python process,
@@ -19,13 +20,12 @@ from fluss.model.config import Config
 from fluss.model.endpoint import FILE_SCHEME, MEMORY_SCHEME, directory_of
 from fluss.model.errors import ConnectError, ErrorCode, InvalidRequestError
 from fluss.model.paths import TablePath, check_database_name, check_table_name
+from fluss.spark.foreign_options import PROVIDER, STREAM_OPTIONS, advice, is_granted
 
 BOOTSTRAP_SERVERS = "bootstrap.servers"
 TABLE = "table"
 # Where Spark puts the argument of `load` and `save`.
 PATH = "path"
-# Spark's own option of streams, which it hands over all the same.
-CHECKPOINT = "checkpointlocation"
 LAKE_MODE = "lake.mode"
 LAKE_WAREHOUSE = "lake.warehouse"
 # And any key of an Iceberg catalog behind it; for reading, too.
@@ -54,9 +54,7 @@ WRITE_OPTIONS = (
     "ignore.delete",
     "exactly.once",
 )
-OWN_OPTIONS = {key.lower(): key for key in (*READ_OPTIONS, *WRITE_OPTIONS)}
-# Spark's own, which it hands over with the rest.
-_OF_SPARK = ("checkpointlocation",)
+OWN_OPTIONS = {key.lower(): key for key in (*READ_OPTIONS, *WRITE_OPTIONS, *STREAM_OPTIONS)}
 _CLIENT_KEYS = {key.lower(): key for key in Config.OPTIONS}
 
 
@@ -67,16 +65,20 @@ class SourceOptions:
     table_path: TablePath
     client: Mapping[str, str]
     own: Mapping[str, str]
-    """Those of READ_OPTIONS and WRITE_OPTIONS that were given, by their names there"""
+    """Those of READ_OPTIONS, WRITE_OPTIONS and STREAM_OPTIONS that were given, by their names there"""
     host: str | None = None
     """Of a `file:` address: the machine that has the directory"""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
         """Check options as Spark passes them."""
-        given = {key.lower(): value for key, value in options.items() if key.lower() not in _OF_SPARK}
+        given = {key.lower(): value for key, value in options.items() if not is_granted(key, value)}
+        if PROVIDER in given:
+            raise bad_option(
+                "CREATE TABLE ... USING fluss can't work: Spark hands its OPTIONS to neither reads nor writes. Make a "
+                "table known by fluss.spark.Catalog(spark, ...).attach('database.table')."
+            )
         path, table = given.pop(PATH, None), given.pop(TABLE, None)
-        given.pop(CHECKPOINT, None)
         own = {name: given.pop(key) for key in list(given) if (name := own_name(key)) is not None}
         client = {_client_key(key): value for key, value in given.items()}
         host = _check_address(client.get(BOOTSTRAP_SERVERS, "").strip())
@@ -155,10 +157,14 @@ def bad_option(message: str) -> InvalidRequestError:
 def _client_key(key: str) -> str:
     plain = key.removeprefix("client.")
     if plain not in _CLIENT_KEYS:
-        close = difflib.get_close_matches(plain, [TABLE, *OWN_OPTIONS, *_CLIENT_KEYS], n=1)
-        hint = f" Did you mean {OWN_OPTIONS.get(close[0], close[0])!r}?" if close else ""
-        raise bad_option(f"Unknown option {key!r} for the data source 'fluss'.{hint}")
+        raise bad_option(advice(key) or _unknown(key, plain))
     return _CLIENT_KEYS[plain]
+
+
+def _unknown(key: str, plain: str) -> str:
+    close = difflib.get_close_matches(plain, [TABLE, *OWN_OPTIONS, *_CLIENT_KEYS], n=1)
+    hint = f" Did you mean {OWN_OPTIONS.get(close[0], close[0])!r}?" if close else ""
+    return f"Unknown option {key!r} for the data source 'fluss'.{hint}"
 
 
 def _check_address(servers: str) -> str | None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from fluss.spark.foreign_options import STREAM_OPTIONS
 from fluss.spark.source_options import SourceOptions, bad_option
 from fluss.spark.tables import open_table
 from fluss.spark.write_options import WriteOptions
@@ -38,6 +39,7 @@ class FlussWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """Checks the schema on the driver, writes in tasks. Holds plain values only, because Spark pickles it."""
 
     def __init__(self, options: SourceOptions, schema: Any) -> None:
+        options.refuse(STREAM_OPTIONS, "streams that are written (df.writeStream)")
         if WriteOptions.of(options).exactly_once:
             raise bad_option(
                 "The option 'exactly.once' is for streams (df.writeStream): a batch write has no name under which a "

@@ -19,6 +19,8 @@ def test_there_are_lock_files() -> None:
         "requirements-kafka.lock",
         "requirements-pyfluss.lock",
         "requirements-s3.lock",
+        "requirements-spark40.lock",
+        "requirements-spark42.lock",
         "requirements-spark43.lock",
         "requirements.lock",
     ]

@@ -12,6 +12,7 @@ from fluss.model.errors import ConnectError, InvalidRequestError
 from fluss.model.paths import TablePath
 from fluss.spark.read_options import ReadOptions
 from fluss.spark.source_options import SourceOptions
+from fluss.spark.write_options import WriteOptions
 from fluss.sync import FlussConnection, connect
 
 SERVER = {"bootstrap.servers": "host:9123"}
@@ -65,6 +66,13 @@ def test_options_travel() -> None:
         ({**SERVER, "table": "a.b.c"}, "Invalid table name 'b.c'"),
         ({**SERVER, "table": "a.b", "path": "a.c"}, "Two tables are named: 'a.b' by the option, 'a.c'"),
         ({**SERVER, "tabel": "a.b"}, "Unknown option 'tabel' for the data source 'fluss'. Did you mean 'table'?"),
+        (
+            {**SERVER, "table": "a.b", "colums": "x"},
+            "Unknown option 'colums' for the data source 'fluss'. Did you mean",
+        ),
+        ({**SERVER, "table": "a.b", "checkpointlocatoin": "x"}, "Did you mean 'checkpointLocation'?"),
+        ({**SERVER, "table": "a.b", "query_name": "x"}, "Did you mean 'queryName'?"),
+        ({**SERVER, "table": "a.b", "maxrowpertrigger": "1"}, "Did you mean 'maxRowsPerTrigger'?"),
         ({**SERVER, "table": "a.b", "client.nonsense": "1"}, "Unknown option 'client.nonsense'"),
         (
             {**SERVER, "table": "a.b", "writer.acks": "7"},
@@ -80,6 +88,63 @@ def test_mistakes_are_named(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         SourceOptions.parse(options)
     assert message in str(caught.value)
+
+
+def test_options_of_a_stream_are_sparks_own() -> None:
+    options = SourceOptions.parse({**SERVER, "table": "a.b", "queryname": "sums", "checkpointlocation": "/tmp/sums"})
+    assert WriteOptions.of(options) == WriteOptions.of(SourceOptions.parse({**SERVER, "table": "a.b"}))
+    assert options.config() == SourceOptions.parse({**SERVER, "table": "a.b"}).config()
+
+
+@pytest.mark.parametrize("name", ["queryName", "checkpointLocation"])
+def test_a_read_has_no_query_name_and_no_checkpoint(name: str) -> None:
+    options = SourceOptions.parse({**SERVER, "table": "a.b", name.lower(): "sums"})
+    with pytest.raises(InvalidRequestError, match=rf"'{name}' is for streams that are written \(df.writeStream\)"):
+        ReadOptions.of(options)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"mergeschema": "true"},
+            "'mergeSchema' can't be used with the data source 'fluss': a write does not change a",
+        ),
+        ({"partitionoverwritemode": "dynamic"}, "'partitionOverwriteMode' can't be used with the data source 'fluss'"),
+        ({"replacewhere": "id = 1"}, "delete them with write.mode=delete, then append."),
+        ({"failondataloss": "false"}, "start it with a new checkpoint and scan.startup.mode=earliest."),
+        ({"ignorecorruptfiles": "true"}, "rows that can't be read are never left out."),
+        ({"startingoffsets": "earliest"}, "say where a stream begins by scan.startup.mode,"),
+        ({"versionasof": "3"}, "say where a batch read ends by scan.end.offsets"),
+        ({"readchangefeed": "true"}, "set changelog=true."),
+        ({"maxfilespertrigger": "3"}, "limit micro-batches by maxRowsPerTrigger or maxBytesPerTrigger."),
+        ({"outputmode": "update"}, "call .outputMode(...)."),
+        ({"trigger": "availableNow"}, "call .trigger(...)."),
+        ({"mode": "overwrite"}, "call .mode('append')"),
+        ({"paths": '["a.b","a.c"]'}, "load one table at a time, and combine them by union."),
+        ({"txnappid": "x", "txnversion": "1"}, "stored once with exactly.once=true"),
+        ({"spark.sql.shuffle.partitions": "1"}, "is a setting of the session: call spark.conf.set("),
+        ({"provider": "fluss", "owner": "me", "option.table": "a.b"}, "CREATE TABLE ... USING fluss can't work"),
+    ],
+)
+def test_what_other_sources_understand_is_refused_with_advice(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        SourceOptions.parse({**SERVER, "table": "a.b", **given})
+    assert message in str(caught.value)
+
+
+def test_what_happens_anyway_may_be_asked_for() -> None:
+    given = {
+        "mergeschema": "false",
+        "overwriteschema": "FALSE",
+        "failondataloss": "true",
+        "ignorecorruptfiles": "false",
+        "ignoremissingfiles": "false",
+        "partitionoverwritemode": "static",
+        "readchangefeed": "false",
+    }
+    options = SourceOptions.parse({**SERVER, "table": "a.b", **given})
+    assert options == SourceOptions.parse({**SERVER, "table": "a.b"})
 
 
 def test_a_directory_is_reached_from_its_own_machine_only(monkeypatch: pytest.MonkeyPatch) -> None:
