@@ -44,7 +44,7 @@ test-compat: setup java test-spark43
 
 # The other version of Spark, in an environment of its own; what does not depend on it runs in `test` alone.
 test-spark43: setup java
-	$(BIN)/python -m tests.peers.environments spark43
+	$(BIN)/python -m tests.peers.environments spark43 s3
 	.peers/spark43/bin/python -m pytest -q $(WORKERS) -m "not compat and not full" tests/spark \
 		--ignore tests/spark/test_stream_crash.py --ignore tests/spark/test_pipeline.py
 
