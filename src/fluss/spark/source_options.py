@@ -53,6 +53,7 @@ WRITE_OPTIONS = (
     "target.columns",
     "ignore.delete",
     "exactly.once",
+    "write.new.partitions.max",
 )
 OWN_OPTIONS = {key.lower(): key for key in (*READ_OPTIONS, *WRITE_OPTIONS)}
 # Spark's own, which it hands over with the rest.
