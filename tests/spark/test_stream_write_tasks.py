@@ -15,13 +15,14 @@ from fluss.model.errors import InvalidRequestError
 from fluss.spark.source import FlussDataSource
 from fluss.spark.stream_writer import BATCH_ID, QUERY_ID, FlussStreamWriter, RowsStaged
 from fluss.spark.writer import RowsStored
-from fluss.sync import DataTypes, Schema, TablePath
+from fluss.sync import DataTypes, Schema, TableDescriptor, TablePath
 from tests.spark.conftest import Backend
 
 pytestmark = pytest.mark.spark
 
 T = DataTypes
 EVENTS = Schema.builder().column("id", T.bigint()).build()
+CHANGES = {"exactly.once": "true", "write.mode": "changelog"}
 ROWS = st.StructType().add("id", st.LongType())
 
 
@@ -120,6 +121,25 @@ def test_without_exactly_once_rows_are_there_before_the_commit(ours: Backend) ->
     writer.commit([message], 0)
     writer.abort([message, None], 1)
     assert _ids(ours, path) == [1, 2]
+
+
+def test_deletes_in_missing_partitions_belong_to_what_a_micro_batch_is_known_by(
+    ours: Backend, task: TaskContext
+) -> None:
+    schema = Schema.builder().column("id", T.bigint()).column("day", T.string()).primary_key(["id", "day"]).build()
+    path, admin = TablePath(ours.database, "days"), ours.connection.get_admin()
+    admin.create_table(path, TableDescriptor(schema, bucket_count=1, partition_keys=["day"]))
+    changes = pa.record_batch({"_change_type": ["-D", "-D"], "id": [1, 2], "day": ["d1", "d2"]})
+    struct = st.StructType().add("_change_type", st.StringType()).add("id", st.LongType()).add("day", st.StringType())
+    source = FlussDataSource({"bootstrap.servers": ours.address, "table": str(path), **CHANGES})
+    writer = source.streamWriter(struct, False)
+    writer.commit([writer.write(iter([changes]))], 0)
+    assert admin.list_partition_infos(path) == []
+    # The same micro-batch again is the same, whichever partitions there are by now; another one is not.
+    admin.create_partition(path, {"day": "d2"})
+    writer.commit([writer.write(iter([changes]))], 0)
+    with pytest.raises(InvalidRequestError, match="other rows"):
+        writer.commit([writer.write(iter([changes.slice(1)]))], 0)
 
 
 def test_exactly_once_outside_a_stream_is_refused(ours: Backend) -> None:

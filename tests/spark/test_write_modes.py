@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from fluss.sync import DataTypes, Schema, TableDescriptor, TablePath
+from fluss.sync import DataTypes, Schema, TablePath
 from tests.spark.conftest import Backend
 
 pytestmark = pytest.mark.spark
@@ -142,29 +142,6 @@ def test_a_column_that_the_server_numbers_is_left_out(ours: Backend) -> None:
     assert {row[1] for row in _rows(ours, path)} == {1, 2}
     with pytest.raises(Exception, match=r"column 'n' of \S+\.people is numbered by the server: leave it out"):
         ours.save(_frame(ours, [("x@a", 1, "Ulm")], "email string, n bigint, city string"), path)
-
-
-def _create_partitioned(backend: Backend, schema: Schema) -> TablePath:
-    path = TablePath(backend.database, "parted")
-    backend.connection.get_admin().create_table(path, TableDescriptor(schema, bucket_count=2, partition_keys=["day"]))
-    return path
-
-
-@pytest.mark.parametrize("keyed", [False, True])
-def test_partitions_are_made_where_the_client_is_told_to(ours: Backend, keyed: bool) -> None:
-    builder = Schema.builder().column("id", T.bigint()).column("day", T.string()).column("v", T.int())
-    path = _create_partitioned(ours, (builder.primary_key(["id", "day"]) if keyed else builder).build())
-    frame = ours.spark.range(0, 3_000, 1, 2).selectExpr("id", "concat('d', id % 3) AS day", "int(id) AS v")
-    with pytest.raises(Exception, match=r"[Pp]artition"):
-        ours.save(frame, path)
-    ours.save(frame, path, **{"client.writer.dynamic-create-partition.enabled": "true"})
-    expected = [(number, f"d{number % 3}", number) for number in range(3_000)]
-    assert _rows(ours, path) == expected
-    names = {info.get_partition_name() for info in ours.connection.get_admin().list_partition_infos(path)}
-    assert names == {"d0", "d1", "d2"}
-    if keyed:
-        ours.save(frame.where("day = 'd1'").select("day", "id"), path, **{"write.mode": "delete"})
-        assert _rows(ours, path) == [row for row in expected if row[1] != "d1"]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from fluss.model.infos import (
     TableStats,
 )
 from fluss.model.offsets import OffsetSpec
-from fluss.model.partitions import PartitionSpec, PartitionSpecLike
+from fluss.model.partitions import PartitionBound, PartitionSpec, PartitionSpecLike
 from fluss.model.paths import TablePath
 
 
@@ -103,10 +103,18 @@ class FlussAdmin:
         return run(self._core.get_table_stats(table_path, partition_name))
 
     def create_partition(
-        self, table_path: TablePath, partition_spec: PartitionSpecLike, ignore_if_exists: bool = False
+        self,
+        table_path: TablePath,
+        partition_spec: PartitionSpecLike,
+        ignore_if_exists: bool = False,
+        *,
+        bound: PartitionBound | None = None,
     ) -> None:
-        """Create a partition: `{"region": "US"}`, a value for each partition column."""
-        run(self._core.create_partition(table_path, PartitionSpec.of(partition_spec), ignore_if_exists))
+        """Create a partition: `{"region": "US"}`, a value for each partition column.
+
+        With `bound`, fail (code 45) where the table would have more new partitions than that; Apache Fluss ignores it.
+        """
+        run(self._core.create_partition(table_path, PartitionSpec.of(partition_spec), ignore_if_exists, bound))
 
     def drop_partition(
         self, table_path: TablePath, partition_spec: PartitionSpecLike, ignore_if_not_exists: bool = False

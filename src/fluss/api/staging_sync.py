@@ -28,6 +28,10 @@ class StagedWriter:
         """Delete the rows with these keys from a primary-key table."""
         run(self._core.write(batch, deletes=True))
 
+    def pass_over_deletes(self, batch: pa.RecordBatch) -> None:
+        """Count keys that have nothing to delete: a repeated batch is known by all keys it came with."""
+        run(self._core.pass_over_deletes(batch))
+
     def finish(self) -> StagedTask:
         """Wait until the server has all rows; returns what the commit has to name."""
         return run(self._core.finish())

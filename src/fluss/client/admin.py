@@ -24,7 +24,7 @@ from fluss.model.infos import (
     TableStats,
 )
 from fluss.model.offsets import OffsetSpec
-from fluss.model.partitions import PartitionSpec
+from fluss.model.partitions import PartitionBound, PartitionSpec
 from fluss.model.paths import TablePath
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
@@ -130,9 +130,13 @@ class AdminCore:
         offsets = await list_offsets(self._client.metadata, table.info, buckets, spec, self._client.request_timeout_s)
         return {bucket: offset for (_, bucket), offset in offsets.items()}
 
-    async def create_partition(self, path: TablePath, spec: PartitionSpec, ignore_if_exists: bool = False) -> None:
+    async def create_partition(
+        self, path: TablePath, spec: PartitionSpec, ignore_if_exists: bool = False, bound: PartitionBound | None = None
+    ) -> None:
         """Make a partition."""
         request = pb.CreatePartitionRequest(ignore_if_exists=ignore_if_exists)
+        if bound is not None:
+            request.newer_than_id, request.newer_max = bound
         set_path(request.table_path, path)
         set_spec(request.partition_spec, spec)
         await self._change(api_keys.CREATE_PARTITION, request)

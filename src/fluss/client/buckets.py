@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -15,6 +16,13 @@ from fluss.formats.bucketing import BucketHash, assigner_for
 from fluss.model.config import Config
 from fluss.model.infos import TableInfo
 from fluss.model.table_options import DATALAKE_FORMAT
+
+# The least size of a slice of a chunk, and of one where a chunk is cut into more than a few: a thousand small batches
+# cost more than an even spread is worth.
+SLICE_ROWS_MIN = 1_000
+SLICE_BYTES_MIN = 64 << 10
+SMALL_SLICES_MAX = 8
+LARGE_SLICE_BYTES_MIN = 512 << 10
 
 BucketSplit: TypeAlias = Callable[[pa.RecordBatch], list[tuple[int, pa.RecordBatch]]]
 
@@ -36,6 +44,8 @@ def bucket_splitter(info: TableInfo, config: Config) -> BucketSplit:
         return lambda rows: split_by_index(rows, assigner.assign(rows))
     if config.writer_bucket_no_key_assigner == "round_robin":
         return RoundRobin(info.num_buckets)
+    if config.writer_bucket_no_key_assigner == "slices":
+        return Slices(info.num_buckets)
     return Sticky(info.num_buckets)
 
 
@@ -60,6 +70,41 @@ class Sticky(OneBucket):
     def choose(self) -> int:
         self._current = (self._current + random.randrange(1, self._count)) % self._count
         return self._current
+
+
+class Slices(OneBucket):
+    """The rows of a chunk in slices of one size, each to another bucket; all to one bucket if they are few."""
+
+    def __init__(self, bucket_count: int) -> None:
+        self._count = bucket_count
+        self._next = random.randrange(bucket_count)
+
+    def __call__(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
+        count = self._slice_count(rows)
+        first = self._take(count)
+        ends = [rows.num_rows * number // count for number in range(count + 1)]
+        return [
+            ((first + number) % self._count, rows.slice(start, end - start))
+            for number, (start, end) in enumerate(pairwise(ends))
+        ]
+
+    def choose(self) -> int:
+        return self._take(1)
+
+    def _slice_count(self, rows: pa.RecordBatch) -> int:
+        row_count, size_bytes = int(rows.num_rows), int(rows.nbytes)
+        small = max(1, row_count // SLICE_ROWS_MIN, size_bytes // SLICE_BYTES_MIN)
+        wanted = max(min(small, SMALL_SLICES_MAX), size_bytes // LARGE_SLICE_BYTES_MIN)
+        return min(self._count, wanted, max(1, row_count))
+
+    def _take(self, count: int) -> int:
+        """The first of so many buckets, behind those taken last.
+
+        Now and then one is left out: if partitions take turns, one must not have the same bucket again in every chunk.
+        """
+        first = self._next
+        self._next = (first + count + random.randrange(2)) % self._count
+        return first
 
 
 class RoundRobin:

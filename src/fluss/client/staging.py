@@ -181,6 +181,12 @@ class StagedWriterCore:
             for piece in pieces(rows, self._limits.request_size_bytes_max):
                 await self._add(piece, deletes)
 
+    async def pass_over_deletes(self, batch: pa.RecordBatch) -> None:
+        """Take note of keys whose rows do not exist: part of what the batch is known by, and not staged."""
+        async with self._lock:
+            self._check()
+            await runtime.in_worker(self._taken, batch, True)
+
     async def finish(self) -> StagedTask:
         """Stage what is left and wait until the server has all: what the commit has to name."""
         async with self._lock:

@@ -133,8 +133,8 @@ class Config:
     writer_bucket_no_key_assigner = Option(
         "writer.bucket.no-key-assigner",
         "sticky",
-        "How rows of a table without bucket key are spread.",
-        choices=("sticky", "round_robin"),
+        "How rows of a table without bucket key are spread: by batches, one by one, or in slices of batches.",
+        choices=("sticky", "round_robin", "slices"),
     )
     writer_dynamic_create_partition_enabled = Option(
         "writer.dynamic-create-partition.enabled", False, "Create a partition when the first row for it is written."

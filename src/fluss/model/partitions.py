@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
 
@@ -64,11 +64,19 @@ class PartitionSpec:
 PartitionSpecLike: TypeAlias = PartitionSpec | Mapping[str, str]
 
 
+class PartitionBound(NamedTuple):
+    """At most `newer_max` partitions of a table that are newer than the one with the id `newer_than_id`."""
+
+    newer_than_id: int
+    newer_max: int
+
+
 def spec_of_name(name: str, partition_keys: Sequence[str]) -> PartitionSpec:
     """The values that a partition's name stands for."""
     values = name.split(SEPARATOR)
     if len(values) != len(partition_keys):
-        raise _bad(f"The partition name {name!r} does not have a value for each of {_listed(partition_keys)}")
+        shown = name[: len(partition_keys) * VALUE_LENGTH_MAX]
+        raise _bad(f"The partition name {shown!r} does not have a value for each of {_listed(partition_keys)}")
     return PartitionSpec(dict(zip(partition_keys, values, strict=True)))
 
 

@@ -480,14 +480,18 @@ class ListPartitionInfosResponse(_message.Message):
     def __init__(self, partitions_info: _Optional[_Iterable[_Union[PbPartitionInfo, _Mapping]]] = ...) -> None: ...
 
 class CreatePartitionRequest(_message.Message):
-    __slots__ = ("table_path", "partition_spec", "ignore_if_exists")
+    __slots__ = ("table_path", "partition_spec", "ignore_if_exists", "newer_than_id", "newer_max")
     TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
     PARTITION_SPEC_FIELD_NUMBER: _ClassVar[int]
     IGNORE_IF_EXISTS_FIELD_NUMBER: _ClassVar[int]
+    NEWER_THAN_ID_FIELD_NUMBER: _ClassVar[int]
+    NEWER_MAX_FIELD_NUMBER: _ClassVar[int]
     table_path: PbTablePath
     partition_spec: PbPartitionSpec
     ignore_if_exists: bool
-    def __init__(self, table_path: _Optional[_Union[PbTablePath, _Mapping]] = ..., partition_spec: _Optional[_Union[PbPartitionSpec, _Mapping]] = ..., ignore_if_exists: bool = ...) -> None: ...
+    newer_than_id: int
+    newer_max: int
+    def __init__(self, table_path: _Optional[_Union[PbTablePath, _Mapping]] = ..., partition_spec: _Optional[_Union[PbPartitionSpec, _Mapping]] = ..., ignore_if_exists: bool = ..., newer_than_id: _Optional[int] = ..., newer_max: _Optional[int] = ...) -> None: ...
 
 class CreatePartitionResponse(_message.Message):
     __slots__ = ()

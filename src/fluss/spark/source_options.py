@@ -53,6 +53,7 @@ WRITE_OPTIONS = (
     "target.columns",
     "ignore.delete",
     "exactly.once",
+    "write.new.partitions.max",
 )
 OWN_OPTIONS = {key.lower(): key for key in (*READ_OPTIONS, *WRITE_OPTIONS, *STREAM_OPTIONS)}
 _CLIENT_KEYS = {key.lower(): key for key in Config.OPTIONS}

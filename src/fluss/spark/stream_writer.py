@@ -58,7 +58,7 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         with open_table(options) as opened:
             if self._exactly_once:
                 opened.table.check_staged_writes()
-            self._plan = WritePlan.of(options, opened.table, schema)
+            self._plan = WritePlan.of(options, opened, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsStored | RowsStaged:
         """Store, or stage, all batches of a task."""
@@ -68,8 +68,8 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         """Make what was staged visible. A task without rows staged nothing, and nothing of nothing needs no commit."""
         staged = _staged(messages)
         if staged:
-            with self._plan.open() as table:
-                table.new_staged_write(staged[0].query_id, batchId).commit(message.task for message in staged)
+            with self._plan.open() as opened:
+                opened.table.new_staged_write(staged[0].query_id, batchId).commit(message.task for message in staged)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Forget what was staged. A commit that the server has recorded stays: it will be repeated, and then known.
@@ -78,8 +78,8 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         """
         staged = _staged(messages)
         if staged:
-            with self._plan.open() as table:
-                table.new_staged_write(staged[0].query_id, batchId).abort()
+            with self._plan.open() as opened:
+                opened.table.new_staged_write(staged[0].query_id, batchId).abort()
 
 
 def stage_rows(plan: WritePlan, iterator: Iterator[pa.RecordBatch]) -> RowsStored | RowsStaged:
@@ -92,10 +92,11 @@ def stage_rows(plan: WritePlan, iterator: Iterator[pa.RecordBatch]) -> RowsStore
     query_id, batch_id, task = _micro_batch()
     # Spark's own attempt ids begin anew with each driver, and a task of a dead one may still be writing.
     attempt = secrets.randbits(ATTEMPT_BITS)
-    with plan.open() as table:
-        staged = table.new_staged_write(query_id, batch_id)
+    with plan.open() as opened:
+        staged = opened.table.new_staged_write(query_id, batch_id)
         with staged.create_writer(task, attempt, columns=plan.targets) as writer:
-            row_count = apply(plan, table, batches, writer.write_arrow_batch, writer.delete_arrow_batch)
+            write, delete = writer.write_arrow_batch, writer.delete_arrow_batch
+            row_count = apply(plan, opened, batches, write, delete, writer.pass_over_deletes)
             return RowsStaged(query_id, batch_id, writer.finish(), row_count)
 
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fluss.model.errors import InvalidRequestError
+from fluss.model.partitions import PartitionBound
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
 from fluss.spark.matching import check_write_schema
 from fluss.spark.source_options import SourceOptions, bad_option
-from fluss.spark.tables import open_table
-from fluss.spark.write_options import WriteMode, WriteOptions
+from fluss.spark.tables import OpenTable, open_table
+from fluss.spark.write_options import WriteMode, WriteOptions, writing
 
 if TYPE_CHECKING:
     from fluss.model.infos import TableInfo
-    from fluss.sync import FlussTable
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,14 @@ class WritePlan:
     is_partial: bool
     """`columns` are not all of the table's, or not in its order"""
     ignore_delete: bool
+    partition_bound: PartitionBound | None = None
+    """None if no partitions are created"""
 
     @classmethod
-    def of(cls, options: SourceOptions, table: FlussTable, written: Any) -> WritePlan:
+    def of(cls, options: SourceOptions, opened: OpenTable, written: Any) -> WritePlan:
         """Check the options and a DataFrame's schema against the table."""
-        chosen, info = WriteOptions.of(options), table.get_table_info()
+        options = writing(options)
+        chosen, info, table = WriteOptions.of(options), opened.info, opened.table
         mode = _mode(chosen, info)
         targets = chosen.target_columns
         if targets is not None:
@@ -54,6 +57,7 @@ class WritePlan:
             keys=tuple(info.primary_keys),
             is_partial=targets is not None,
             ignore_delete=chosen.ignore_delete,
+            partition_bound=_partition_bound(options, chosen, mode, opened),
         )
         plan._check(info, written)
         return plan
@@ -73,13 +77,13 @@ class WritePlan:
         check_write_schema(info.table_path, info.schema, written, needed, ignored)
 
     @contextmanager
-    def open(self) -> Iterator[FlussTable]:
+    def open(self) -> Iterator[OpenTable]:
         """The table, in a task; it must be the one that was checked."""
         with open_table(self.options) as opened:
             info = opened.info
             if info.table_id != self.table_id:
                 raise InvalidRequestError(f"{info.table_path} was dropped and created again during the write.")
-            yield opened.table
+            yield opened
 
 
 def _mode(chosen: WriteOptions, info: TableInfo) -> WriteMode:
@@ -94,6 +98,17 @@ def _mode(chosen: WriteOptions, info: TableInfo) -> WriteMode:
     if chosen.ignore_delete and mode is not WriteMode.CHANGELOG:
         raise bad_option("The option 'ignore.delete' is for .option('write.mode', 'changelog').")
     return mode
+
+
+def _partition_bound(
+    options: SourceOptions, chosen: WriteOptions, mode: WriteMode, opened: OpenTable
+) -> PartitionBound | None:
+    if not opened.info.is_partitioned() or mode is WriteMode.DELETE:
+        return None
+    if not options.config().writer_dynamic_create_partition_enabled:
+        return None
+    infos = opened.connection.get_admin().list_partition_infos(opened.info.table_path)
+    return PartitionBound(max((info.partition_id for info in infos), default=-1), chosen.new_partitions_max)
 
 
 def _written_columns(info: TableInfo) -> tuple[str, ...]:

@@ -14,10 +14,11 @@ from fluss.model.errors import SchemaMismatchError
 from fluss.model.records import CHANGE_TYPE
 from fluss.spark.convert import to_table
 from fluss.spark.write_options import WriteMode
+from fluss.spark.write_partitions import WritePartitions
 
 if TYPE_CHECKING:
+    from fluss.spark.tables import OpenTable
     from fluss.spark.write_plan import WritePlan
-    from fluss.sync import FlussTable
 
 _UPSERTS = ("+I", "+U", "+A")
 _DELETE, _BEFORE_UPDATE = "-D", "-U"
@@ -37,36 +38,48 @@ def with_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch] | N
     return None if first is None else chain((first,), filled)
 
 
-def store(plan: WritePlan, table: FlussTable, batches: Iterable[pa.RecordBatch]) -> int:
+def store(plan: WritePlan, opened: OpenTable, batches: Iterable[pa.RecordBatch]) -> int:
     """Write rows and wait until they are stored; returns how many came."""
     if plan.mode is WriteMode.APPEND:
-        appender = table.new_append().create_writer()
-        row_count = apply(plan, table, batches, appender.write_arrow_batch)
+        appender = opened.table.new_append().create_writer()
+        row_count = apply(plan, opened, batches, appender.write_arrow_batch)
         appender.flush()
         return row_count
-    upserter = table.new_upsert(plan.targets).create_writer()
-    row_count = apply(plan, table, batches, upserter.write_arrow_batch, upserter.delete_arrow)
+    upserter = opened.table.new_upsert(plan.targets).create_writer()
+    row_count = apply(plan, opened, batches, upserter.write_arrow_batch, upserter.delete_arrow)
     upserter.flush()
     return row_count
 
 
 def apply(
     plan: WritePlan,
-    table: FlussTable,
+    opened: OpenTable,
     batches: Iterable[pa.RecordBatch],
     write: Callable[[pa.RecordBatch], object],
     delete: Callable[[pa.RecordBatch], object] | None = None,
+    pass_over: Callable[[pa.RecordBatch], object] | None = None,
 ) -> int:
-    """Hand operations to a writer in their order; returns how many rows came."""
+    """Hand operations to a writer in their order; returns how many rows came.
+
+    `pass_over` is told of keys to delete in partitions that do not exist.
+    """
     row_count = 0
-    translate = Translation(plan, table.arrow_schema)
+    translate = Translation(plan, opened.table.arrow_schema)
+    partitions = WritePartitions(opened, plan.partition_bound) if opened.info.is_partitioned() else None
     for batch in batches:
         for is_delete, rows in translate(batch):
-            if is_delete:
-                assert delete is not None
-                delete(rows)
-            else:
+            if not is_delete:
+                if partitions is not None:
+                    partitions.provide(rows)
                 write(rows)
+                continue
+            assert delete is not None
+            if partitions is not None:
+                rows, missing = partitions.split(rows)
+                if missing.num_rows and pass_over is not None:
+                    pass_over(missing)
+            if rows.num_rows:
+                delete(rows)
         row_count += batch.num_rows
     return row_count
 

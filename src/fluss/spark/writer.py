@@ -46,7 +46,7 @@ class FlussWriter(DataSourceArrowWriter):  # type: ignore[misc]
                 "repetition could be recognised. Leave it out."
             )
         with open_table(options) as opened:
-            self._plan = WritePlan.of(options, opened.table, schema)
+            self._plan = WritePlan.of(options, opened, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsStored:
         """Write all batches of a task and wait until they are stored."""
@@ -60,5 +60,5 @@ def store_rows(plan: WritePlan, iterator: Iterator[pa.RecordBatch]) -> RowsStore
     batches = with_rows(iterator)
     if batches is None:
         return RowsStored(0)
-    with plan.open() as table:
-        return RowsStored(store(plan, table, batches))
+    with plan.open() as opened:
+        return RowsStored(store(plan, opened, batches))

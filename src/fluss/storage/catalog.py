@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from fluss.model.clock import Clock
 from fluss.model.errors import ErrorCode, FlussError, error_from_code
+from fluss.model.partitions import PartitionBound
 from fluss.model.paths import TablePath
 from fluss.storage.catalog_db import (
     CatalogDatabase,
@@ -319,15 +320,23 @@ class Catalog(CatalogView):
 
     # --- partitions
 
-    async def create_partitions(self, table_id: int, names: Sequence[str], ignore_if_exists: bool = False) -> None:
+    async def create_partitions(
+        self,
+        table_id: int,
+        names: Sequence[str],
+        ignore_if_exists: bool = False,
+        bound: PartitionBound | None = None,
+    ) -> None:
         """Make partitions, all or nothing.
 
         Code 7 without the table, 37 if it has no partition keys, 42 if one exists (unless ignored), 45 with too many
         partitions, 49 with too many buckets.
         """
-        await self._change(self._create_partitions(table_id, names, ignore_if_exists))
+        await self._change(self._create_partitions(table_id, names, ignore_if_exists, bound))
 
-    async def _create_partitions(self, table_id: int, names: Sequence[str], ignore: bool) -> None:
+    async def _create_partitions(
+        self, table_id: int, names: Sequence[str], ignore: bool, bound: PartitionBound | None
+    ) -> None:
         table = self._partitioned_table(table_id)
         existing = [name for name in names if self.partition_exists(table_id, name)]
         if existing and not ignore:
@@ -337,6 +346,8 @@ class Catalog(CatalogView):
         partitions = self._new_partitions(table, [name for name in names if name not in existing])
         if not partitions:
             return
+        if bound is not None:
+            self._check_new_partitions(table, len(partitions), bound)
         self._check_buckets(table, len(partitions))
         await self._commit(lambda database: database.insert_partitions(partitions))
         for partition in partitions:
@@ -385,6 +396,16 @@ class Catalog(CatalogView):
                 f"{self._limits.partitions_per_table_max}. Drop some.",
             )
         return partitions
+
+    def _check_new_partitions(self, table: TableEntry, count: int, bound: PartitionBound) -> None:
+        ids = [entry.partition_id for entry in self._partitions.get(table.table_id, {}).values()]
+        newer = sum(partition_id > bound.newer_than_id for partition_id in ids)
+        if newer + count > bound.newer_max:
+            raise error_from_code(
+                ErrorCode.PARTITION_MAX_NUM_EXCEPTION,
+                f"Table {table.path} has {newer} partitions newer than the one with id {bound.newer_than_id} and asks "
+                f"for {count} more; whoever asks allows {bound.newer_max}.",
+            )
 
     def _check_buckets(self, table: TableEntry, times: int) -> None:
         if self._buckets_in_use + table.num_buckets * times > self._limits.buckets_max:

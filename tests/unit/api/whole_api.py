@@ -410,9 +410,10 @@ async def staged(conn: fluss.FlussConnection, admin: fluss.FlussAdmin) -> None:
     writer: fluss.StagedWriter = write.create_writer(task=0, attempt=7)
     await writer.write_arrow_batch(pa.record_batch({"id": [1, 2]}))
     await writer.delete_arrow_batch(pa.record_batch({"id": [2]}))
+    await writer.pass_over_deletes(pa.record_batch({"id": [3]}))
     done: fluss.StagedTask = await writer.finish()
     assert (done.task, done.attempt, done.request_count > 0) == (0, 7, True)
-    assert (done.row_count, done.digest is None) == (3, False)
+    assert (done.row_count, done.digest is None) == (4, False)
     assert await write.commit([done])
     assert not write.is_repeated
     await write.abort()  # nothing: it is committed

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import chain, pairwise
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from fluss.client.buckets import RoundRobin, Sticky, bucket_splitter, split_by_index
+from fluss.client.buckets import (
+    LARGE_SLICE_BYTES_MIN,
+    SLICE_BYTES_MIN,
+    SLICE_ROWS_MIN,
+    SMALL_SLICES_MAX,
+    RoundRobin,
+    Slices,
+    Sticky,
+    bucket_splitter,
+    split_by_index,
+)
 from fluss.client.encoder import pieces
 from fluss.formats.bucketing import BucketHash, assigner_for, buckets_for
 from fluss.model.config import Config
@@ -76,6 +87,35 @@ def test_round_robin_spreads_evenly_and_goes_on_where_it_stopped() -> None:
     ((next_bucket, _),) = robin(rows(1))
     parts = ids(robin(rows(10)))
     assert parts == {(next_bucket + 1 + number) % 4: list(range(number, 10, 4)) for number in range(4)}
+
+
+def test_slices_spread_each_chunk_evenly_and_keep_its_order() -> None:
+    splitter = bucket_splitter(info_of(descriptor(4, [])), Config({"writer.bucket.no-key-assigner": "slices"}))
+    for count in (10_001, 4 * SLICE_ROWS_MIN):
+        parts = splitter(rows(count))
+        assert sorted(bucket for bucket, _ in parts) == [0, 1, 2, 3]
+        assert [number for _, part in parts for number in part.column("id").to_pylist()] == list(range(count))
+        assert max(part.num_rows for _, part in parts) - min(part.num_rows for _, part in parts) <= 1
+
+
+def test_slices_are_never_small() -> None:
+    slices = Slices(100)
+    assert [part.num_rows for _, part in slices(rows(3 * SLICE_ROWS_MIN))] == [SLICE_ROWS_MIN] * 3
+    wide = pa.record_batch({"id": [1, 2, 3], "blob": [b"x" * SLICE_BYTES_MIN] * 3})
+    assert [part.num_rows for _, part in slices(wide)] == [1, 1, 1]
+    assert len(slices(rows(50_000))) == SMALL_SLICES_MAX
+    large = pa.record_batch({"blob": [b"x" * LARGE_SLICE_BYTES_MIN] * 20})
+    assert [part.num_rows for _, part in slices(large)] == [1] * 20
+    few = Counter(bucket for _ in range(1_000) for bucket, part in slices(rows(5)) if part.num_rows == 5)
+    assert set(few) == set(range(100))
+    assert few.total() == 1_000
+    assert [part.num_rows for _, part in slices(rows(0))] == [0]
+
+
+def test_partitions_that_take_turns_have_rows_in_all_buckets() -> None:
+    slices = Slices(4)
+    buckets = [[slices(rows(5))[0][0] for _ in range(4)] for _ in range(200)]
+    assert all(set(column) == {0, 1, 2, 3} for column in zip(*buckets, strict=True))
 
 
 def test_splitting_an_empty_batch_and_one_that_skips_buckets() -> None:

@@ -14,9 +14,9 @@ from fluss.client.decode import to_table
 from fluss.client.runtime import run
 from fluss.client.table import TableCore
 from fluss.model.config import Config
-from fluss.model.errors import FlussError, InvalidRequestError, NotFoundError, SchemaMismatchError
+from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError, SchemaMismatchError
 from fluss.model.offsets import OffsetSpec
-from fluss.model.partitions import PartitionSpec
+from fluss.model.partitions import PartitionBound, PartitionSpec
 from fluss.testing import FlussServer
 from tests.unit.client.conftest import everything, make_table
 
@@ -245,3 +245,20 @@ def test_statistics_are_written_where_the_table_asks_for_them(client: ClientCore
     writer.write_batch(pa.record_batch({"id": [3, 1, 2], "region": ["b", None, "a"]}))
     run(writer.flush())
     assert everything(table)["id"].to_pylist() == [3, 1, 2]
+
+
+def test_a_partition_is_created_within_a_bound_of_new_ones(client: ClientCore) -> None:
+    table = partitioned(client, "old")
+    (old,) = run(client.admin.list_partition_infos(table.info.table_path))
+    bound = PartitionBound(old.partition_id, 1)
+
+    def create_bounded(region: str) -> None:
+        run(client.admin.create_partition(table.info.table_path, PartitionSpec({"region": region}), True, bound))
+
+    for _ in range(2):
+        create_bounded("new")
+    with pytest.raises(FlussError, match=r"has 1 partitions newer than .* asks for 1 more") as caught:
+        create_bounded("newer")
+    assert caught.value.error_code == ErrorCode.PARTITION_MAX_NUM_EXCEPTION
+    drop(client, table, "new")
+    create_bounded("newer")

@@ -6,7 +6,7 @@ from typing import Final
 
 from fluss.model import table_options
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.model.partitions import PartitionSpec, spec_of_name
+from fluss.model.partitions import PartitionBound, PartitionSpec, spec_of_name
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.auto_partition import rule_of
@@ -19,7 +19,8 @@ from fluss.storage.catalog_view import check_partitioned
 async def _create(context: ConnectionContext, request: pb.CreatePartitionRequest) -> pb.CreatePartitionResponse:
     entry, name = _table_and_name(context, request)
     _check_time(context, entry, name)
-    await context.storage.catalog.create_partitions(entry.table_id, [name], request.ignore_if_exists)
+    bound = PartitionBound(request.newer_than_id, request.newer_max) if request.HasField("newer_max") else None
+    await context.storage.catalog.create_partitions(entry.table_id, [name], request.ignore_if_exists, bound)
     return pb.CreatePartitionResponse()
 
 
