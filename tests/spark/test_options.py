@@ -66,6 +66,14 @@ def test_options_of_attached_tables_are_checked(ours: Backend, name: str) -> Non
         ours.spark.range(1).writeTo(name).option("replaceWhere", "id = 1").append()
 
 
+def test_an_attached_table_is_reached_as_it_was_attached(ours: Backend, name: str) -> None:
+    elsewhere = {"table": "some.other", "bootstrap.servers": "elsewhere:9123", "client.security.protocol": "sasl"}
+    for option, value in elsewhere.items():
+        with pytest.raises(AnalysisException, match=f"The option '{option}' of an attached table is that of"):
+            ours.spark.sql(f"SELECT * FROM {name} WITH (`{option}` = '{value}')").collect()
+    assert ours.spark.table(name).count() == 10
+
+
 def test_what_would_not_happen_is_refused(ours: Backend, table: TablePath, tmp_path: Path) -> None:
     frame = ours.spark.range(1)
     for option, value in {"mergeSchema": "true", "partitionOverwriteMode": "dynamic", "replaceWhere": "id = 1"}.items():

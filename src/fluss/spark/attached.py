@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from fluss.model.errors import InvalidRequestError
 from fluss.spark.foreign_options import PROVIDER
-from fluss.spark.source_options import TABLE
+from fluss.spark.source_options import TABLE, bad_option, is_place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,6 +70,14 @@ def _check_ours(spark: SparkSession, name: str, path: TablePath | None = None) -
         raise InvalidRequestError(f"Spark has {what} under the name {name!r}; choose another by view='...'.")
 
 
+def _check_given(options: Mapping[str, str]) -> None:
+    """Raise if where an attached table is used says that it is another one, or is reached in another way."""
+    for key in filter(is_place, options):
+        raise bad_option(
+            f"The option {key!r} of an attached table is that of Catalog.attach(...): attach the table again with it."
+        )
+
+
 def _comment_of(spark: SparkSession, name: str) -> str:
     """The comment of a table; `catalog.getTable` does not have that of one with a Python data source."""
     database, _, table = name.rpartition(".")
@@ -97,6 +105,7 @@ def _bound_source(baked: Mapping[str, str]) -> type[FlussDataSource]:
         def __init__(self, options: Mapping[str, str]) -> None:
             # When Spark's catalog asks for the columns of the new table, these are that table's properties.
             given = {} if PROVIDER in options else options
+            _check_given(given)
             super().__init__({key.lower(): value for key, value in (*baked.items(), *given.items())})
 
         @classmethod

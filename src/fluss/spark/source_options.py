@@ -139,6 +139,12 @@ def own_name(key: str) -> str | None:
     return lower if lower.startswith(LAKE_CATALOG) else OWN_OPTIONS.get(lower)
 
 
+def is_place(key: str) -> bool:
+    """Whether an option says which table is meant or how its server is reached."""
+    lower = key.lower()
+    return lower in (TABLE, PATH) or lower.removeprefix("client.") in _CLIENT_KEYS
+
+
 def option_texts(options: Mapping[str, Any]) -> dict[str, str]:
     """Options given as keywords; a name may have underscores for dots: `scan_startup_mode="latest"`."""
     names = {key.replace(".", "_").lower(): key for key in OWN_OPTIONS.values()}
