@@ -140,12 +140,13 @@ class Connection(asyncio.BufferedProtocol):
             self._socket = None
         self._release_unsent()
         self._release_frame()
-        # This object is part of reference cycles: the buffer of a half-read frame would stay until they are collected.
         self._reader = frames.FrameReader()
         if self._session is not None:
             self._session.close()
         if self._context is not None:
             self._context.close()
+        # They refer to this object: cycles would keep all of it until they are collected, while everybody waits.
+        self._session = self._context = None
         self._connections.forget(self)
 
     # --- called by the server

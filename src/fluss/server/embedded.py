@@ -86,6 +86,7 @@ async def _serve(directory: Path, memory: bool, told: int) -> None:
     from fluss.server.limits import Limits
     from fluss.server.process import confirm_clock_on_signal
     from fluss.server.server import Server
+    from fluss.storage.memory import exempt_from_collection
 
     secret = secrets.token_hex(_SECRET_BYTES)
     # Its clients' connections are what keeps it, however seldom they are used.
@@ -93,6 +94,7 @@ async def _serve(directory: Path, memory: bool, told: int) -> None:
     config = ServerConfig(directory, host=_LOOPBACK, port=0, durability="os" if memory else "fsync", limits=limits)
     server = Server(config, SharedSecret(EMBEDDED_USER, secret))
     await server.start()
+    exempt_from_collection()
     confirm_clock_on_signal(server)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

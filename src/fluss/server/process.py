@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fluss.model.errors import FlussError
 from fluss.server.config import ServerConfig, load_config
 from fluss.server.options import plain_values
-from fluss.storage.memory import give_back, share_arenas
+from fluss.storage.memory import exempt_from_collection, give_back, share_arenas
 
 if TYPE_CHECKING:
     from fluss.server.server import Server
@@ -64,6 +64,7 @@ async def _serve(config: ServerConfig) -> None:
         loop.add_signal_handler(number, stop.set)
     running = Server(config)
     await running.start()
+    exempt_from_collection()
     confirm_clock_on_signal(running)
     print(f"fluss server ready on {running.address}", flush=True)
     give_back()  # What loading the program has left: a server may stay idle for long.

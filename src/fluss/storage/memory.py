@@ -1,4 +1,4 @@
-"""Memory that was freed: how much of it the C library may keep. Without glibc nothing is done.
+"""Memory that was freed: how much of it the C library may keep. Without glibc nothing is done about that.
 
 glibc has an arena for each of many threads, and what is freed in one is not used for another. Blocks of a store are
 read in one thread and pushed out of the cache by another, so all arenas would grow, table after table.
@@ -7,6 +7,7 @@ read in one thread and pushed out of the cache by another, so all arenas would g
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from typing import Final
 
@@ -26,6 +27,14 @@ def share_arenas() -> None:
 def give_back() -> None:
     """Give what is free to the system. Takes some 20 ms for 100 MB, without the GIL."""
     _call("malloc_trim", 0)
+
+
+def exempt_from_collection() -> None:
+    """Have garbage collections pass over what there is now, which is modules for the most part.
+
+    A full one would take 60 ms for them, and nobody is served meanwhile. For what comes later it takes a few.
+    """
+    gc.freeze()
 
 
 class _Mallinfo(ctypes.Structure):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import sys
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 from fluss.model.clock import SETTLE_MS, Clock
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket
-from fluss.storage import files
+from fluss.storage import files, memory
 from fluss.storage.catalog import Catalog, CatalogLimits, PartitionEntry, TableEntry
 from fluss.storage.catalog_view import has_primary_key
 from fluss.storage.clock_note import open_clock, write_note
@@ -57,6 +58,8 @@ OPENINGS_MAX: Final = OPEN_LOGS_MAX // 2
 # How many of the longest unused logs are looked at beyond those to be closed; bounds the work of one turn.
 _EVICTION_CANDIDATES: Final = 8
 _EVICTIONS_MAX: Final = 64  # in one turn
+
+_KV_MODULE: Final = "fluss.storage.kv_buckets"
 
 _T = TypeVar("_T")
 _Removal: TypeAlias = tuple[Path, Site]
@@ -184,7 +187,10 @@ class Storage:
 
     async def load_kv(self) -> None:
         """Load what `kv` needs without keeping the loop: it takes most of a second."""
-        await self._loop.run_in_executor(self._open_pool, importlib.import_module, "fluss.storage.kv_buckets")
+        is_first = _KV_MODULE not in sys.modules
+        await self._loop.run_in_executor(self._open_pool, importlib.import_module, _KV_MODULE)
+        if is_first:
+            memory.exempt_from_collection()
 
     async def opened(self, bucket: TableBucket) -> BucketLog:
         """The log of a bucket, opened without keeping the loop; errors as of `bucket`."""

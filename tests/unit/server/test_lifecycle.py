@@ -14,7 +14,10 @@ import pytest
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.testing.server import FlussServer
+from tests.unit.server.kv_support import create_kv_table
 from tests.unit.server.support import Wire, batch, create_table, fetch, fetch_request, produce
+
+LOADED_LATER_MAX = 10_000  # objects; all that is loaded has more than 50,000
 
 COMMANDS = {
     "fluss server": [sys.executable, "-m", "fluss", "server"],
@@ -57,6 +60,29 @@ def test_ready_line_serve_and_clean_stop(tmp_path: Path, command: str, number: s
         assert time.monotonic() - begin < 15
     assert (process.returncode, stdout) == (0, "")
     assert "Traceback" not in stderr
+
+
+def test_what_a_server_loads_is_exempt_from_garbage_collection(tmp_path: Path) -> None:
+    """A collection that looks at all of it takes 60 ms in which nobody is served."""
+    program = (
+        "import atexit, gc, sys\n"
+        "atexit.register(lambda: print('still looked at:', len(gc.get_objects()), file=sys.stderr))\n"
+        "from fluss.server.process import serve_if_plain\n"
+        "assert serve_if_plain(sys.argv[1:])\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "--data-dir", str(tmp_path / "data"), "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    with Wire("127.0.0.1", int(process.stdout.readline().rpartition(":")[2])) as wire:
+        create_kv_table(wire)  # which loads what log tables do without
+        process.terminate()
+        _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert int(stderr.rpartition("still looked at:")[2]) < LOADED_LATER_MAX
 
 
 def test_data_is_there_after_a_restart(tmp_path: Path) -> None:

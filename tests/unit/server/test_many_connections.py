@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import time
 from collections.abc import Callable
@@ -13,8 +14,18 @@ import pytest
 
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
+from fluss.server.connection import Connection
+from fluss.server.session import Session
 from fluss.testing import FlussServer
-from tests.unit.server.support import TIMEOUT_S, Wire, batch, create_table, produce_request
+from tests.unit.server.support import (
+    TIMEOUT_S,
+    RunningServer,
+    Wire,
+    batch,
+    create_table,
+    eventually,
+    produce_request,
+)
 
 ROUNDS = 5
 ROWS = 3
@@ -28,6 +39,23 @@ def _allow_files(count: int) -> None:
     wanted = count + SPARE_FILES
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else hard, hard))
+
+
+def test_closed_connections_leave_no_reference_cycles(tmp_path: Path) -> None:
+    """What is in cycles stays until a collection, in which nobody is served: 140 ms after 8,500 connections."""
+    with RunningServer(tmp_path) as server:
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(20):
+                with server.connect() as wire:
+                    if number % 2:
+                        wire.call(api_keys.API_VERSIONS, _VERSIONS)
+                    else:
+                        wire.socket.sendall(frames.request_header(api_keys.PRODUCE_LOG.key, 0, 1, 1_000_000))
+            eventually(lambda: not any(isinstance(one, Connection | Session) for one in gc.get_objects()))
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize(("idle", "active"), [(300, 50), pytest.param(2_000, 200, marks=pytest.mark.full)])
