@@ -77,8 +77,9 @@ class BucketFetch:
         while not self.parts and allowance.batches > 0:
             try:
                 # Readers get batches that are made anew, and can't see whether bytes changed since they were verified.
-                data = log.read(offset, self._read_bytes_max(allowance), verify=True)
-                picked = picker.pick(data, self._read_bytes_max(allowance), allowance.batches, self.kept_end_offset)
+                bytes_max, batches_max = self._read_bytes_max(allowance), allowance.batches
+                data = log.read(offset, bytes_max, verify=True, batches_max=batches_max)
+                picked = picker.pick(data, bytes_max, batches_max, self.kept_end_offset)
             except FlussError:
                 if self.filtered_end_offset is None:
                     raise

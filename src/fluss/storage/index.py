@@ -18,9 +18,10 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from fluss.formats.checksum import crc32c
-from fluss.formats.log_batch import BatchHeader, head_checksum
+from fluss.formats.log_batch import HEADER_SIZE_BYTES, BatchHeader, head_checksum
 
 INTERVAL_BYTES: Final = 4096
+BATCHES_PER_ENTRY_MAX: Final = INTERVAL_BYTES // HEADER_SIZE_BYTES + 1
 
 _MAGIC: Final = b"FLIX"
 # In the machine's own byte order, as the arrays are: a file from another kind of machine is rebuilt.

@@ -29,7 +29,7 @@ from fluss.storage.commit import UNPROVEN_SYNC_S, Durable, GroupCommit
 from fluss.storage.failpoints import Site
 from fluss.storage.marks import UNKNOWN_HEADS, LogMark, Mark
 from fluss.storage.recovery import Recovered, lineage, make_lineage, recover, write_disposable
-from fluss.storage.scan import CorruptBatchError
+from fluss.storage.scan import ALL_BATCHES, CorruptBatchError
 from fluss.storage.segment import WRITERS_SUFFIX, Segment, remove_segment_files, segment_path
 from fluss.storage.segments import SegmentList, unreadable
 from fluss.storage.stats import StorageStats
@@ -595,10 +595,11 @@ class BucketLog:
 
     # --- reading
 
-    def read(self, fetch_offset: int, max_bytes: int, *, verify: bool = False) -> bytes:
+    def read(self, fetch_offset: int, max_bytes: int, *, verify: bool = False, batches_max: int = ALL_BATCHES) -> bytes:
         """Whole batches below the high watermark from the one with `fetch_offset` on; at least one if there is any.
 
-        They are verified, unless this process has done that before and `verify` is not asked for.
+        They are verified, unless this process has done that before and `verify` is not asked for. To verify a small
+        batch takes as long as to copy a large one: `batches_max` says about how many are verified at most.
         """
         self._check_usable()
         if not self.log_start_offset <= fetch_offset <= self._end:
@@ -613,7 +614,7 @@ class BucketLog:
         if segment is self._durable_segment and self._options.fsync and self._failure is None:
             readable_bytes = self._durable_position
         try:
-            return segment.read(fetch_offset, max_bytes, readable_bytes, verify=verify)
+            return segment.read(fetch_offset, max_bytes, readable_bytes, verify=verify, batches_max=batches_max)
         except OSError as error:
             raise unreadable(segment, error) from error
         except CorruptBatchError as error:

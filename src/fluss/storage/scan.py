@@ -7,6 +7,7 @@ two break the walk when wrong, the third is caught by density, and the index has
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,7 @@ from fluss.storage import files
 
 _WINDOW_VERIFY_BYTES: Final = 4 * 1024 * 1024
 _WINDOW_HEADERS_BYTES: Final = 8 * 1024
+ALL_BATCHES: Final = sys.maxsize
 
 
 class CorruptBatchError(CorruptDataError):
@@ -93,17 +95,22 @@ def _check_place(header: BatchHeader, position: int, end: int, offset: int) -> N
 
 
 def check(
-    data: bytes, path: Path, position: int, offset: int, heads_at: Callable[[int], int | None] = lambda _: None
+    data: bytes,
+    path: Path,
+    position: int,
+    offset: int,
+    heads_at: Callable[[int], int | None] = lambda _: None,
+    batches_max: int = ALL_BATCHES,
 ) -> tuple[int, CorruptBatchError | None]:
     """Verify batches read from `position`: how many bytes are good, and what is wrong after them.
 
     `heads_at` tells the checksum of the heads of all batches before a position, where the index has one; bytes between
-    two such positions are good when it fits.
+    two such positions are good when it fits. After `batches_max` batches it ends at the next such position.
     """
     good = checked = 0
     heads = heads_at(position)
     try:
-        for at, header in walk(data):
+        for count, (at, header) in enumerate(walk(data), 1):
             _check_place(header, at, len(data), offset)
             verify_crc(data, at, header)
             good = at + header.size_bytes
@@ -111,10 +118,13 @@ def check(
             if heads is not None:
                 heads = head_checksum(header, header.base_offset, header.commit_timestamp_ms, heads)
                 expected = heads_at(position + good)
-                if expected is not None and expected != heads:
+                if expected is None:
+                    continue
+                if expected != heads:
                     return checked, WrongHeadsError(path, position + checked)
-                if expected is not None:
-                    checked = good
+                checked = good
+            if count >= batches_max:
+                return good, None
         if good < len(data):
             raise CorruptDataError(f"log batch: a batch is cut after {len(data) - good} bytes")
     except CorruptDataError as error:

@@ -19,9 +19,9 @@ from fluss.formats.log_batch import BatchHeader
 from fluss.storage import files
 from fluss.storage.failpoints import Site
 from fluss.storage.files import BufferLike
-from fluss.storage.index import Checkpoint, IndexEntry, OffsetIndex
+from fluss.storage.index import BATCHES_PER_ENTRY_MAX, Checkpoint, IndexEntry, OffsetIndex
 from fluss.storage.ranges import ByteRanges
-from fluss.storage.scan import CorruptBatchError, WrongHeadsError, check, scan
+from fluss.storage.scan import ALL_BATCHES, CorruptBatchError, WrongHeadsError, check, scan
 
 _log = logging.getLogger(__name__)
 
@@ -266,8 +266,13 @@ class Segment:
                 return header
         return None
 
-    def read(self, offset: int, max_bytes: int, readable_bytes: int, *, verify: bool) -> bytes:
-        """Whole good batches from the one with `offset` on, within the segment's first `readable_bytes`."""
+    def read(
+        self, offset: int, max_bytes: int, readable_bytes: int, *, verify: bool, batches_max: int = ALL_BATCHES
+    ) -> bytes:
+        """Whole good batches from the one with `offset` on, within the segment's first `readable_bytes`.
+
+        Where they are verified there are so many, or some more, up to where commit times can be verified.
+        """
         known = self._next_reads.get(offset)
         position, base_offset = self._start_of(offset) if known is None else (known, offset)
         end = readable_bytes
@@ -282,7 +287,7 @@ class Segment:
             end = max(self.index.boundary(position + max_bytes), position + self.locate(offset)[1].size_bytes)
         data = b"" if verify else files.read_at(self._fd, end - position, position)
         if not self.verified.contains(position, end) or len(data) < end - position:
-            data = self._read_checked(position, base_offset, end)
+            data = self._read_checked(position, base_offset, end, batches_max)
         if position + len(data) == self.size_bytes:
             self._expect_read(self.end_offset, self.size_bytes)
         return data
@@ -291,15 +296,16 @@ class Segment:
         position, header = self.locate(offset)
         return position, header.base_offset
 
-    def _read_checked(self, position: int, base_offset: int, end: int) -> bytes:
+    def _read_checked(self, position: int, base_offset: int, end: int, batches_max: int) -> bytes:
         """What is good of the bytes from a batch on; raises if that is bad itself."""
         start = self.index.at_offset(base_offset)
+        batches_max += BATCHES_PER_ENTRY_MAX  # those before the one that is asked for
         data = files.read_at(self._fd, end - start.position, start.position)
-        good, problem = check(data, self.path, start.position, start.offset, self._heads_at)
+        good, problem = check(data, self.path, start.position, start.offset, self._heads_at, batches_max)
         if start.position + good <= position and not isinstance(problem, WrongHeadsError):
             # A bad batch between the entry and this one takes nothing from it but the proof of its commit time.
             data, start = data[position - start.position :], IndexEntry(base_offset, position)
-            good, problem = check(data, self.path, position, base_offset)
+            good, problem = check(data, self.path, position, base_offset, batches_max=batches_max)
         if start.position + good <= position:
             raise problem or self._ends_before(base_offset)
         self.verified.add(start.position, start.position + good)

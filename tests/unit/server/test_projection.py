@@ -12,11 +12,14 @@ import pyarrow as pa
 import pytest
 
 from fluss.formats.arrow_payload import Codec, Compression, decode, encode
-from fluss.formats.log_batch import encode_batch, payload_of, walk
+from fluss.formats.log_batch import encode_batch, payload_of, verify_crc, walk
 from fluss.model.arrow_types import arrow_schema
 from fluss.model.schema import Schema
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from fluss.server.batch_picker import BATCHES_PER_FETCH_MAX
+from fluss.storage import scan
+from fluss.storage.index import BATCHES_PER_ENTRY_MAX
 from tests.unit.formats.message_layout import MessageLayout
 from tests.unit.server.support import (
     MIB,
@@ -235,3 +238,24 @@ def test_a_bomb_costs_nothing(wire: Wire, server: RunningServer, tmp_path: Path)
 def _peak_kib() -> int:
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0])
+
+
+def test_one_fetch_verifies_a_bounded_number_of_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count, verified = BATCHES_PER_FETCH_MAX + 500, []
+
+    def counted(*args: Any) -> None:
+        verified.append(args)
+        verify_crc(*args)
+
+    with RunningServer(tmp_path, durability="os") as server, server.connect() as wire:
+        table_id = create_table(wire)
+        for _ in range(count):
+            produce(wire, table_id, batch(1))
+        monkeypatch.setattr(scan, "verify_crc", counted)
+        offset = 0
+        while offset < count:
+            verified.clear()
+            found = list(walk(fetch(wire, table_id, offset, bucket_bytes=16 * MIB, projection=[0]).records))
+            assert 0 < len(found) <= len(verified) <= BATCHES_PER_FETCH_MAX + 2 * BATCHES_PER_ENTRY_MAX
+            offset += len(found)
+        assert offset == count

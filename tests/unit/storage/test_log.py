@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from fluss.formats.log_batch import parse_header
+from fluss.formats.log_batch import parse_header, walk
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
+from fluss.storage.index import BATCHES_PER_ENTRY_MAX
 from fluss.storage.log import UNSEALED_MAX, LogOptions
 from fluss.storage.segment import UNCHECKED_BYTES_MAX
 
 from .support import NOW_MS, append, log_files, make_batch, opened, parse, read_all, texts
 
 SMALL = LogOptions(segment_size_bytes=2000)
+COMMIT_TIME_AT = 13  # in a batch
 
 
 async def test_a_fresh_bucket_is_empty_and_has_no_files(tmp_path: Path) -> None:
@@ -137,6 +139,39 @@ async def test_cold_bytes_are_checked_a_bounded_part_at_a_time(tmp_path: Path) -
         assert 0 < len(first) <= UNCHECKED_BYTES_MAX
         assert [int(text) for _, text in read_all(log)] == list(range(count))
         assert len(parse(log.read(0, 16 << 20))) == count
+
+
+@pytest.mark.parametrize("batches_max", [1, 50, 400])
+async def test_small_batches_are_verified_a_bounded_number_at_a_time(tmp_path: Path, batches_max: int) -> None:
+    count = 1_000
+    async with opened(tmp_path / "data") as log:
+        for number in range(count):
+            append(log, f"{number}", records=1)
+        await log.flush()
+        for offset in (0, 1, 77, 500, count - 1):
+            found = parse(log.read(offset, 16 << 20, verify=True, batches_max=batches_max))
+            assert found[0][0].base_offset == offset
+            assert min(batches_max, count - offset) <= len(found) <= batches_max + 2 * BATCHES_PER_ENTRY_MAX
+        offset, read = 0, []
+        while offset < count:
+            read += parse(log.read(offset, 16 << 20, verify=True, batches_max=batches_max))
+            offset = read[-1][0].next_offset
+        assert [int(text) for _, text in read] == list(range(count))
+
+
+async def test_commit_times_are_verified_behind_the_last_batch_that_is_counted(tmp_path: Path) -> None:
+    async with opened(tmp_path / "data") as log:
+        for number in range(400):
+            append(log, f"{number}", records=1)
+        await log.flush()
+        (path,) = log_files(tmp_path / "data")
+        data = path.read_bytes()
+        third = [position for position, _ in walk(data)][3]
+        with path.open("r+b") as file:
+            file.seek(third + COMMIT_TIME_AT)
+            file.write(bytes([data[third + COMMIT_TIME_AT] ^ 1]))
+        with pytest.raises(CorruptDataError, match="checksum of commit times"):
+            log.read(0, 16 << 20, verify=True, batches_max=1)
 
 
 async def test_offsets_out_of_range(tmp_path: Path) -> None:
