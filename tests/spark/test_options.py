@@ -102,7 +102,7 @@ def test_a_stream_that_is_read_has_no_checkpoint(ours: Backend, table: TablePath
 
 def test_tables_of_sql_that_spark_would_not_know_are_refused(ours: Backend, table: TablePath) -> None:
     options = f"`bootstrap.servers` '{ours.address}', table '{table}'"
-    with pytest.raises(AnalysisException, match=r"CREATE TABLE ... USING fluss can't work"):
+    with pytest.raises(AnalysisException, match=r"CREATE TABLE ... USING fluss makes no table"):
         ours.spark.sql(f"CREATE TABLE made_by_sql USING fluss OPTIONS ({options})")
     assert not ours.spark.catalog.tableExists("made_by_sql")
     ours.spark.sql(f"CREATE TEMPORARY VIEW made_by_sql USING fluss OPTIONS ({options})")

@@ -155,6 +155,8 @@ def test_a_batch_of_too_many_partitions_creates_none(ours: Backend) -> None:
     for wrong in ("0", "-1", "many"):
         with pytest.raises(PySparkException, match=f"'{BOUND}' is a positive number, not '{wrong}'"):
             ours.save(_sales(ours, 1, 1), path, **{BOUND: wrong})
+    ours.save(_sales(ours, 1_000, 5), path, **{BOUND: str(10**12)})
+    assert len(_names(ours, path)) == 5
 
 
 def test_exactly_once_stores_nothing_beyond_the_bound(ours: Backend, tmp_path: Path) -> None:

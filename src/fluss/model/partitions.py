@@ -10,6 +10,7 @@ from fluss.model.errors import ErrorCode, InvalidRequestError
 
 SEPARATOR: Final = "$"
 VALUE_LENGTH_MAX: Final = 200
+NEWER_MAX: Final = 2**31 - 1
 _VALUE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _RESERVED_PREFIX: Final = "__"
 
@@ -69,6 +70,7 @@ class PartitionBound(NamedTuple):
 
     newer_than_id: int
     newer_max: int
+    """Up to NEWER_MAX"""
 
 
 def spec_of_name(name: str, partition_keys: Sequence[str]) -> PartitionSpec:

@@ -156,7 +156,9 @@ class Catalog:
         """Make a table usable by name in SQL, `spark.table`, `readStream.table` and `INSERT INTO`.
 
         Returns the name: `view`, or the table's own, in which hyphens become underscores. Every query sees the rows of
-        its time; attach a table again when its columns have changed. `options` are those of reads or writes.
+        its time. Attach a table again when its columns have changed, or when Spark's ALTER TABLE has changed the name.
+        `options` are those of reads and writes, each used where it belongs: `write_mode="delete"` makes a name whose
+        INSERT deletes.
         """
         path = _path(name)
         self.info(path)

@@ -26,6 +26,11 @@ class FlussDataSource(DataSource):  # type: ignore[misc]
         super().__init__(options)
         self._parsed = SourceOptions.parse(options)
 
+    @property
+    def _reading(self) -> SourceOptions:
+        """The options of reads."""
+        return self._parsed
+
     @classmethod
     def name(cls) -> str:
         """What goes into `format(...)`."""
@@ -38,25 +43,25 @@ class FlussDataSource(DataSource):  # type: ignore[misc]
         from fluss.spark.read_columns import read_schema
         from fluss.spark.tables import open_table
 
-        options = ReadOptions.of(self._parsed)
-        with open_table(self._parsed) as opened:
+        options = ReadOptions.of(self._reading)
+        with open_table(self._reading) as opened:
             return read_schema(opened.info, options.columns, options.changelog)
 
     def reader(self, schema: Any) -> FlussReader:
         """A batch reader for these columns."""
         from fluss.spark.reader import FlussReader
 
-        return FlussReader(self._parsed, schema)
+        return FlussReader(self._reading, schema)
 
     def streamReader(self, schema: Any) -> FlussStreamReader:  # noqa: N802
         """A reader of micro-batches of these columns."""
         if hasattr(datasource, "ReadLimit"):
             from fluss.spark.stream_reader_42 import AskedStreamReader
 
-            return AskedStreamReader(self._parsed, schema)
+            return AskedStreamReader(self._reading, schema)
         from fluss.spark.stream_reader_41 import RememberingStreamReader
 
-        return RememberingStreamReader(self._parsed, schema)
+        return RememberingStreamReader(self._reading, schema)
 
     def writer(self, schema: Any, overwrite: bool) -> FlussWriter:
         """A writer of a batch of rows of this schema."""
@@ -65,7 +70,8 @@ class FlussDataSource(DataSource):  # type: ignore[misc]
         if overwrite:
             raise InvalidRequestError(
                 f"{self._parsed.table_path} can't be overwritten: use .mode('append'), which appends to a log table "
-                "and upserts into a primary-key table."
+                "and upserts into a primary-key table, or INSERT INTO. To empty it, drop it and create it again: "
+                "catalog.drop_table(...), catalog.create_table(...)."
             )
         return FlussWriter(self._parsed, schema)
 

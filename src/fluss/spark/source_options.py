@@ -74,11 +74,7 @@ class SourceOptions:
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
         """Check options as Spark passes them."""
         given = {key.lower(): value for key, value in options.items() if not is_granted(key, value)}
-        if PROVIDER in given:
-            raise bad_option(
-                "CREATE TABLE ... USING fluss can't work: Spark hands its OPTIONS to neither reads nor writes. Make a "
-                "table known by fluss.spark.Catalog(spark, ...).attach('database.table')."
-            )
+        _check_named(given)
         path, table = given.pop(PATH, None), given.pop(TABLE, None)
         own = {name: given.pop(key) for key in list(given) if (name := own_name(key)) is not None}
         client = {_client_key(key): value for key, value in given.items()}
@@ -172,6 +168,23 @@ def _unknown(key: str, plain: str) -> str:
     close = difflib.get_close_matches(plain, [TABLE, *OWN_OPTIONS, *_CLIENT_KEYS], n=1)
     hint = f" Did you mean {OWN_OPTIONS.get(close[0], close[0])!r}?" if close else ""
     return f"Unknown option {key!r} for the data source 'fluss'.{hint}"
+
+
+def _check_named(given: Container[str]) -> None:
+    """Raise for a table that Spark's CREATE TABLE makes: Spark hands its options to none who read or write it."""
+    catalog = "fluss.spark.Catalog(spark, 'host:port')"
+    if PROVIDER in given:
+        raise bad_option(
+            "CREATE TABLE ... USING fluss makes no table that can be used, because Spark keeps its OPTIONS to itself. "
+            f"Use catalog = {catalog}: catalog.attach('database.table') makes a table known to SQL, and "
+            "catalog.create_table(...) creates one."
+        )
+    if not any(key in given for key in (BOOTSTRAP_SERVERS, f"client.{BOOTSTRAP_SERVERS}", TABLE, PATH)):
+        raise bad_option(
+            f"The data source 'fluss' needs .option({BOOTSTRAP_SERVERS!r}, 'host:port') and a table. A name that was "
+            "made by CREATE TABLE ... USING fluss has neither, whatever its OPTIONS: drop it, and make the table known "
+            f"to SQL by {catalog}.attach('database.table')."
+        )
 
 
 def _check_address(servers: str) -> str | None:

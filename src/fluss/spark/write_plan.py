@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fluss.model.errors import InvalidRequestError
-from fluss.model.partitions import PartitionBound
+from fluss.model.partitions import NEWER_MAX, PartitionBound
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
 from fluss.spark.matching import check_write_schema
 from fluss.spark.source_options import SourceOptions, bad_option
@@ -108,7 +108,8 @@ def _partition_bound(
     if not options.config().writer_dynamic_create_partition_enabled:
         return None
     infos = opened.connection.get_admin().list_partition_infos(opened.info.table_path)
-    return PartitionBound(max((info.partition_id for info in infos), default=-1), chosen.new_partitions_max)
+    newest = max((info.partition_id for info in infos), default=-1)
+    return PartitionBound(newest, min(chosen.new_partitions_max, NEWER_MAX))
 
 
 def _written_columns(info: TableInfo) -> tuple[str, ...]:
