@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 from pyspark.sql import SparkSession
 
-from fluss.spark import Catalog
-from fluss.sync import Config, FlussConnection
-from fluss.testing import FlussServer
-from tests.spark.everyday import joins, state, streams
+from tests.spark.everyday import dataframes, formats, joins, queries, sinks, sql, state, streams, types
 from tests.spark.everyday.tables import Program, Tables
 
 pytestmark = pytest.mark.spark
 
-SUBJECTS = (streams, joins, state)
+SUBJECTS = (streams, joins, state, sinks, queries, dataframes, sql, types, formats)
 
 
 def _programs(subject: ModuleType) -> list[Program]:
@@ -28,21 +23,6 @@ def _programs(subject: ModuleType) -> list[Program]:
 
 
 PROGRAMS = [program for subject in SUBJECTS for program in _programs(subject)]
-
-
-@pytest.fixture
-def tables(
-    spark: SparkSession, spark_server: FlussServer, new_name: Callable[[str], str], tmp_path: Path
-) -> Iterator[Tables]:
-    """Tables for one program; what it leaves behind is ended."""
-    database = new_name("everyday")
-    config = Config({"bootstrap.servers": spark_server.bootstrap_servers})
-    with FlussConnection.create(config) as connection, Catalog(spark, connection) as catalog:
-        catalog.create_database(database)
-        yield Tables(connection, catalog, database, tmp_path)
-        for query in spark.streams.active:
-            query.stop()
-        catalog.drop_database(database, cascade=True)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
