@@ -5,7 +5,7 @@ PYTEST := $(BIN)/python -m pytest -q
 # Two workers at a time, each takes a whole file: fixtures are made once per worker, and tests of a file go in order.
 WORKERS := -n 2 --dist loadfile
 
-.PHONY: setup java demo test check test-compat test-spark43 compat-table test-full bench bench-paths bench-spark bench-lake bench-bystander soak proto lock docs dist clean
+.PHONY: setup java demo test check test-compat test-spark43 test-connect compat-table test-full bench bench-paths bench-spark bench-lake bench-bystander soak proto lock docs dist clean
 
 setup: .venv/.ready
 
@@ -35,7 +35,7 @@ test: setup java
 	$(BIN)/python -m tests.peers.environments pyfluss
 	$(PYTEST) $(WORKERS) -m "not compat and not full"
 
-test-compat: setup java test-spark43
+test-compat: setup java test-spark43 test-connect
 	$(BIN)/python -m tests.peers.environments pyfluss java
 	$(PYTEST) $(WORKERS) -m "compat and not full"
 
@@ -44,6 +44,10 @@ test-spark43: setup java
 	$(BIN)/python -m tests.peers.environments spark43
 	.peers/spark43/bin/python -m pytest -q $(WORKERS) -m "not compat and not full" tests/spark \
 		--ignore tests/spark/test_stream_crash.py --ignore tests/spark/test_pipeline.py
+
+# The everyday programs with Spark in another process.
+test-connect: setup java
+	SPARK_API_MODE=connect $(PYTEST) tests/spark/everyday
 
 # Writes docs/compatibility.md from what passed; a run with failures leaves it alone.
 compat-table: setup java

@@ -209,10 +209,10 @@ def look_at_the_progress(spark: SparkSession, tables: Tables) -> None:
     query.processAllAvailable()
     query.stop()
 
-    progress = [found for found in query.recentProgress if found["numInputRows"]]
-    assert [(found["batchId"], found["numInputRows"]) for found in progress] == [(0, 2), (1, 1)]
-    assert {found["name"] for found in progress} == {"watched"}
-    assert query.lastProgress["runId"] == str(query.runId)
+    progress = [(found.batchId, found.name, found.sources[0].numInputRows) for found in query.recentProgress]
+    assert [found for found in progress if found[2]] == [(0, "watched", 2), (1, "watched", 1)]
+    assert str(query.lastProgress.runId) == str(query.runId)
+    assert "fluss" in query.lastProgress.sources[0].description
     assert tables.rows(copy) == [(1,), (2,), (3,)]
 
 
@@ -230,7 +230,7 @@ def observe_a_stream(spark: SparkSession, tables: Tables) -> None:
     )
     query.awaitTermination()
 
-    (quality,) = [found["observedMetrics"]["quality"] for found in query.recentProgress if found["numInputRows"]]
+    quality = query.recentProgress[0].observedMetrics["quality"]
     assert (quality["rows"], quality["largest"]) == (3, 7)
     assert tables.rows(copy) == [(1,), (2,), (7,)]
 

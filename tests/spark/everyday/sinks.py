@@ -175,7 +175,7 @@ def write_to_the_console(spark: SparkSession, tables: Tables) -> None:
     query.stop()
 
     assert query.exception() is None
-    assert sum(progress["numInputRows"] for progress in query.recentProgress) == len(THREE)
+    assert sum(progress.sources[0].numInputRows for progress in query.recentProgress) == len(THREE)
 
 
 def write_parquet_files(spark: SparkSession, tables: Tables) -> None:
