@@ -5,7 +5,7 @@ PYTEST := $(BIN)/python -m pytest -q
 # Two workers at a time, each takes a whole file: fixtures are made once per worker, and tests of a file go in order.
 WORKERS := -n 2 --dist loadfile
 
-.PHONY: setup java demo test check test-compat test-spark43 test-spark-smoke compat-table test-full bench bench-paths bench-spark bench-lake bench-bystander soak proto lock docs dist clean
+.PHONY: setup java demo test check test-compat test-spark43 test-connect test-spark-smoke compat-table test-full bench bench-paths bench-spark bench-lake bench-bystander soak proto lock docs dist clean
 
 setup: .venv/.ready
 
@@ -38,7 +38,7 @@ test: setup java
 	$(BIN)/python -m tests.peers.environments pyfluss s3
 	$(PYTEST) $(WORKERS) -m "not compat and not full"
 
-test-compat: setup java test-spark43
+test-compat: setup java test-spark43 test-connect
 	$(BIN)/python -m tests.peers.environments pyfluss java
 	$(PYTEST) $(WORKERS) -m "compat and not full"
 
@@ -47,6 +47,10 @@ test-spark43: setup java
 	$(BIN)/python -m tests.peers.environments spark43 s3
 	.peers/spark43/bin/python -m pytest -q $(WORKERS) -m "not compat and not full" tests/spark \
 		--ignore tests/spark/test_stream_crash.py --ignore tests/spark/test_pipeline.py
+
+# The everyday programs with Spark in another process.
+test-connect: setup java
+	SPARK_API_MODE=connect $(PYTEST) tests/spark/everyday
 
 # The versions of Spark that may be installed and are tried no further.
 test-spark-smoke: setup java

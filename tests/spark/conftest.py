@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from fluss.spark import session as spark_session
 from fluss.sync import Config, FlussConnection, FlussTable, Schema, TableDescriptor, TablePath
 from fluss.testing import ApacheFluss, FlussServer
+from tests.spark.connect_server import remote_session
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,10 @@ class Backend:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    with spark_session("fluss tests") as session:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    # Spark's own variable, which says the same to it.
+    is_remote = os.environ.get("SPARK_API_MODE") == "connect"
+    with remote_session(tmp_path_factory.mktemp("connect")) if is_remote else spark_session("fluss tests") as session:
         yield session
 
 

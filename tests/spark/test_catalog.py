@@ -197,6 +197,17 @@ def test_dropping_detaches(catalog: Catalog, ours: Backend) -> None:
     catalog.detach(f"{database}.b")
 
 
+def test_dropping_leaves_a_table_that_took_the_name(catalog: Catalog, ours: Backend) -> None:
+    name = f"{ours.database}.taken"
+    catalog.create_table(name, "id INT")
+    catalog.attach(name)
+    ours.spark.sql("SELECT 5 AS id").write.mode("overwrite").saveAsTable(name)
+    catalog.drop_table(name)
+    assert not catalog.table_exists(name)
+    assert _rows(ours.spark, f"SELECT * FROM {name}") == [(5,)]
+    ours.spark.sql(f"DROP DATABASE {ours.database} CASCADE")
+
+
 def test_a_catalog_connects_by_itself(ours: Backend) -> None:
     with Catalog(ours.spark, ours.address, request_timeout_ms=20_000) as catalog:
         assert ours.database in catalog.list_databases()

@@ -111,6 +111,19 @@ def test_a_micro_batch_has_the_same_rows_when_it_runs_again(tables: Tables) -> N
     assert stream.ids() == list(range(20, 30))
 
 
+def test_an_end_that_was_asked_for_before_the_beginning(tables: Tables) -> None:
+    """As `spark.sql.streaming.triggerAvailableNowWrapper.enabled` makes Spark 4.1 ask when a query is started again."""
+    path = tables.create("numbers", NUMBERS)
+    tables.append(path, 0, 30)
+    stream = tables.stream(path)
+    assert stream.ids() == list(range(30))
+    tables.append(path, 30, 40)
+    stream.restart()
+    stream.begin = stream.end
+    stream.end = json.loads(json.dumps(stream.reader.next_offset(stream.reader.initialOffset(), is_limited=False)))
+    assert sorted(row["id"] for row in stream.again()) == list(range(30, 40))
+
+
 def test_columns_and_filter(tables: Tables) -> None:
     path = tables.create("numbers", NUMBERS, bucket_count=2)
     tables.append(path, 0, 50)

@@ -72,6 +72,19 @@ def test_the_first_micro_batch_runs_again(unions: Unions) -> None:
     assert stream.ids() == list(range(54, 58))
 
 
+def test_an_end_that_was_asked_for_before_the_beginning(unions: Unions) -> None:
+    unions.create(LOG)
+    unions.append(0, 50)
+    unions.tier()
+    stream = unions.stream()
+    assert stream.ids() == list(range(50))
+    unions.append(50, 10)
+    stream.restart()
+    stream.begin = stream.end
+    stream.end = json.loads(json.dumps(stream.reader.next_offset(stream.reader.initialOffset(), is_limited=False)))
+    assert sorted(row["id"] for row in stream.again()) == list(range(50, 60))
+
+
 def test_a_snapshot_that_was_expired(unions: Unions) -> None:
     unions.create(LOG)
     unions.append(0, 50)

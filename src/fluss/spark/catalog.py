@@ -194,7 +194,10 @@ class Catalog:
 
     def _detach_where(self, matches: Any) -> None:
         for known_as in [known_as for known_as, path in self._attached.items() if matches(path)]:
-            self.detach(known_as)
+            try:
+                self.detach(known_as)
+            except InvalidRequestError:
+                del self._attached[known_as]  # a table of Spark's own has the name now, which stays
 
 
 def _path(name: str | TablePath) -> TablePath:
