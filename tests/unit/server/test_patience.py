@@ -152,15 +152,15 @@ def test_a_large_frame_that_drips_loses_its_memory(tmp_path: Path) -> None:
 
 
 def test_an_idle_connection_is_closed_and_one_that_waits_for_rows_is_not(tmp_path: Path) -> None:
+    rows = batch()  # made first: it loads Arrow, and no connection must be idle meanwhile
     with RunningServer(tmp_path, limits=Limits(connection_idle_ms_max=300)) as server, ExitStack() as stack:
         waiting, idle = (stack.enter_context(server.connect()) for _ in range(2))
         table_id = create_table(waiting)
-        request = produce_request(table_id, (0, batch()))  # made here: a connection must not be idle meanwhile
         fetch = waiting.send(api_keys.FETCH_LOG, fetch_request(table_id, (0, 0), max_wait_ms=20_000, min_bytes=1))
         idle.call(api_keys.METADATA, pb.MetadataRequest())
         assert idle.is_closed_by_server()
         with server.connect() as writer:
-            writer.call(api_keys.PRODUCE_LOG, request)
+            writer.call(api_keys.PRODUCE_LOG, produce_request(table_id, (0, rows)))
         assert checked_bucket(waiting.receive_answer(fetch, api_keys.FETCH_LOG)).records
 
 
