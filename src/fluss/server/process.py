@@ -8,7 +8,10 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import LazyLoader
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from fluss.model.errors import FlussError
@@ -111,7 +114,7 @@ def prepare_process() -> None:
     """What a process needs that only serves."""
     _raise_file_limit()
     share_arenas()
-    sys.meta_path.insert(0, _WithoutPandas())
+    sys.meta_path[:0] = [_WithoutPandas(), _ProtobufInPythonLater()]
 
 
 class _WithoutPandas:
@@ -120,6 +123,23 @@ class _WithoutPandas:
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":
             raise ModuleNotFoundError("A server does without pandas.", name=fullname)
+
+
+class _ProtobufInPythonLater:
+    """The compiled protobuf imports the one in Python, too, and never uses it: 1.2 MB for nothing.
+
+    It is loaded when somebody asks it for something, which is at once where there is no other.
+    """
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "google.protobuf.internal.python_message":
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = LazyLoader(spec.loader)
+        return spec
 
 
 def _raise_file_limit() -> None:
