@@ -124,7 +124,7 @@ def test_a_read_has_no_query_name_and_no_checkpoint(name: str) -> None:
         ({"paths": '["a.b","a.c"]'}, "load one table at a time, and combine them by union."),
         ({"txnappid": "x", "txnversion": "1"}, "stored once with exactly.once=true"),
         ({"spark.sql.shuffle.partitions": "1"}, "is a setting of the session: call spark.conf.set("),
-        ({"provider": "fluss", "owner": "me", "option.table": "a.b"}, "CREATE TABLE ... USING fluss can't work"),
+        ({"provider": "fluss", "owner": "me", "option.table": "a.b"}, "CREATE TABLE ... USING fluss makes no table"),
     ],
 )
 def test_what_other_sources_understand_is_refused_with_advice(given: dict[str, str], message: str) -> None:
