@@ -144,7 +144,7 @@ async def test_a_log_whose_mark_cannot_be_written_leaves_no_file_open(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         with monkeypatch.context() as patch:
-            patch.setattr(s.marks, "put", refuse)
+            patch.setattr(s.marks, "_put", refuse)
             used = len(os.listdir("/proc/self/fd"))
             for _ in range(3):
                 with pytest.raises(FlussError, match="No space left"):
