@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fluss.model.errors import InvalidRequestError
+from fluss.model.errors import ConnectError, InvalidRequestError
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
 from fluss.spark.matching import check_write_schema
 from fluss.spark.source_options import SourceOptions, bad_option
@@ -39,9 +39,30 @@ class WritePlan:
     ignore_delete: bool
 
     @classmethod
+    def early(cls, options: SourceOptions, written: Any) -> WritePlan | None:
+        """The plan as the driver makes it; None while the server is away.
+
+        Then each task makes the plan, and waits for the server: Spark can stop a task, but not what plans a write.
+        """
+        try:
+            return cls.make(options, written, waits=False)
+        except ConnectError as error:
+            if not error.is_retriable:
+                raise
+            return None
+
+    @classmethod
+    def make(cls, options: SourceOptions, written: Any, *, waits: bool = True) -> WritePlan:
+        """Look at the table, and check the options and a DataFrame's schema against it."""
+        with open_table(options, waits=waits) as opened:
+            return cls.of(options, opened.table, written)
+
+    @classmethod
     def of(cls, options: SourceOptions, table: FlussTable, written: Any) -> WritePlan:
         """Check the options and a DataFrame's schema against the table."""
         chosen, info = WriteOptions.of(options), table.get_table_info()
+        if chosen.exactly_once:
+            table.check_staged_writes()
         mode = _mode(chosen, info)
         targets = chosen.target_columns
         if targets is not None:
