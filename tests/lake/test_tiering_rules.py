@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from fluss.api.lake import LakeRegistry
 from fluss.lake.executors import LocalExecutor
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status, TieringEvent
 from fluss.lake.service import tier
-from fluss.lake.task import CurrentPart, run_task
+from fluss.lake.task import CurrentPart, Task, TaskResult, run_task
 from fluss.sync import FlussTable, OffsetSpec, Schema, TableDescriptor, TablePath
 from tests.lake.conftest import Lake
 from tests.lake.tiered import check_lake, iceberg_table, tier_here
@@ -135,6 +137,27 @@ def test_a_lake_table_of_another_shape(lake: Lake) -> None:
     [report] = tier_here(lake, table)
     assert report.status is Status.FAILED
     assert "another shape" in str(report.reason)
+
+
+def test_files_that_tasks_wrote_to_another_machine_are_not_committed(lake: Lake) -> None:
+    """Their rows would count as stored, and nobody could read them."""
+
+    class Elsewhere(LocalExecutor):
+        def run_tasks(self, tasks: Sequence[Task]) -> Iterator[TaskResult]:
+            for result in super().run_tasks(tasks):
+                for file in result.added:
+                    Path(file.path).unlink()
+                yield result
+
+    table = lake.create("t", SCHEMA)
+    append(table)
+    [report] = tier(lake.connection, Elsewhere(lake.connection), tables=[path_of(table)])
+    assert report.status is Status.FAILED
+    assert "is not on this machine" in str(report.reason)
+    assert LakeRegistry(lake.connection).latest(path_of(table)) is None
+    [report] = tier_here(lake, table)
+    assert (report.status, report.row_count) == (Status.TIERED, 10)
+    check_lake(lake, table)
 
 
 def test_small_files_are_joined_where_that_is_wanted(lake: Lake) -> None:

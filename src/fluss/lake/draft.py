@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -11,11 +11,12 @@ from fluss.lake.branch import LakeBranch
 from fluss.lake.executors import Executor
 from fluss.lake.files import LakeFile, WrittenFile
 from fluss.lake.iceberg import LakeTable
-from fluss.lake.options import LakeOptions
+from fluss.lake.options import LakeOptions, local_path
 from fluss.lake.plan import RoundPlan
 from fluss.lake.task import Task, TaskResult, remove_file
 from fluss.model.errors import FlussError
 from fluss.model.infos import TableInfo
+from fluss.model.trust import is_local
 
 
 class Draft(Protocol):
@@ -119,6 +120,19 @@ class BranchDraft:
         self.branch.drop()
 
 
+def _check_shared(files: Iterable[WrittenFile]) -> None:
+    """Raise for a file on this machine's disk that is not there: then a task has written it to its own machine's.
+
+    Once it is committed its rows count as stored, and the server may forget them.
+    """
+    for file in files:
+        if is_local(file.path) and not local_path(file.path).is_file():
+            raise FlussError(
+                f"{file.path}, which a task has written, is not on this machine. The lake's folder has to be one that "
+                "all machines of the cluster share under the same path; or put the lake in S3."
+            )
+
+
 def run_drafted(
     executor: Executor,
     lake: LakeTable,
@@ -135,6 +149,7 @@ def run_drafted(
         for result in results:
             if result.error is not None:
                 raise FlussError(result.error)
+            _check_shared(result.added)
     except BaseException:
         FileDraft.of(lake, results).discard()
         raise

@@ -5,9 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fluss.model.endpoint import FILE_SCHEME, directory_of
+from fluss.model.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from fluss.api.connection_base import FlussConnectionBase
+
+
+def check_directory(address: str) -> None:
+    """Raise for a data directory that is not on this machine, where a server would be started on an empty one."""
+    if not address.strip().startswith(FILE_SCHEME):
+        return
+    directory = directory_of(address.strip())
+    if not directory.is_dir() or next(directory.iterdir(), None) is None:
+        raise InvalidRequestError(
+            f"There is no data directory {directory} on this machine. Tasks on other machines than the driver's need "
+            "the address of a running server, host:port, as bootstrap.servers."
+        )
 
 
 def options(connection: FlussConnectionBase) -> dict[str, str]:

@@ -40,8 +40,9 @@ def read_lake(
                 yield matching
     except FileNotFoundError as error:
         raise InvalidRequestError(
-            f"A file of {opened.info.table_path} in the lake was there when the query was planned, and is gone: its "
-            f"snapshot was expired and cleaned up. Load the table again. ({error})"
+            f"A file of {opened.info.table_path} in the lake was there when the query was planned, and is not here: "
+            "its snapshot was expired and cleaned up, so load the table again; or this machine does not share the "
+            f"lake's folder with the driver's. ({error})"
         ) from error
 
 

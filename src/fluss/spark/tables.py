@@ -30,7 +30,10 @@ class OpenTable:
 def open_table(options: SourceOptions) -> Iterator[OpenTable]:
     """Connect, look the table up, and close the connection in the end. Connections are never shipped."""
     # Here and not above, so that Spark can load this package to look around without loading pyarrow.
+    from fluss.spark.addresses import check_directory
     from fluss.sync import FlussConnection
 
-    with FlussConnection.create(options.config()) as connection:
+    config = options.config()
+    check_directory(config.bootstrap_servers)
+    with FlussConnection.create(config) as connection:
         yield OpenTable(connection, connection.get_table(options.table_path))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any, Final
 
-from fluss.spark.addresses import options
+from fluss.spark.addresses import check_directory, options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,6 +110,7 @@ def _runner(
         wanted = [number for batch in numbers for number in batch.column(0).to_pylist()]
         if not wanted:
             return
+        check_directory(client["bootstrap.servers"])
         with FlussConnection.create(Config(dict(client))) as connection:
             for number in wanted:
                 result = pickle.dumps(run_task(pickle.loads(tasks[number]), connection))
