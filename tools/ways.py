@@ -31,6 +31,7 @@ import pyarrow as pa
 import fluss.sync as fluss
 from fluss.server.config import ServerConfig
 from fluss.server.server import Server
+from tools.folders import inserted
 
 SOURCE: Final = Path(fluss.__file__).parent
 WARM_UPS, RUNS = 2, 5
@@ -39,7 +40,7 @@ TIMEOUT_S: Final = 30.0
 QUIET_S: Final = 0.1  # what a run leaves to be done after its answer
 # Names of the server's threads begin with one of these.
 SERVER_THREADS: Final = ("server", *(f"fluss-{what}" for what in ("catalog", "disk", "kv", "login", "open", "sync")))
-BEGIN, END = "<!-- begin of tools/ways.py -->", "<!-- end of tools/ways.py -->"
+TOOL: Final = "tools/ways.py"
 
 
 class Step(NamedTuple):
@@ -302,16 +303,8 @@ def main() -> None:
     if options.write is None:
         print(text, end="")
     else:
-        options.write.write_text(inserted(text, options.write.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-def inserted(text: str, page: str) -> str:
-    """A page with the text between its marks."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"the page lacks the lines {BEGIN} and {END}, between which the result goes")
-    return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
+        page = options.write.read_text(encoding="utf-8")
+        options.write.write_text(inserted(text, page, TOOL), encoding="utf-8")
 
 
 if __name__ == "__main__":

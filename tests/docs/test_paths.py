@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tools import folders
 
 from tests.docs.pages import DOCS, ROOT
 
@@ -17,7 +18,6 @@ PAGES = [
 SOURCE = ROOT / "src" / "fluss"
 _PATH = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|csv|proto|toml))`")
 _LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
-_PART = re.compile(r"^### (\S+)$(.*?)(?=^##)", re.MULTILINE | re.DOTALL)
 # Of a user, or written there by a server.
 OTHERS = {"fluss.toml"}
 
@@ -43,13 +43,11 @@ def test_links_of_pages_outside_of_the_site(page: Path) -> None:
 
 
 def test_the_map_has_every_folder_and_every_module() -> None:
-    parts = dict(_PART.findall((DOCS / "map.md").read_text(encoding="utf-8")))
-    folders = {path.parent.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("__init__.py")} - {"."}
-    assert set(parts) == folders, "a section `### folder` for each folder of src/fluss"
-    for folder, text in parts.items():
-        cells = [line.split("|")[2] for line in text.splitlines() if line.startswith("|")]
-        named = re.findall(r"`(\w+)`", "".join(cells))
-        assert len(named) == len(set(named)), f"{folder} has a module twice"
-        there = {path.stem for path in (SOURCE / folder).glob("*.py") if not path.stem.startswith("__")}
-        assert not (gone := set(named) - there), f"the map has {gone} in {folder}"
-        assert not (new := there - set(named)), f"the map lacks {new} in {folder}: put them where they belong"
+    page = (DOCS / "map.md").read_text(encoding="utf-8")
+    assert folders.inserted(folders.listing(SOURCE), page) == page, "run python -m tools.folders --write docs/map.md"
+
+
+def test_every_folder_and_every_module_says_what_it_holds() -> None:
+    paths = [*SOURCE.rglob("*.py")]
+    silent = [path for path in paths if not path.stem.startswith("__main__") and not folders.sentence(path)]
+    assert not [path for path in silent if "_pb2" not in path.name], "a first sentence for the map"

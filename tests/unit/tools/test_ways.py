@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from tools import ways
+from tools.folders import inserted
 from tools.ways import Step
 
 ROOT = Path(__file__).parents[3]
+BEGIN, END = f"<!-- begin of {ways.TOOL} -->", f"<!-- end of {ways.TOOL} -->"
 
 STEPS = [
     Step("api/append.py", "client"),
@@ -39,15 +41,15 @@ def test_report() -> None:
 
 
 def test_the_result_goes_between_the_marks() -> None:
-    page = f"before\n{ways.BEGIN}\nold\n{ways.END}\nafter\n"
-    assert ways.inserted("new\n", page) == f"before\n{ways.BEGIN}\n\nnew\n\n{ways.END}\nafter\n"
+    page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    assert inserted("new\n", page, ways.TOOL) == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"
     with pytest.raises(SystemExit, match="the page lacks the lines"):
-        ways.inserted("new\n", "a page without marks")
+        inserted("new\n", "a page without marks", ways.TOOL)
 
 
 def test_a_real_run_is_seen_on_both_sides(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"{ways.BEGIN}\n{ways.END}\n")
+    page.write_text(f"{BEGIN}\n{END}\n")
     command = [sys.executable, "-m", "tools.ways", "append", "--write", str(page)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
