@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fluss.client.answers import parse
 from fluss.model.errors import CorruptDataError, ErrorCode
 from fluss.protocol import messages_pb2 as pb
-from fluss.protocol.varints import decode_varint
+from fluss.protocol.protobuf import decode_varint, parse_answer
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZE_BYTES = {_FIXED64: 8, _FIXED32: 4}
@@ -62,10 +61,10 @@ def records_position(body: memoryview) -> int | None:
 def _parse_table(table: memoryview, sender: object, answers: list[BucketAnswer]) -> None:
     number_of_buckets = pb.PbFetchLogTableResponse.BUCKETS_RESP_FIELD_NUMBER
     buckets, rest = _split(table, number_of_buckets)
-    table_id = parse(pb.PbFetchLogTableResponse, rest, sender).table_id
+    table_id = parse_answer(pb.PbFetchLogTableResponse, rest, sender).table_id
     for bucket in buckets:
         records, fields = _split(bucket, pb.PbFetchLogBucketResponse.RECORDS_FIELD_NUMBER)
-        item = parse(pb.PbFetchLogBucketResponse, fields, sender)
+        item = parse_answer(pb.PbFetchLogBucketResponse, fields, sender)
         answers.append(BucketAnswer(table_id, item, records[-1] if records else memoryview(b"")))
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from fluss.client import runtime
-from fluss.client.answers import STALE_METADATA_CODES, parse, server_error
+from fluss.client.answers import STALE_METADATA_CODES, server_error
 from fluss.client.bucket_queue import BucketQueue
 from fluss.client.chunk import Chunk, WireBatch
 from fluss.client.connection import Connection
@@ -37,6 +37,7 @@ from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError
 from fluss.model.infos import ServerType, TableInfo
 from fluss.model.paths import TablePath
+from fluss.protocol.protobuf import parse_answer
 
 if TYPE_CHECKING:
     from fluss.client.writer import WriterCore
@@ -246,7 +247,7 @@ class Sender:
             self._stored(connection, *batches[0])
             return []
         try:
-            answer = parse(request.api.response, reply, connection.address)
+            answer = parse_answer(request.api.response, reply, connection.address)
         except FlussError as error:
             return [(queue, batch, error) for queue, batch in batches]
         results = {

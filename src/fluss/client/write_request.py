@@ -14,7 +14,7 @@ from fluss.model.merge_mode import MergeMode
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api
-from fluss.protocol.varints import encode_varint
+from fluss.protocol.protobuf import encode_varint
 
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 

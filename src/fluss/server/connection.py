@@ -9,7 +9,8 @@ from typing import Final, Protocol, cast
 
 from fluss.model.errors import CorruptDataError, FlussError
 from fluss.protocol import frames
-from fluss.server.answers import Part, error_frame
+from fluss.protocol.protobuf import Part
+from fluss.server.answers import error_frame
 from fluss.server.budgets import FrameShare
 from fluss.server.config import Address
 from fluss.server.context import ConnectionContext, ServerContext

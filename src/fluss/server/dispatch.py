@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError, Message
-
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.protocol import api_keys
 from fluss.protocol.frames import Request
+from fluss.protocol.protobuf import parse_request
 from fluss.server.context import ConnectionContext, Handled, Handler
 from fluss.server.handlers import (
     authenticate,
@@ -31,7 +30,6 @@ from fluss.server.handlers import (
     stats,
     tables,
 )
-from fluss.server.malformed import unreadable
 
 HANDLERS: Final[dict[int, Handler]] = {
     **authenticate.HANDLERS,
@@ -92,18 +90,7 @@ def dispatch(context: ConnectionContext, request: Request) -> Handled:
         )
     if api.key in _NEEDS_DISK:
         context.storage.disk_guard.admit()
-    message = _parse(api, request.body)
+    message = parse_request(api, request.body)
     if (versioned := VERSIONED.get(api.key)) is not None:
         return versioned(context, message, request.api_version)
     return HANDLERS[api.key](context, message)
-
-
-def _parse(api: api_keys.Api[Message, Message], body: memoryview) -> Message:
-    message = api.request()
-    try:
-        message.ParseFromString(body)  # type: ignore[arg-type]  # the stubs know bytes only
-    except DecodeError as error:
-        raise unreadable(api.name, str(error)) from None
-    if not message.IsInitialized():
-        raise unreadable(api.name, "it lacks required fields")
-    return message

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from fluss.protocol import messages_pb2 as pb
-from fluss.protocol.varints import encode_varint
-from fluss.server.answers import Encoded, Part, code_and_text
+from fluss.protocol.protobuf import Encoded, Part, encode_varint
+from fluss.server.answers import code_and_text
 from fluss.server.fetch_plan import BucketFetch, FetchPlan
 
 _TABLES_RESP: Final = bytes([1 << 3 | 2])

@@ -10,8 +10,8 @@ from typing import Final
 from fluss.model.errors import ErrorCode
 from fluss.model.paths import TableBucket
 from fluss.protocol import messages_pb2 as pb
-from fluss.protocol.varints import encode_varint
-from fluss.server.answers import Encoded, Part, code_and_text
+from fluss.protocol.protobuf import Encoded, Part, encode_varint
+from fluss.server.answers import code_and_text
 
 _BUCKETS_RESP: Final = bytes([1 << 3 | 2])
 

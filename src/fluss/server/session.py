@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from fluss.model.errors import FlussError, TimeoutError
 from fluss.protocol import api_keys, frames
-from fluss.server.answers import Answer, Part, error_frame, success_frame
+from fluss.protocol.protobuf import Part
+from fluss.server.answers import Answer, error_frame, success_frame
 from fluss.server.context import Aside, ConnectionContext, GateCallback
 from fluss.server.dispatch import dispatch
 

@@ -15,8 +15,7 @@ from fluss.formats import kernel
 from fluss.model.errors import CorruptDataError, ErrorCode
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
-from fluss.server.malformed import unreadable
-from fluss.server.names import table_bucket
+from fluss.protocol.protobuf import table_bucket, unreadable
 
 _NO_FIELD: Final = 0
 _PRODUCE_BUCKETS: Final = 4

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fluss.model.errors import CorruptDataError, FlussError
 from fluss.model.paths import TableBucket
 from fluss.protocol import messages_pb2 as pb
-from fluss.protocol.varints import encode_varint
+from fluss.protocol.protobuf import encode_varint
 from fluss.server.fetch_plan import BucketFetch, FetchPlan
 from fluss.server.fetch_response import encode_fetch_response
 from fluss.server.write_request import parse_produce_log, parse_put_kv

@@ -8,7 +8,7 @@ from typing import Final
 from fluss.model.errors import ErrorCode, error_from_code
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.answers import Encoded
+from fluss.protocol.protobuf import Encoded
 from fluss.server.context import ConnectionContext, Handled, Handler
 from fluss.server.metadata_response import MetadataResponse
 from fluss.server.names import check_count, table_path

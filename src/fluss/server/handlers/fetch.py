@@ -7,7 +7,7 @@ from typing import Final
 
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.answers import Encoded
+from fluss.protocol.protobuf import Encoded
 from fluss.server.context import ConnectionContext, Handled, Handler, Replier
 from fluss.server.fetch_plan import FetchPlan
 from fluss.server.fetch_response import encode_fetch_response

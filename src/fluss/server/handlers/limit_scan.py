@@ -15,12 +15,11 @@ from fluss.formats.log_batch import walk
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.protocol.varints import encode_varint
+from fluss.protocol.protobuf import Encoded, Part, encode_varint, unreadable
 from fluss.server.answer_size import AnswerSize
-from fluss.server.answers import Answer, Encoded, Part, code_and_text
+from fluss.server.answers import Answer, code_and_text
 from fluss.server.context import ConnectionContext, Handler
 from fluss.server.kv_access import kv_bucket
-from fluss.server.malformed import unreadable
 from fluss.server.names import check_count
 from fluss.server.table_formats import table_format
 

@@ -11,15 +11,14 @@ from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.protobuf import Encoded, table_bucket, unreadable
 from fluss.server.answer_size import AnswerSize
-from fluss.server.answers import Encoded
 from fluss.server.budgets import RESPONSE_BYTES_MIN
 from fluss.server.context import ConnectionContext, Handled
 from fluss.server.kv_access import check_access, kv_bucket
 from fluss.server.later import beside_others
 from fluss.server.lookup_response import LookupResponse
-from fluss.server.malformed import unreadable
-from fluss.server.names import check_count, table_bucket
+from fluss.server.names import check_count
 from fluss.server.write_wait import check_acks, write_wait_ms
 from fluss.storage.kv_reads import VALUE_OVERHEAD_BYTES
 

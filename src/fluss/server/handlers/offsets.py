@@ -8,9 +8,9 @@ from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.protobuf import unreadable
 from fluss.server.answers import code_and_text
 from fluss.server.context import ConnectionContext, Handled, Handler
-from fluss.server.malformed import unreadable
 from fluss.server.names import check_count
 from fluss.server.opened import BUCKETS_AT_ONCE, each_open, when_open
 

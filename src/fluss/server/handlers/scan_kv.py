@@ -8,8 +8,8 @@ from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.protocol.varints import encode_varint
-from fluss.server.answers import Answer, Encoded, code_and_text
+from fluss.protocol.protobuf import Encoded, encode_varint
+from fluss.server.answers import Answer, code_and_text
 from fluss.server.context import ConnectionContext, Handler
 from fluss.server.kv_access import kv_bucket
 from fluss.server.kv_scanners import Scanner
