@@ -23,7 +23,12 @@ from fluss.client.per_loop import PerLoop
 from fluss.client.pool import ConnectionPool
 from fluss.client.tasks import KeyedTasks
 from fluss.client.views import address_of
-from fluss.client.write_request import (
+from fluss.model.config import Config
+from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError
+from fluss.model.infos import ServerType, TableInfo
+from fluss.model.paths import TablePath
+from fluss.protocol.protobuf import parse_answer
+from fluss.protocol.writes import (
     ACKS,
     BUCKET_OVERHEAD_BYTES,
     DUPLICATE,
@@ -33,11 +38,6 @@ from fluss.client.write_request import (
     leaves_doubt,
     says_stored,
 )
-from fluss.model.config import Config
-from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError
-from fluss.model.infos import ServerType, TableInfo
-from fluss.model.paths import TablePath
-from fluss.protocol.protobuf import parse_answer
 
 if TYPE_CHECKING:
     from fluss.client.writer import WriterCore

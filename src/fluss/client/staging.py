@@ -22,7 +22,6 @@ from fluss.client.partition_routing import PartitionFinder, router, writable_sch
 from fluss.client.retry import Backoff
 from fluss.client.upsert import check_deletes
 from fluss.client.upsert_columns import UpsertColumns
-from fluss.client.write_request import BUCKET_OVERHEAD_BYTES, bucket_parts
 from fluss.formats.cast import ArrowCaster
 from fluss.formats.row_digest import RowDigest, sum_of
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
@@ -33,6 +32,7 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api, Req, Resp
 from fluss.protocol.protobuf import parse_answer
+from fluss.protocol.writes import BUCKET_OVERHEAD_BYTES, bucket_parts
 
 if TYPE_CHECKING:
     from fluss.client.core import ClientCore

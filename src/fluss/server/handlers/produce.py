@@ -6,12 +6,12 @@ from functools import partial
 
 from fluss.model.paths import TableBucket
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.writes import BucketBatch, ReceivedWrite, parse_produce_log
 from fluss.server.answers import code_and_text
 from fluss.server.batch_check import check_batch
 from fluss.server.context import ConnectionContext, Handled
 from fluss.server.names import table_path
 from fluss.server.opened import BUCKETS_AT_ONCE, each_open, when_open
-from fluss.server.write_request import BucketBatch, WriteRequest, parse_produce_log
 from fluss.server.write_wait import NO_ACKS, BucketWait, WriteResponse, WriteWait, answered, check_acks
 
 
@@ -32,7 +32,7 @@ def produce_log(context: ConnectionContext, body: memoryview, _: int) -> Handled
     return when_open(context.storage, buckets, partial(_append_all, context, request))
 
 
-def _append_all(context: ConnectionContext, request: WriteRequest) -> WriteResponse | WriteWait:
+def _append_all(context: ConnectionContext, request: ReceivedWrite) -> WriteResponse | WriteWait:
     context.check_connected()
     response = pb.ProduceLogResponse()
     waits: list[BucketWait] = []
@@ -42,7 +42,7 @@ def _append_all(context: ConnectionContext, request: WriteRequest) -> WriteRespo
 
 
 async def _append_many(
-    context: ConnectionContext, request: WriteRequest, buckets: list[TableBucket]
+    context: ConnectionContext, request: ReceivedWrite, buckets: list[TableBucket]
 ) -> WriteResponse | WriteWait:
     response = pb.ProduceLogResponse()
     waits: list[BucketWait] = []

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.schema import COLUMN_COUNT_MAX
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.writes import BucketBatch, ReceivedWrite, parse_put_kv
 from fluss.server.answers import code_and_text
 from fluss.server.batch_check import check_size
 from fluss.server.context import ConnectionContext
 from fluss.server.kv_access import kv_bucket
 from fluss.server.names import check_count
-from fluss.server.write_request import BucketBatch, WriteRequest, parse_put_kv
 from fluss.server.write_wait import NO_ACKS, BucketWait, WriteResponse, WriteWait, answered, check_acks
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def check_merge(target_columns: Sequence[int], agg_mode: int) -> bool:
 
 
 async def _put(
-    context: ConnectionContext, request: WriteRequest, batch: BucketBatch, version: int, *, overwrite: bool
+    context: ConnectionContext, request: ReceivedWrite, batch: BucketBatch, version: int, *, overwrite: bool
 ) -> Put:
     kv = kv_bucket(context.storage, batch.bucket, version)
     check_size(batch.records, context.limits.batch_bytes_max)

@@ -13,13 +13,13 @@ from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.staging import StagedTask
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.writes import BucketBatch, ReceivedStage, parse_stage_write
 from fluss.server.batch_check import check_batch, check_size
 from fluss.server.context import ConnectionContext, Handled, Handler
 from fluss.server.handlers.put_kv import check_merge
 from fluss.server.later import beside_others
 from fluss.server.names import check_count
 from fluss.server.table_formats import table_format
-from fluss.server.write_request import BucketBatch, StageRequest, parse_stage_write
 from fluss.server.write_wait import write_wait_ms
 from fluss.storage.staged_files import StagedKey, StagedRequest, query_name
 from fluss.storage.staged_index import REQUESTS_MAX
@@ -29,12 +29,12 @@ def stage_write(context: ConnectionContext, body: memoryview, _: int) -> Handled
     """Answered when the batches are checked and on disk, where nobody sees them."""
     request = parse_stage_write(body, context.limits.request_items_max)
     _check_numbers(batch_id=request.batch_id, task=request.task, attempt=request.attempt, sequence=request.sequence)
-    return beside_others(context, partial(_stage, context, request, len(body)), write_wait_ms(request.timeout_ms))
+    return beside_others(context, partial(_stage, context, request), write_wait_ms(request.timeout_ms))
 
 
-async def _stage(context: ConnectionContext, request: StageRequest, size_bytes: int) -> pb.StageWriteResponse:
+async def _stage(context: ConnectionContext, request: ReceivedStage) -> pb.StageWriteResponse:
     budget = context.server.request_budget
-    budget.add(size_bytes)
+    budget.add(request.size_bytes)
     try:
         context.storage.staging.check(request.table_id, request.query_id)
         overwrite = check_merge(request.target_columns, request.agg_mode)
@@ -45,11 +45,11 @@ async def _stage(context: ConnectionContext, request: StageRequest, size_bytes: 
         staged = StagedRequest(request.batches, request.target_columns, overwrite)
         await context.storage.staging.stage(key, request.query_id, staged)
     finally:
-        budget.release(size_bytes)
+        budget.release(request.size_bytes)
     return pb.StageWriteResponse()
 
 
-async def _check(context: ConnectionContext, request: StageRequest, batch: BucketBatch, *, overwrite: bool) -> None:
+async def _check(context: ConnectionContext, request: ReceivedStage, batch: BucketBatch, *, overwrite: bool) -> None:
     """Refuse now what the append would refuse: a decided commit has to succeed."""
     storage, records = context.storage, batch.records
     if not storage.exists(batch.bucket):
