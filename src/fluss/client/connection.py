@@ -20,7 +20,6 @@ from typing import NamedTuple, TypeAlias, cast
 from fluss.client import runtime
 from fluss.client.address import Address
 from fluss.client.answers import parse_error
-from fluss.client.fetch_wire import records_position
 from fluss.client.sasl import Credentials, log_in
 from fluss.formats import kernel
 from fluss.model.errors import ConnectError, CorruptDataError, ErrorCode, FlussError, TimeoutError
@@ -28,6 +27,7 @@ from fluss.model.infos import ServerType
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api, Req, Resp
+from fluss.protocol.fetches import records_position
 from fluss.protocol.protobuf import parse_answer
 
 LOGIN_SHARE = 0.9

@@ -7,10 +7,11 @@ from typing import Final
 
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.fetches import encode_fetch_response
 from fluss.protocol.protobuf import Encoded
+from fluss.server.answers import code_and_text
 from fluss.server.context import ConnectionContext, Handled, Handler, Replier
 from fluss.server.fetch_plan import FetchPlan
-from fluss.server.fetch_response import encode_fetch_response
 from fluss.server.names import check_count
 from fluss.server.opened import BUCKETS_AT_ONCE, each_open, when_open
 
@@ -50,7 +51,7 @@ def _wait_ms(context: ConnectionContext, request: pb.FetchLogRequest) -> int:
 def _read(context: ConnectionContext, plan: FetchPlan) -> Encoded:
     context.fetches += 1
     plan.read(context.server.response_budget.allowance_bytes(), first=context.fetches)
-    return encode_fetch_response(plan)
+    return encode_fetch_response(plan.tables, code_and_text)
 
 
 class FetchWait:
