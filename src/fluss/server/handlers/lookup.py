@@ -6,18 +6,18 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from fluss.formats import kernel
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.lookups import LookupResponse, encode_entries, encode_entry_lists
 from fluss.protocol.protobuf import Encoded, table_bucket, unreadable
 from fluss.server.answer_size import AnswerSize
+from fluss.server.answers import code_and_text
 from fluss.server.budgets import RESPONSE_BYTES_MIN
 from fluss.server.context import ConnectionContext, Handled
 from fluss.server.kv_access import check_access, kv_bucket
 from fluss.server.later import beside_others
-from fluss.server.lookup_response import LookupResponse
 from fluss.server.names import check_count
 from fluss.server.write_wait import check_acks, write_wait_ms
 from fluss.storage.kv_reads import VALUE_OVERHEAD_BYTES
@@ -68,12 +68,12 @@ def _bucket(table_id: int, item: pb.PbLookupBucketRequest) -> TableBucket:
 
 def _few(kv: KvBuckets, bucket: TableBucket, keys: list[bytes]) -> bytearray | None:
     values = kv.get_few(bucket, keys)
-    return None if values is None else kernel.join_entries(values)
+    return None if values is None else encode_entries(values)
 
 
 def _few_lists(kv: KvBuckets, bucket: TableBucket, prefixes: list[bytes]) -> bytearray | None:
     lists = kv.get_few_by_prefix(bucket, prefixes)
-    return None if lists is None else kernel.join_entry_lists(lists)
+    return None if lists is None else encode_entry_lists(lists)
 
 
 def _answer_at_once(
@@ -112,7 +112,7 @@ async def _answer(context: ConnectionContext, request: _Request, version: int, r
             try:
                 response.add(bucket, await read(kv_bucket(storage, bucket, version), list(item.keys), size))
             except Exception as error:
-                response.fail(bucket, error)
+                response.fail(bucket, *code_and_text(error))
     return response.encoded()
 
 
@@ -122,7 +122,7 @@ async def _read_entries(kv: KvBucket, keys: list[bytes], size: AnswerSize) -> by
         values = await kv.get_many(keys[start : start + _KEYS_PER_READ], size.left_bytes)
         size.add(sum(map(len, filter(None, values))))
         found += values
-    return kernel.join_entries(found)
+    return encode_entries(found)
 
 
 async def _read_or_insert(kv: KvBucket, keys: list[bytes], size: AnswerSize) -> bytearray:
@@ -139,4 +139,4 @@ async def _read_or_insert(kv: KvBucket, keys: list[bytes], size: AnswerSize) -> 
 async def _read_prefixes(kv: KvBucket, prefixes: list[bytes], size: AnswerSize) -> bytearray:
     found = await kv.get_prefixes(prefixes, size.left_bytes)
     size.add(sum(sum(map(len, values)) + VALUE_OVERHEAD_BYTES * len(values) for values in found))
-    return kernel.join_entry_lists(found)
+    return encode_entry_lists(found)

@@ -1,20 +1,81 @@
-"""ScanKv: all rows of a bucket as of one offset of its changelog, batch by batch."""
+"""LimitScan, some rows of a bucket, and ScanKv, all of them.
+
+LimitScan gives of a log table the batches with its last rows: they may hold more rows than asked for, clients cut them.
+Of a primary-key table it gives the rows with the lowest keys. ScanKv gives the rows of a primary-key table as of one
+offset of its changelog, batch by batch.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
+from fluss.formats.log_batch import walk
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.protocol.protobuf import Encoded, encode_varint
+from fluss.protocol.lookups import encode_limit_scan, encode_scan_kv
+from fluss.protocol.protobuf import Encoded, Part, unreadable
+from fluss.server.answer_size import AnswerSize
 from fluss.server.answers import Answer, code_and_text
 from fluss.server.context import ConnectionContext, Handler
 from fluss.server.kv_access import kv_bucket
 from fluss.server.kv_scanners import Scanner
+from fluss.server.names import check_count
+from fluss.server.table_formats import table_format
 
-_RECORDS: Final = bytes([5 << 3 | 2])
+_CHUNK_BYTES: Final = 4 << 20  # read in one turn of the loop
+
+
+async def _limit_scan(context: ConnectionContext, request: pb.LimitScanRequest) -> Answer:
+    budget, bytes_max = context.server.response_budget, context.limits.limit_scan_bytes_max
+    try:
+        with AnswerSize(budget, bytes_max, "ask for fewer rows, or scan the table") as size:
+            return await _limited(context, request, size)
+    except Exception as error:
+        code, text = code_and_text(error)
+        return pb.LimitScanResponse(error_code=code, error_message=text)
+
+
+async def _limited(context: ConnectionContext, request: pb.LimitScanRequest, size: AnswerSize) -> Encoded:
+    if request.limit < 1:
+        raise unreadable("LimitScan", f"the limit must be at least 1, not {request.limit}")
+    partition_id = request.partition_id if request.HasField("partition_id") else None
+    bucket = TableBucket(request.table_id, request.bucket_id, partition_id)
+    if (opening := context.storage.opening([bucket])) is not None:
+        await opening
+    entry = context.storage.catalog.table_by_id(bucket.table_id)
+    is_log_table = entry is None or not table_format(entry.table_json).has_primary_key
+    read = _last_batches if is_log_table else _first_rows
+    records = await read(context, bucket, request.limit, size)
+    return encode_limit_scan(records, is_log_table=is_log_table)
+
+
+async def _first_rows(context: ConnectionContext, bucket: TableBucket, limit: int, size: AnswerSize) -> list[Part]:
+    from fluss.formats.values import encode_value_batch
+
+    rows_max = context.limits.limit_scan_rows_max
+    values = await kv_bucket(context.storage, bucket).first_values(min(limit, rows_max + 1), size.left_bytes)
+    check_count(len(values), rows_max, "rows")
+    records = encode_value_batch(values)
+    size.add(len(records))
+    return [records]
+
+
+async def _last_batches(context: ConnectionContext, bucket: TableBucket, limit: int, size: AnswerSize) -> list[Part]:
+    log = context.storage.bucket(bucket)
+    end = log.high_watermark
+    offset = max(log.log_start_offset, end - limit)
+    records: list[Part] = []
+    while offset < end:
+        data = context.storage.bucket(bucket).read(offset, _CHUNK_BYTES)
+        size.add(len(data))
+        records.append(data)
+        for _, header in walk(data):
+            offset = header.next_offset
+        await asyncio.sleep(0)
+    return records
 
 
 async def _scan_kv(context: ConnectionContext, request: pb.ScanKvRequest) -> Answer:
@@ -49,7 +110,11 @@ async def _scan(context: ConnectionContext, request: pb.ScanKvRequest) -> Answer
     else:
         answer.scanner_id = scanner.scanner_id
         context.scanners.give_back(scanner)
-    return _with_records(answer, values) if values else answer
+    if not values:
+        return answer
+    from fluss.formats.values import encode_value_batch
+
+    return encode_scan_kv(answer, encode_value_batch(values))
 
 
 async def _open(context: ConnectionContext, request: pb.PbScanKvBucketRequest) -> Scanner:
@@ -87,17 +152,11 @@ def _close(context: ConnectionContext, scanner_id: bytes) -> pb.ScanKvResponse:
     return pb.ScanKvResponse(scanner_id=scanner_id, has_more_results=False)
 
 
-def _with_records(answer: pb.ScanKvResponse, values: list[bytes]) -> Encoded:
-    """The answer with its records behind it, which are not copied once more."""
-    from fluss.formats.values import encode_value_batch
-
-    records = encode_value_batch(values)
-    head = answer.SerializeToString() + _RECORDS + encode_varint(len(records))
-    return Encoded([head, records], len(head) + len(records))
-
-
 def _invalid(reason: str) -> InvalidRequestError:
     return InvalidRequestError(f"This ScanKv request can't be done: {reason}.", ErrorCode.INVALID_SCAN_REQUEST)
 
 
-HANDLERS: Final[dict[int, Handler]] = {api_keys.SCAN_KV.key: _scan_kv}
+HANDLERS: Final[dict[int, Handler]] = {
+    api_keys.LIMIT_SCAN.key: _limit_scan,
+    api_keys.SCAN_KV.key: _scan_kv,
+}
