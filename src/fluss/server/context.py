@@ -109,7 +109,7 @@ GateCallback: TypeAlias = Callable[[], "asyncio.Future[None] | None"]
 
 
 class Replier(Protocol):
-    """Where a request that was put aside delivers its answer."""
+    """Where a request whose answer was deferred delivers it."""
 
     def reply(self, answer: Answer) -> None: ...
 
@@ -119,8 +119,8 @@ class Replier(Protocol):
         """Call back now, or once the client has taken enough of what was sent before; not after it has gone."""
 
 
-class Aside(Protocol):
-    """A request that is answered later, while those behind it go on."""
+class Deferred(Protocol):
+    """A reply that is given later, while the connection's next requests begin."""
 
     wait_ms: int  # then `expire` is called; the server's own limit may be shorter
 
@@ -137,5 +137,5 @@ class Aside(Protocol):
 
 
 # A coroutine is awaited before the connection's next request begins.
-Handled: TypeAlias = Answer | Aside | Coroutine[Any, Any, Answer | Aside]
+Handled: TypeAlias = Answer | Deferred | Coroutine[Any, Any, Answer | Deferred]
 Handler: TypeAlias = Callable[[ConnectionContext, Any], Handled]

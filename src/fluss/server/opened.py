@@ -7,20 +7,22 @@ from typing import Final
 
 from fluss.model.paths import TableBucket
 from fluss.server.answers import Answer
-from fluss.server.context import Aside, ConnectionContext, Handled
+from fluss.server.context import ConnectionContext, Deferred, Handled
 from fluss.storage.store import Storage
 
 BUCKETS_AT_ONCE: Final = 64  # that a request may name and still be answered in one go
 _OPENED_AT_ONCE: Final = 128
 
 
-def when_open(storage: Storage, buckets: Collection[TableBucket], handle: Callable[[], Answer | Aside]) -> Handled:
+def with_open_logs(
+    storage: Storage, buckets: Collection[TableBucket], handle: Callable[[], Answer | Deferred]
+) -> Handled:
     """What `handle` returns, now or once the buckets are open."""
     opening = storage.opening(buckets)
     return handle() if opening is None else _after(opening, handle)
 
 
-async def _after(opening: Coroutine[None, None, None], handle: Callable[[], Answer | Aside]) -> Answer | Aside:
+async def _after(opening: Coroutine[None, None, None], handle: Callable[[], Answer | Deferred]) -> Answer | Deferred:
     await opening
     return handle()
 

@@ -13,7 +13,7 @@ from fluss.server.answers import code_and_text
 from fluss.server.context import ConnectionContext, Handled, Handler, Replier
 from fluss.server.fetch_plan import FetchPlan
 from fluss.server.names import check_count
-from fluss.server.opened import BUCKETS_AT_ONCE, each_open, when_open
+from fluss.server.opened import BUCKETS_AT_ONCE, each_open, with_open_logs
 
 WAIT_MS_DEFAULT: Final = 100  # when a request says how much to wait for and not how long
 
@@ -24,7 +24,9 @@ def _fetch_log(context: ConnectionContext, request: pb.FetchLogRequest) -> Handl
     plan = FetchPlan.of(context, request)
     if buckets > BUCKETS_AT_ONCE:
         return _begin_wide(context, request, plan)
-    return when_open(context.storage, [fetch.bucket for fetch in plan.buckets], lambda: _begin(context, request, plan))
+    return with_open_logs(
+        context.storage, [fetch.bucket for fetch in plan.buckets], lambda: _begin(context, request, plan)
+    )
 
 
 async def _begin_wide(context: ConnectionContext, request: pb.FetchLogRequest, plan: FetchPlan) -> Encoded | FetchWait:

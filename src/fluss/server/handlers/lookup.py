@@ -17,7 +17,7 @@ from fluss.server.answers import code_and_text
 from fluss.server.budgets import RESPONSE_BYTES_MIN
 from fluss.server.context import ConnectionContext, Handled
 from fluss.server.kv_access import check_access, kv_bucket
-from fluss.server.later import beside_others
+from fluss.server.later import reply_concurrently
 from fluss.server.names import check_count
 from fluss.server.write_wait import check_acks, write_wait_ms
 from fluss.storage.kv_reads import VALUE_OVERHEAD_BYTES
@@ -39,19 +39,19 @@ def lookup(context: ConnectionContext, request: pb.LookupRequest, version: int) 
     keys = _check_keys(context, request)
     if not request.insert_if_not_exists:
         at_once = _answer_at_once(context, request, version, _few) if keys <= _KEYS_AT_ONCE else None
-        return at_once or beside_others(context, partial(_answer, context, request, version, _read_entries))
+        return at_once or reply_concurrently(context, partial(_answer, context, request, version, _read_entries))
     if not request.HasField("acks") or not request.HasField("timeout_ms"):
         raise unreadable(api_keys.LOOKUP.name, "insert_if_not_exists needs acks and timeout_ms")
     check_acks(request.acks)
     work = partial(_answer, context, request, version, _read_or_insert)
-    return beside_others(context, work, write_wait_ms(request.timeout_ms))
+    return reply_concurrently(context, work, write_wait_ms(request.timeout_ms))
 
 
 def prefix_lookup(context: ConnectionContext, request: pb.PrefixLookupRequest, version: int) -> Handled:
     """The rows whose keys begin with each prefix."""
     prefixes = _check_keys(context, request)
     at_once = _answer_at_once(context, request, version, _few_lists) if prefixes <= _KEYS_AT_ONCE else None
-    return at_once or beside_others(context, partial(_answer, context, request, version, _read_prefixes))
+    return at_once or reply_concurrently(context, partial(_answer, context, request, version, _read_prefixes))
 
 
 def _check_keys(context: ConnectionContext, request: _Request) -> int:

@@ -12,7 +12,7 @@ from fluss.protocol.protobuf import unreadable
 from fluss.server.answers import code_and_text
 from fluss.server.context import ConnectionContext, Handled, Handler
 from fluss.server.names import check_count
-from fluss.server.opened import BUCKETS_AT_ONCE, each_open, when_open
+from fluss.server.opened import BUCKETS_AT_ONCE, each_open, with_open_logs
 
 EARLIEST: Final = 0
 LATEST: Final = 1
@@ -27,7 +27,7 @@ def _list_offsets(context: ConnectionContext, request: pb.ListOffsetsRequest) ->
     buckets = [_bucket(request, bucket_id) for bucket_id in request.bucket_id]
     if len(buckets) > BUCKETS_AT_ONCE:
         return _many_offsets(context, request, buckets)
-    return when_open(context.storage, buckets, lambda: _offsets(context, request))
+    return with_open_logs(context.storage, buckets, lambda: _offsets(context, request))
 
 
 def _bucket(request: pb.ListOffsetsRequest, bucket_id: int) -> TableBucket:

@@ -11,7 +11,7 @@ from fluss.server.answers import code_and_text
 from fluss.server.batch_check import check_batch
 from fluss.server.context import ConnectionContext, Handled
 from fluss.server.names import table_path
-from fluss.server.opened import BUCKETS_AT_ONCE, each_open, when_open
+from fluss.server.opened import BUCKETS_AT_ONCE, each_open, with_open_logs
 from fluss.server.write_wait import NO_ACKS, BucketWait, WriteResponse, WriteWait, answered, check_acks
 
 
@@ -23,13 +23,13 @@ async def init_writer(context: ConnectionContext, request: pb.InitWriterRequest)
 
 
 def produce_log(context: ConnectionContext, body: memoryview, _: int) -> Handled:
-    """Append in the order of arrival; the answer waits aside until all batches are durable."""
+    """Append in the order of arrival; the reply is deferred until all batches are durable."""
     request = parse_produce_log(body, context.limits.request_items_max)
     check_acks(request.acks)
     buckets = [batch.bucket for batch in request.batches]
     if len(buckets) > BUCKETS_AT_ONCE:
         return _append_many(context, request, buckets)
-    return when_open(context.storage, buckets, partial(_append_all, context, request))
+    return with_open_logs(context.storage, buckets, partial(_append_all, context, request))
 
 
 def _append_all(context: ConnectionContext, request: ReceivedWrite) -> WriteResponse | WriteWait:

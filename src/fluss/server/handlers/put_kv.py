@@ -27,7 +27,7 @@ _FOR_OLD_CLIENTS: Final = {ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION: ErrorCode.K
 
 
 async def put_kv(context: ConnectionContext, body: memoryview, version: int) -> WriteResponse | WriteWait:
-    """Put in the order of arrival; the answer waits aside until all batches are applied.
+    """Put in the order of arrival; the reply is deferred until all batches are applied.
 
     The connection's next request waits only while a bucket has no room for more.
     """

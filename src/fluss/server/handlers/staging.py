@@ -17,7 +17,7 @@ from fluss.protocol.writes import BucketBatch, ReceivedStage, parse_stage_write
 from fluss.server.batch_check import check_batch, check_size
 from fluss.server.context import ConnectionContext, Handled, Handler
 from fluss.server.handlers.put_kv import check_merge
-from fluss.server.later import beside_others
+from fluss.server.later import reply_concurrently
 from fluss.server.names import check_count
 from fluss.server.table_formats import table_format
 from fluss.server.write_wait import write_wait_ms
@@ -29,7 +29,7 @@ def stage_write(context: ConnectionContext, body: memoryview, _: int) -> Handled
     """Answered when the batches are checked and on disk, where nobody sees them."""
     request = parse_stage_write(body, context.limits.request_items_max)
     _check_numbers(batch_id=request.batch_id, task=request.task, attempt=request.attempt, sequence=request.sequence)
-    return beside_others(context, partial(_stage, context, request), write_wait_ms(request.timeout_ms))
+    return reply_concurrently(context, partial(_stage, context, request), write_wait_ms(request.timeout_ms))
 
 
 async def _stage(context: ConnectionContext, request: ReceivedStage) -> pb.StageWriteResponse:
@@ -74,7 +74,7 @@ def _commit_staged(context: ConnectionContext, request: pb.CommitStagedRequest) 
     check_count(sum(task.request_count for task in request.tasks), REQUESTS_MAX, "staged requests")
     for task in request.tasks:
         _check_numbers(task=task.task, attempt=task.attempt, request_count=task.request_count, rows=task.row_count)
-    return beside_others(context, partial(_commit, context, request), write_wait_ms(request.timeout_ms))
+    return reply_concurrently(context, partial(_commit, context, request), write_wait_ms(request.timeout_ms))
 
 
 async def _commit(context: ConnectionContext, request: pb.CommitStagedRequest) -> pb.CommitStagedResponse:
