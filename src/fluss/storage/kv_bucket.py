@@ -33,7 +33,7 @@ from fluss.storage.kv_scan import KvScan
 from fluss.storage.kv_store import NO_ROWS, DamagedKvStoreError, KvState, KvStoreError, ReadableStore, as_kv_error
 
 if TYPE_CHECKING:
-    from fluss.storage.kv_buckets import KvBuckets
+    from fluss.storage.kv_buckets import KvEngine
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -52,9 +52,9 @@ NUMBERS_WAIT_S_MAX: Final = 30.0
 
 
 class KvBucket:
-    """Made by `KvBuckets`, which keeps it as long as a put is under way."""
+    """Made by `KvEngine`, which keeps it as long as a put is under way."""
 
-    def __init__(self, bucket: TableBucket, owner: KvBuckets) -> None:
+    def __init__(self, bucket: TableBucket, owner: KvEngine) -> None:
         self.bucket = bucket
         self._owner = owner
         self._loop = asyncio.get_running_loop()

@@ -24,7 +24,7 @@ from fluss.storage.kv_reads import VALUE_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from fluss.storage.kv_bucket import KvBucket
-    from fluss.storage.kv_buckets import KvBuckets
+    from fluss.storage.kv_buckets import KvEngine
 
 # Keys read in one go: what is read before the answer's size is looked at again.
 _KEYS_PER_READ: Final = 1_024
@@ -66,12 +66,12 @@ def _bucket(table_id: int, item: pb.PbLookupBucketRequest) -> TableBucket:
     return table_bucket(table_id, item.bucket_id, item.partition_id if item.HasField("partition_id") else None)
 
 
-def _few(kv: KvBuckets, bucket: TableBucket, keys: list[bytes]) -> bytearray | None:
+def _few(kv: KvEngine, bucket: TableBucket, keys: list[bytes]) -> bytearray | None:
     values = kv.get_few(bucket, keys)
     return None if values is None else encode_entries(values)
 
 
-def _few_lists(kv: KvBuckets, bucket: TableBucket, prefixes: list[bytes]) -> bytearray | None:
+def _few_lists(kv: KvEngine, bucket: TableBucket, prefixes: list[bytes]) -> bytearray | None:
     lists = kv.get_few_by_prefix(bucket, prefixes)
     return None if lists is None else encode_entry_lists(lists)
 
@@ -80,7 +80,7 @@ def _answer_at_once(
     context: ConnectionContext,
     request: _Request,
     version: int,
-    read: Callable[[KvBuckets, TableBucket, list[bytes]], bytearray | None],
+    read: Callable[[KvEngine, TableBucket, list[bytes]], bytearray | None],
 ) -> Encoded | None:
     """The answer to a request for a few keys; None when it may take long or be large, or when something is wrong."""
     response = LookupResponse()
