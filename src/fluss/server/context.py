@@ -137,5 +137,5 @@ class Deferred(Protocol):
 
 
 # A coroutine is awaited before the connection's next request begins.
+InTurn: TypeAlias = Answer | Coroutine[Any, Any, Answer]
 Handled: TypeAlias = Answer | Deferred | Coroutine[Any, Any, Answer | Deferred]
-Handler: TypeAlias = Callable[[ConnectionContext, Any], Handled]

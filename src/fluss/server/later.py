@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 
 from fluss.model.errors import TimeoutError
 from fluss.server.answers import Answer
-from fluss.server.context import ConnectionContext, Handled, Replier
+from fluss.server.context import ConnectionContext, Replier
 
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, Answer]]
 
 
-def reply_concurrently(context: ConnectionContext, work: Work, wait_ms: int | None = None) -> Handled:
+def reply_concurrently(context: ConnectionContext, work: Work, wait_ms: int | None = None) -> Concurrent:
     """Let the next requests begin, unless the connection has enough of this kind under way."""
     if context.reads_running >= context.limits.reads_running_per_connection_max:
         return work()
@@ -56,3 +56,6 @@ class ConcurrentReply:
             self._replier.fail(error)
         else:
             self._replier.reply(task.result())
+
+
+Concurrent: TypeAlias = Answer | ConcurrentReply | Coroutine[Any, Any, Answer]

@@ -15,23 +15,14 @@ from time import perf_counter
 from typing import Any, Final
 
 from fluss.model.errors import FlussError, TimeoutError
-from fluss.protocol import api_keys, frames
+from fluss.protocol import frames
 from fluss.protocol.protobuf import Part
 from fluss.server.answers import Answer, error_frame, success_frame
 from fluss.server.context import ConnectionContext, Deferred, GateCallback
-from fluss.server.dispatch import dispatch
+from fluss.server.routes import ROUTES, dispatch
 
 # Executed without waiting for a turn; what else there is may take longer, and one turn more is not noticed.
-_AT_ONCE: Final = frozenset(
-    api.key
-    for api in (
-        api_keys.LOOKUP,
-        api_keys.PREFIX_LOOKUP,
-        api_keys.PUT_KV,
-        api_keys.PRODUCE_LOG,
-        api_keys.FETCH_LOG,
-    )
-)
+_AT_ONCE: Final = frozenset(key for key, route in ROUTES.items() if route.is_at_once)
 _HEAVY_S: Final = 0.001  # a connection whose request took longer waits for its turn with the next one
 _EXPIRY_S_MIN: Final = 0.001  # what is due within this time is due
 _DEADLINE: Final = attrgetter("deadline_s")

@@ -6,16 +6,13 @@ Authenticate; so on a connection that is logged in the request has an empty answ
 
 from __future__ import annotations
 
-from typing import Final
-
 from fluss.model.errors import AuthenticationError, ErrorCode
-from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.auth import MECHANISM, parse_plain
-from fluss.server.context import ConnectionContext, Handler
+from fluss.server.context import ConnectionContext
 
 
-async def _authenticate(context: ConnectionContext, request: pb.AuthenticateRequest) -> pb.AuthenticateResponse:
+async def authenticate(context: ConnectionContext, request: pb.AuthenticateRequest) -> pb.AuthenticateResponse:
     logins = context.server.logins
     if logins is None:
         raise _refused("This server has no users, so one can't log in; connect without SASL")
@@ -41,6 +38,3 @@ def check_login(context: ConnectionContext, api_name: str) -> None:
 
 def _refused(text: str) -> AuthenticationError:
     return AuthenticationError(f"{text}.", ErrorCode.AUTHENTICATE_EXCEPTION)
-
-
-HANDLERS: Final[dict[int, Handler]] = {api_keys.AUTHENTICATE.key: _authenticate}

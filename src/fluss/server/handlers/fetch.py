@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.fetches import encode_fetch_response
 from fluss.protocol.protobuf import Encoded
 from fluss.server.answers import code_and_text
-from fluss.server.context import ConnectionContext, Handled, Handler, Replier
+from fluss.server.context import ConnectionContext, Handled, Replier
 from fluss.server.fetch_plan import FetchPlan
 from fluss.server.names import check_count
 from fluss.server.opened import BUCKETS_AT_ONCE, each_open, with_open_logs
@@ -18,7 +17,7 @@ from fluss.server.opened import BUCKETS_AT_ONCE, each_open, with_open_logs
 WAIT_MS_DEFAULT: Final = 100  # when a request says how much to wait for and not how long
 
 
-def _fetch_log(context: ConnectionContext, request: pb.FetchLogRequest) -> Handled:
+def fetch_log(context: ConnectionContext, request: pb.FetchLogRequest) -> Handled:
     buckets = sum(len(table.buckets_req) for table in request.tables_req)
     check_count(buckets + len(request.tables_req), context.limits.request_items_max, "buckets")
     plan = FetchPlan.of(context, request)
@@ -103,6 +102,3 @@ class FetchWait:
     def _answer(self) -> None:
         if self._replier is not None:
             self._replier.reply(_read(self._context, self._plan))
-
-
-HANDLERS: Final[dict[int, Handler]] = {api_keys.FETCH_LOG.key: _fetch_log}

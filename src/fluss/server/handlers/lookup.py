@@ -15,9 +15,9 @@ from fluss.protocol.protobuf import Encoded, table_bucket, unreadable
 from fluss.server.answer_size import AnswerSize
 from fluss.server.answers import code_and_text
 from fluss.server.budgets import RESPONSE_BYTES_MIN
-from fluss.server.context import ConnectionContext, Handled
+from fluss.server.context import ConnectionContext
 from fluss.server.kv_access import check_access, kv_bucket
-from fluss.server.later import reply_concurrently
+from fluss.server.later import Concurrent, reply_concurrently
 from fluss.server.names import check_count
 from fluss.server.write_wait import check_acks, write_wait_ms
 from fluss.storage.kv_reads import VALUE_OVERHEAD_BYTES
@@ -34,7 +34,7 @@ _Request: TypeAlias = pb.LookupRequest | pb.PrefixLookupRequest
 _Read: TypeAlias = Callable[["KvBucket", list[bytes], AnswerSize], Coroutine[Any, Any, bytearray]]
 
 
-def lookup(context: ConnectionContext, request: pb.LookupRequest, version: int) -> Handled:
+def lookup(context: ConnectionContext, request: pb.LookupRequest, version: int) -> Concurrent:
     """The row of each key, in order; nothing where there is none."""
     keys = _check_keys(context, request)
     if not request.insert_if_not_exists:
@@ -47,7 +47,7 @@ def lookup(context: ConnectionContext, request: pb.LookupRequest, version: int) 
     return reply_concurrently(context, work, write_wait_ms(request.timeout_ms))
 
 
-def prefix_lookup(context: ConnectionContext, request: pb.PrefixLookupRequest, version: int) -> Handled:
+def prefix_lookup(context: ConnectionContext, request: pb.PrefixLookupRequest, version: int) -> Concurrent:
     """The rows whose keys begin with each prefix."""
     prefixes = _check_keys(context, request)
     at_once = _answer_at_once(context, request, version, _few_lists) if prefixes <= _KEYS_AT_ONCE else None

@@ -6,7 +6,7 @@ from functools import partial
 
 from fluss.model.paths import TableBucket
 from fluss.protocol import messages_pb2 as pb
-from fluss.protocol.writes import BucketBatch, ReceivedWrite, parse_produce_log
+from fluss.protocol.writes import BucketBatch, ReceivedWrite
 from fluss.server.answers import code_and_text
 from fluss.server.batch_check import check_batch
 from fluss.server.context import ConnectionContext, Handled
@@ -22,9 +22,8 @@ async def init_writer(context: ConnectionContext, request: pb.InitWriterRequest)
     return pb.InitWriterResponse(writer_id=await context.storage.catalog.next_writer_id())
 
 
-def produce_log(context: ConnectionContext, body: memoryview, _: int) -> Handled:
+def produce_log(context: ConnectionContext, request: ReceivedWrite) -> Handled:
     """Append in the order of arrival; the reply is deferred until all batches are durable."""
-    request = parse_produce_log(body, context.limits.request_items_max)
     check_acks(request.acks)
     buckets = [batch.bucket for batch in request.batches]
     if len(buckets) > BUCKETS_AT_ONCE:

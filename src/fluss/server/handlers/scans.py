@@ -13,13 +13,12 @@ from typing import Final
 from fluss.formats.log_batch import walk
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.paths import TableBucket
-from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.lookups import encode_limit_scan, encode_scan_kv
 from fluss.protocol.protobuf import Encoded, Part, unreadable
 from fluss.server.answer_size import AnswerSize
 from fluss.server.answers import Answer, code_and_text
-from fluss.server.context import ConnectionContext, Handler
+from fluss.server.context import ConnectionContext
 from fluss.server.kv_access import kv_bucket
 from fluss.server.kv_scanners import Scanner
 from fluss.server.names import check_count
@@ -28,7 +27,7 @@ from fluss.server.table_formats import table_format
 _CHUNK_BYTES: Final = 4 << 20  # read in one turn of the loop
 
 
-async def _limit_scan(context: ConnectionContext, request: pb.LimitScanRequest) -> Answer:
+async def limit_scan(context: ConnectionContext, request: pb.LimitScanRequest) -> Answer:
     budget, bytes_max = context.server.response_budget, context.limits.limit_scan_bytes_max
     try:
         with AnswerSize(budget, bytes_max, "ask for fewer rows, or scan the table") as size:
@@ -78,7 +77,7 @@ async def _last_batches(context: ConnectionContext, bucket: TableBucket, limit: 
     return records
 
 
-async def _scan_kv(context: ConnectionContext, request: pb.ScanKvRequest) -> Answer:
+async def scan_kv(context: ConnectionContext, request: pb.ScanKvRequest) -> Answer:
     try:
         return await _scan(context, request)
     except Exception as error:
@@ -154,9 +153,3 @@ def _close(context: ConnectionContext, scanner_id: bytes) -> pb.ScanKvResponse:
 
 def _invalid(reason: str) -> InvalidRequestError:
     return InvalidRequestError(f"This ScanKv request can't be done: {reason}.", ErrorCode.INVALID_SCAN_REQUEST)
-
-
-HANDLERS: Final[dict[int, Handler]] = {
-    api_keys.LIMIT_SCAN.key: _limit_scan,
-    api_keys.SCAN_KV.key: _scan_kv,
-}
