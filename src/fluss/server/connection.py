@@ -14,7 +14,7 @@ from fluss.server.answers import error_frame
 from fluss.server.budgets import FrameShare
 from fluss.server.config import Address
 from fluss.server.context import ConnectionContext, ServerContext
-from fluss.server.patience import Patience, Seen
+from fluss.server.patience import ConnectionPatience, Seen
 from fluss.server.session import Session
 
 _log = logging.getLogger(__name__)
@@ -30,13 +30,13 @@ _ESTABLISHED: Final = 1  # of Linux, the first byte of tcp_info
 class Connections(Protocol):
     """Who keeps the list of connections."""
 
-    def admit(self, connection: Connection, peer: str) -> FlussError | None:
+    def admit(self, connection: ServerConnection, peer: str) -> FlussError | None:
         """None when the connection may stay, otherwise why not."""
 
-    def forget(self, connection: Connection) -> None: ...
+    def forget(self, connection: ServerConnection) -> None: ...
 
 
-class Connection(asyncio.BufferedProtocol):
+class ServerConnection(asyncio.BufferedProtocol):
     """Reads frames for a session and sends what it answers."""
 
     def __init__(self, server: ServerContext, connections: Connections) -> None:
@@ -56,7 +56,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waits_for_budget = False
         self._frames = 0  # received
         self._received_bytes = 0
-        self._patience = Patience(server.loop.time())
+        self._patience = ConnectionPatience(server.loop.time())
         self._unsent_bytes = 0  # as counted when the client stopped taking responses
         self._reading = True
         self._stopping = False

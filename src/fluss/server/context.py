@@ -15,7 +15,7 @@ from fluss.server.backups import Backups
 from fluss.server.budgets import RequestBudget, ResponseBudget
 from fluss.server.config import Address, ServerConfig
 from fluss.server.kv_scanners import ConnectionScanners, ServerScanners
-from fluss.server.lake_options import LakeOptions
+from fluss.server.lake_options import LakeLocations
 from fluss.server.metrics import Metrics
 from fluss.server.tiering import Tiering
 from fluss.server.turns import Pace, Turns
@@ -44,7 +44,7 @@ class ServerContext:
         self.scanners = ServerScanners()
         self.kv_snapshots = KvSnapshots(storage, lambda bucket: storage.kv.bucket(bucket))
         self.backups = Backups(storage, self.kv_snapshots)
-        self.lake_options = LakeOptions(config.datalake_iceberg, storage.root)
+        self.lake_options = LakeLocations(config.datalake_iceberg, storage.root)
         self.tiering = Tiering(storage.catalog, wall_ms=storage.clock.now_ms)
         self.metrics = Metrics()
         self.logins: Logins | None = None  # None: nobody needs to log in

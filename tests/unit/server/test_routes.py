@@ -21,7 +21,7 @@ from fluss.server.context import Handled
 from fluss.server.later import Concurrent
 from fluss.server.resources import Resource, ResourceKind, Resources
 from fluss.server.routes import ROUTES, Reply, Route
-from fluss.server.write_wait import WriteResponse, WriteWait
+from fluss.server.write_wait import DeferredWrite, WriteResponse
 
 ITEMS_MAX = 10
 BY_NAME = pytest.mark.parametrize("route", ROUTES.values(), ids=lambda route: route.api.name)
@@ -215,7 +215,7 @@ def test_a_handler_answers_as_its_row_says(route: Route) -> None:
     if route.reply is Reply.CONCURRENT:
         assert returned == Concurrent
     elif route.reply is Reply.DEFERRED:
-        assert returned in (Handled, WriteResponse | WriteWait)
+        assert returned in (Handled, WriteResponse | DeferredWrite)
 
 
 def test_few_requests_are_of_a_special_kind() -> None:

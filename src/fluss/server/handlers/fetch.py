@@ -28,18 +28,20 @@ def fetch_log(context: ConnectionContext, request: pb.FetchLogRequest) -> Handle
     )
 
 
-async def _begin_wide(context: ConnectionContext, request: pb.FetchLogRequest, plan: FetchPlan) -> Encoded | FetchWait:
+async def _begin_wide(
+    context: ConnectionContext, request: pb.FetchLogRequest, plan: FetchPlan
+) -> Encoded | DeferredFetch:
     async with context.storage.keeping_open():
         async for _ in each_open(context, [fetch.bucket for fetch in plan.buckets]):
             pass
         return _begin(context, request, plan)
 
 
-def _begin(context: ConnectionContext, request: pb.FetchLogRequest, plan: FetchPlan) -> Encoded | FetchWait:
+def _begin(context: ConnectionContext, request: pb.FetchLogRequest, plan: FetchPlan) -> Encoded | DeferredFetch:
     wait_ms = _wait_ms(context, request)
     if wait_ms == 0 or plan.is_ready(request.min_bytes, patient=True):
         return _read(context, plan)
-    return FetchWait(context, plan, request.min_bytes, wait_ms)
+    return DeferredFetch(context, plan, request.min_bytes, wait_ms)
 
 
 def _wait_ms(context: ConnectionContext, request: pb.FetchLogRequest) -> int:
@@ -55,7 +57,7 @@ def _read(context: ConnectionContext, plan: FetchPlan) -> Encoded:
     return encode_fetch_response(plan.tables, code_and_text)
 
 
-class FetchWait:
+class DeferredFetch:
     """A fetch that waits for data, or for the client to take what it got before."""
 
     def __init__(self, context: ConnectionContext, plan: FetchPlan, min_bytes: int, wait_ms: int) -> None:

@@ -12,7 +12,7 @@ from fluss.server.batch_check import check_batch
 from fluss.server.context import ConnectionContext, Handled
 from fluss.server.names import table_path
 from fluss.server.opened import BUCKETS_AT_ONCE, each_open, with_open_logs
-from fluss.server.write_wait import NO_ACKS, BucketWait, WriteResponse, WriteWait, answered, check_acks
+from fluss.server.write_wait import NO_ACKS, BucketWait, DeferredWrite, WriteResponse, answered, check_acks
 
 
 async def init_writer(context: ConnectionContext, request: pb.InitWriterRequest) -> pb.InitWriterResponse:
@@ -31,7 +31,7 @@ def produce_log(context: ConnectionContext, request: ReceivedWrite) -> Handled:
     return with_open_logs(context.storage, buckets, partial(_append_all, context, request))
 
 
-def _append_all(context: ConnectionContext, request: ReceivedWrite) -> WriteResponse | WriteWait:
+def _append_all(context: ConnectionContext, request: ReceivedWrite) -> WriteResponse | DeferredWrite:
     context.check_connected()
     response = pb.ProduceLogResponse()
     waits: list[BucketWait] = []
@@ -42,7 +42,7 @@ def _append_all(context: ConnectionContext, request: ReceivedWrite) -> WriteResp
 
 async def _append_many(
     context: ConnectionContext, request: ReceivedWrite, buckets: list[TableBucket]
-) -> WriteResponse | WriteWait:
+) -> WriteResponse | DeferredWrite:
     response = pb.ProduceLogResponse()
     waits: list[BucketWait] = []
     async with context.storage.keeping_open():

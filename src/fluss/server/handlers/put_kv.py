@@ -15,7 +15,7 @@ from fluss.server.batch_check import check_size
 from fluss.server.context import ConnectionContext
 from fluss.server.kv_access import kv_bucket
 from fluss.server.names import check_count
-from fluss.server.write_wait import NO_ACKS, BucketWait, WriteResponse, WriteWait, answered, check_acks
+from fluss.server.write_wait import NO_ACKS, BucketWait, DeferredWrite, WriteResponse, answered, check_acks
 
 if TYPE_CHECKING:
     from fluss.storage.kv_put import Put
@@ -26,7 +26,7 @@ _BACKPRESSURE_VERSION: Final = 2  # clients of this version know its code
 _FOR_OLD_CLIENTS: Final = {ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION: ErrorCode.KV_STORAGE_EXCEPTION}
 
 
-async def put_kv(context: ConnectionContext, request: ReceivedWrite, version: int) -> WriteResponse | WriteWait:
+async def put_kv(context: ConnectionContext, request: ReceivedWrite, version: int) -> WriteResponse | DeferredWrite:
     """Put in the order of arrival; the reply is deferred until all batches are applied.
 
     The connection's next request waits only while a bucket has no room for more.
