@@ -155,7 +155,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     @property
     def is_stranger(self) -> bool:
         """Whether its client has to log in and has not."""
-        return self._server.logins is not None and self._context is not None and self._context.user is None
+        return self._context is not None and self._context.is_stranger
 
     def overdue(self, now_s: float) -> str | None:
         """Why the connection is to be closed, if it is; to be asked from time to time."""
@@ -214,7 +214,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _await_login(self) -> None:
         """Until its client has logged in, a connection takes small frames only."""
         assert self._context is not None
-        self._awaits_login = self._server.logins is not None and self._context.user is None
+        self._awaits_login = self._context.is_stranger
         before_login = self._limits.frame_bytes_before_login_max
         self._reader.frame_size_bytes_max = before_login if self._awaits_login else self._limits.frame_bytes_max
 

@@ -87,6 +87,11 @@ class ConnectionContext:
         self.reads_running = 0  # lookups that others overtake
         self.scanners = ConnectionScanners(server.scanners, server.limits)
 
+    @property
+    def is_stranger(self) -> bool:
+        """Whether the client has to log in and has not."""
+        return self.user is None and self.server.logins is not None
+
     def check_connected(self) -> None:
         """Raise when the client has closed the connection: it may have written anew by now what it sent here before.
 

@@ -176,8 +176,8 @@ def dispatch(context: ConnectionContext, request: Request) -> Handled:
             ErrorCode.UNSUPPORTED_VERSION,
         )
     context.server.metrics.requests[api.key] += 1
-    if api.needs_login:
-        authenticate.check_login(context, api.name)
+    if api.needs_login and context.is_stranger:
+        raise authenticate.login_missing(api.name)
     parsed = _read(context, route, request.body)
     if route.is_versioned:
         return route.handle(context, parsed, request.api_version)

@@ -30,10 +30,9 @@ async def authenticate(context: ConnectionContext, request: pb.AuthenticateReque
     return pb.AuthenticateResponse()
 
 
-def check_login(context: ConnectionContext, api_name: str) -> None:
-    """Refuse what only logged-in clients may ask."""
-    if context.server.logins is not None and context.user is None:
-        raise _refused(f"{api_name} needs a login; set security.protocol to sasl, with user name and password")
+def login_missing(api_name: str) -> AuthenticationError:
+    """The error for a client that asks what only logged-in ones may."""
+    return _refused(f"{api_name} needs a login; set security.protocol to sasl, with user name and password")
 
 
 def _refused(text: str) -> AuthenticationError:
