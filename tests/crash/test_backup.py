@@ -16,7 +16,7 @@ import fluss.sync
 from fluss.client.backup import make_backup
 from fluss.client.runtime import run
 from fluss.storage import backup_manifest, failpoints
-from fluss.storage.backup_manifest import Manifest
+from fluss.storage.backup_manifest import BackupManifest
 from fluss.storage.failpoints import STEPS, Site
 from fluss.storage.restore import check, restore
 from fluss.testing import FlussServer
@@ -104,7 +104,7 @@ def back_up(address: str, target: Path, give_up_ms: int = PATIENT_MS) -> None:
         run(make_backup(connection._core, str(target), lambda _: None))
 
 
-def check_restored(directory: Path, manifest: Manifest, turns_acked: int) -> None:
+def check_restored(directory: Path, manifest: BackupManifest, turns_acked: int) -> None:
     """All that was acknowledged before is there, each bucket ends where it should, and rows are what changes leave."""
     with FlussServer(directory) as server, fluss.sync.connect(server.bootstrap_servers) as connection:
         admin = connection.get_admin()
@@ -140,7 +140,7 @@ def ids_of(number: int) -> list[int]:
     return ids
 
 
-def restored(target: Path) -> tuple[Path, Manifest]:
+def restored(target: Path) -> tuple[Path, BackupManifest]:
     manifest = backup_manifest.read(target)
     check(target, manifest)
     directory = target.with_name(target.name + ".restored") / "data"

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-from google.protobuf.message import DecodeError, Message
-
-from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, error_from_code
+from fluss.model.errors import ErrorCode, FlussError, error_from_code
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.protobuf import Part, parse_answer
 
 ERROR_TEXT_LENGTH_MAX = 1_000
-
-M = TypeVar("M", bound=Message)
 
 # After these a new look at the metadata may help: the leader moved, is not elected yet, or its server is gone.
 STALE_METADATA_CODES = frozenset(
@@ -30,19 +25,7 @@ def server_error(error_code: int, message: str) -> FlussError:
     return error_from_code(error_code, lines[0][:ERROR_TEXT_LENGTH_MAX] if lines else "")
 
 
-def parse(message_type: type[M], body: bytes | bytearray | memoryview, sender: object) -> M:
-    """A message from an answer's body."""
-    message = message_type()
-    try:
-        message.ParseFromString(body)  # type: ignore[arg-type]  # takes any buffer
-    except DecodeError as error:
-        raise CorruptDataError(
-            f"The answer of {sender} is not a valid {message_type.__name__}: {error}.", ErrorCode.CORRUPT_MESSAGE
-        ) from error
-    return message
-
-
-def parse_error(body: bytes | bytearray | memoryview, sender: object) -> FlussError:
+def parse_error(body: Part, sender: object) -> FlussError:
     """The error in the body of an error frame."""
-    answer = parse(pb.ErrorResponse, body, sender)
+    answer = parse_answer(pb.ErrorResponse, body, sender)
     return server_error(answer.error_code, answer.error_message)

@@ -11,7 +11,6 @@ from fluss.client.buckets import OneBucket
 from fluss.client.chunk import Chunk, WireBatch
 from fluss.client.encoder import BatchLimits, Encoder
 from fluss.client.partition_routing import BucketRouter, Route, Router, router, writable_schema
-from fluss.client.write_request import PRODUCE_LOG
 from fluss.client.writer import WriterCore
 from fluss.formats import arrow_payload, row_log, statistics
 from fluss.formats.arrow_payload import Codec
@@ -19,6 +18,7 @@ from fluss.formats.log_batch import encode_header
 from fluss.model.descriptor import LogFormat
 from fluss.model.infos import TableInfo
 from fluss.model.table_options import LOG_FORMAT
+from fluss.protocol.writes import PRODUCE_LOG
 
 if TYPE_CHECKING:
     from fluss.client.core import ClientCore

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fluss.client.batch_reader import log_format
-from fluss.client.fetch_wire import parse_fetch_response
 from fluss.client.leaders import check_buckets
 from fluss.client.offsets import CLIENT_FOLLOWER_ID
 from fluss.formats.log_batch import walk
@@ -17,6 +16,7 @@ from fluss.model.infos import TableInfo
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.fetches import parse_fetch_response
 
 if TYPE_CHECKING:
     from fluss.client.core import ClientCore

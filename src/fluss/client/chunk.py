@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from fluss.client.handles import Outcome, RowsOutcome
-from fluss.client.write_request import PRODUCE_LOG, WriteRequest
 from fluss.formats.arrow_payload import Codec
 from fluss.formats.kernel import RowAppender
 from fluss.formats.row_builder import RowBuilder
 from fluss.model.errors import FlussError
+from fluss.protocol.writes import PRODUCE_LOG, WriteRequest
 
 if TYPE_CHECKING:
     from fluss.client.connection import Connection

@@ -19,8 +19,7 @@ from typing import NamedTuple, TypeAlias, cast
 
 from fluss.client import runtime
 from fluss.client.address import Address
-from fluss.client.answers import parse, parse_error
-from fluss.client.fetch_wire import records_position
+from fluss.client.answers import parse_error
 from fluss.client.sasl import Credentials, log_in
 from fluss.formats import kernel
 from fluss.model.errors import ConnectError, CorruptDataError, ErrorCode, FlussError, TimeoutError
@@ -28,6 +27,8 @@ from fluss.model.infos import ServerType
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api, Req, Resp
+from fluss.protocol.fetches import records_position
+from fluss.protocol.protobuf import parse_answer
 
 LOGIN_SHARE = 0.9
 WRONG_PORT = "Is that the port of a Fluss server?"
@@ -135,7 +136,7 @@ class Connection(asyncio.BufferedProtocol):
     async def request(self, api: Api[Req, Resp], message: Req, timeout_s: float) -> Resp:
         """Send a message and wait for its answer."""
         body = await self.send(api, (message.SerializeToString(),), timeout_s)
-        return parse(api.response, body, self.address)
+        return parse_answer(api.response, body, self.address)
 
     def send(self, api: Api[Req, Resp], parts: Sequence[BytesLike], timeout_s: float) -> asyncio.Future[memoryview]:
         """Send a body made of `parts`; the future has the answer's body. Sent in the order of the calls."""

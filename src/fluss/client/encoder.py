@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from fluss.client.chunk import Chunk, WireBatch
 from fluss.client.partition_routing import Route, Router
-from fluss.client.write_request import WriteRequest
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
+from fluss.protocol.writes import WriteRequest
 
 REQUEST_OVERHEAD_BYTES = 1024
 

@@ -12,7 +12,6 @@ from fluss.client.answers import server_error
 from fluss.client.batch_reader import BatchReader, Decoded, Part, Piece, Skip
 from fluss.client.cursor import Cursor
 from fluss.client.fetch_wait import FetchWait
-from fluss.client.fetch_wire import BucketAnswer, parse_fetch_response
 from fluss.client.fetched import FetchedBatch
 from fluss.client.filtering import ScanFilter
 from fluss.client.offsets import CLIENT_FOLLOWER_ID, list_offsets
@@ -23,6 +22,7 @@ from fluss.model.infos import ServerNode, TableInfo
 from fluss.model.offsets import EARLIEST_OFFSET, OffsetSpec
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.fetches import BucketAnswer, parse_fetch_response
 
 if TYPE_CHECKING:
     from fluss.client.core import ClientCore

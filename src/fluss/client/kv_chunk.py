@@ -14,7 +14,6 @@ from fluss.client.chunk import Chunk
 from fluss.client.encoder import BatchLimits, Encoder
 from fluss.client.partition_routing import Route, Router
 from fluss.client.upsert_columns import KeyBuilder, UpsertColumns
-from fluss.client.write_request import put_kv
 from fluss.formats import kv_batch
 from fluss.formats.arrays import numbers_array
 from fluss.formats.compacted import CompactedFormat
@@ -24,6 +23,7 @@ from fluss.model.descriptor import KvFormat
 from fluss.model.infos import TableInfo
 from fluss.model.merge_mode import MergeMode
 from fluss.model.table_options import KV_FORMAT
+from fluss.protocol.writes import put_kv
 
 if TYPE_CHECKING:
     from fluss.client.upsert import UpsertWriterCore

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss.client.answers import parse, server_error
+from fluss.client.answers import server_error
 from fluss.client.connection import Connection
 from fluss.client.lookup_values import ValueReader
 from fluss.formats.keys import PrimaryKeyEncoder
@@ -17,6 +17,7 @@ from fluss.model.errors import CorruptDataError, FlussError
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.protobuf import parse_answer
 
 if TYPE_CHECKING:
     from fluss.client.core import ClientCore
@@ -93,7 +94,7 @@ class KvScan:
         """An answer; the next one is asked for at once."""
         assert self._answer is not None
         pending, self._answer = self._answer, None
-        answer = parse(pb.ScanKvResponse, await pending, self._connection.address)
+        answer = parse_answer(pb.ScanKvResponse, await pending, self._connection.address)
         if answer.error_code:
             self._scanner_id = None
             raise server_error(answer.error_code, answer.error_message)

@@ -18,11 +18,11 @@ from typing import Any, Protocol, TypeAlias
 
 from fluss.client.lookup_lane import Lane
 from fluss.client.lookup_values import ValueReader
-from fluss.client.lookup_wire import LookupKind
 from fluss.client.metadata import Metadata
 from fluss.client.pool import ConnectionPool
 from fluss.model.errors import FlussError, TimeoutError
 from fluss.model.infos import TableInfo
+from fluss.protocol.lookups import LookupKind
 
 # Each has a caller that waits for it; whoever starts more at a time should look up many keys in one call.
 WAITING_LOOKUPS_MAX = 1_000_000

@@ -15,15 +15,16 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fluss.client import lookup_wire, runtime
+from fluss.client import runtime
+from fluss.client.answers import server_error
 from fluss.client.lookup_lost import LostLookups, closed_error, remaining_s, unexpected
 from fluss.client.lookup_values import ValueReader
-from fluss.client.lookup_wire import LookupKind
 from fluss.client.metadata import Metadata
 from fluss.client.pool import ConnectionPool
 from fluss.client.views import address_of
 from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError
 from fluss.model.infos import ServerType, TableInfo
+from fluss.protocol.lookups import LookupKind, lookup_request, parse_lookup_response
 
 if TYPE_CHECKING:
     from fluss.client.connection import Connection
@@ -203,7 +204,9 @@ class Lane:
         keys = {bucket: [key for lookup in asked for key in lookup.keys] for bucket, asked in by_bucket.items()}
         answered = partial(self._answered, _Request(leader, lookups, by_bucket), connection)
         try:
-            lookup_wire.send(connection, self._kind, self.info.table_id, keys, remaining_s(lookups), answered)
+            timeout_s = remaining_s(lookups)
+            api, body = lookup_request(self._kind, self.info.table_id, keys, timeout_s)
+            connection.submit(api, (body,), timeout_s, answered)
         except Exception as error:
             self._not_answered(lookups, error)
             self._request_ended(leader)
@@ -226,10 +229,11 @@ class Lane:
         """Hand back the lookups of an answer; what can't be done here and now is returned."""
         server, unanswered = connection.address, request.by_bucket
         found = _Found([], [], len(body))
-        for bucket, entries, error in lookup_wire.read(self._kind, body, server):
+        for bucket, entries, refusal in parse_lookup_response(self._kind, body, server):
             asked = unanswered.pop(bucket, [])
             expected = sum([len(lookup.keys) for lookup in asked])
-            if error is not None:
+            if refusal is not None:
+                error = server_error(*refusal)
                 callers = sum([len(lookup.callers) for lookup in request.lookups])
                 if error.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION and callers > 1:
                     self._ask_in_halves(request.leader, asked)

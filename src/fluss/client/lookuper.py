@@ -14,7 +14,6 @@ from fluss.client.lookup import Lookup, Lookups, Read, WaitingThread
 from fluss.client.lookup_keys import LookupKeys, Part
 from fluss.client.lookup_lane import Lane
 from fluss.client.lookup_values import ValueReader
-from fluss.client.lookup_wire import LookupKind
 from fluss.formats.arrays import places_array
 from fluss.formats.keys import KeyEncoder, primary_key_encoder
 from fluss.formats.lake_keys import ICEBERG, PAIMON
@@ -22,6 +21,7 @@ from fluss.model.arrow_types import arrow_schema
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.table_options import DATALAKE_FORMAT, KV_FORMAT_VERSION
+from fluss.protocol.lookups import LookupKind
 
 if TYPE_CHECKING:
     from fluss.client.core import ClientCore

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from fluss.client import runtime
-from fluss.client.answers import STALE_METADATA_CODES, parse, server_error
+from fluss.client.answers import STALE_METADATA_CODES, server_error
 from fluss.client.bucket_queue import BucketQueue
 from fluss.client.chunk import Chunk, WireBatch
 from fluss.client.connection import Connection
@@ -23,7 +23,12 @@ from fluss.client.per_loop import PerLoop
 from fluss.client.pool import ConnectionPool
 from fluss.client.tasks import KeyedTasks
 from fluss.client.views import address_of
-from fluss.client.write_request import (
+from fluss.model.config import Config
+from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError
+from fluss.model.infos import ServerType, TableInfo
+from fluss.model.paths import TablePath
+from fluss.protocol.protobuf import parse_answer
+from fluss.protocol.writes import (
     ACKS,
     BUCKET_OVERHEAD_BYTES,
     DUPLICATE,
@@ -33,10 +38,6 @@ from fluss.client.write_request import (
     leaves_doubt,
     says_stored,
 )
-from fluss.model.config import Config
-from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError
-from fluss.model.infos import ServerType, TableInfo
-from fluss.model.paths import TablePath
 
 if TYPE_CHECKING:
     from fluss.client.writer import WriterCore
@@ -246,7 +247,7 @@ class Sender:
             self._stored(connection, *batches[0])
             return []
         try:
-            answer = parse(request.api.response, reply, connection.address)
+            answer = parse_answer(request.api.response, reply, connection.address)
         except FlussError as error:
             return [(queue, batch, error) for queue, batch in batches]
         results = {

@@ -13,7 +13,6 @@ import pyarrow as pa
 from google.protobuf.message import Message
 
 from fluss.client import runtime
-from fluss.client.answers import parse
 from fluss.client.append import LogEncoder
 from fluss.client.chunk import Chunk, WireBatch
 from fluss.client.connection import BytesLike, Connection
@@ -23,7 +22,6 @@ from fluss.client.partition_routing import PartitionFinder, router, writable_sch
 from fluss.client.retry import Backoff
 from fluss.client.upsert import check_deletes
 from fluss.client.upsert_columns import UpsertColumns
-from fluss.client.write_request import BUCKET_OVERHEAD_BYTES, bucket_parts
 from fluss.formats.cast import ArrowCaster
 from fluss.formats.row_digest import RowDigest, sum_of
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
@@ -33,6 +31,8 @@ from fluss.model.staging import StagedTask
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api, Req, Resp
+from fluss.protocol.protobuf import parse_answer
+from fluss.protocol.writes import BUCKET_OVERHEAD_BYTES, bucket_parts
 
 if TYPE_CHECKING:
     from fluss.client.core import ClientCore
@@ -137,7 +137,7 @@ class StagedWriteCore:
             try:
                 connection = await staging_connection(self.client)
                 answer = await connection.send(api, await body(), timeout_s)
-                return parse(api.response, answer, connection.address)
+                return parse_answer(api.response, answer, connection.address)
             except FlussError as error:
                 if not error.is_retriable or not await backoff.pause():
                     raise

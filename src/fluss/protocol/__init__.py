@@ -1,1 +1,4 @@
-"""The wire: frames, api keys and messages. Nothing here opens a socket."""
+"""The wire: `frames`, `api_keys`, messages, and in `writes`, `fetches` and `lookups` both halves of those with rows.
+
+Nothing here opens a socket.
+"""

@@ -1,1 +1,1 @@
-"""The server: `process` starts it, `server` listens, `session` and `dispatch` lead from requests to `handlers`."""
+"""The server: `process` starts it, `server` listens, `session` and `routes` lead from requests to `handlers`."""

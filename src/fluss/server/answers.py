@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import logging
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from google.protobuf.message import Message
 
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.protocol import frames
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.protobuf import Encoded, Part
 
 _log = logging.getLogger(__name__)
 
 ERROR_TEXT_LENGTH_MAX: Final = 1_000
 # Answers up to this are copied together: a write of several pieces takes longer than that.
 _JOINED_BYTES_MAX: Final = 4 << 10
-
-Part: TypeAlias = bytes | bytearray | memoryview
-
-
-class Encoded(NamedTuple):
-    """A message that is already bytes; large ones stay in pieces, so that their data is not copied together."""
-
-    parts: list[Part]
-    size_bytes: int
-
 
 Answer: TypeAlias = Message | Encoded
 

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from fluss.formats.log_batch import BatchHeader, walk
 from fluss.model.errors import FlussError
-from fluss.server.answers import Part
+from fluss.protocol.protobuf import Part
 from fluss.server.filtering import BatchFilter
 from fluss.server.projection import Projection
 

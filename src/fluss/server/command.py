@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fluss.server.config import PORT_MAX
-from fluss.server.options import OPTIONS, Option
+from fluss.server.options import OPTIONS, CommandOption
 from fluss.server.process import serve
 
 
@@ -18,7 +18,7 @@ def _with_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _kind(option: Option) -> click.ParamType[Any] | type[str]:
+def _kind(option: CommandOption) -> click.ParamType[Any] | type[str]:
     if option.choices is not None:
         return click.Choice(option.choices)
     if option.kind is int:

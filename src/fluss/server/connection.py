@@ -9,11 +9,12 @@ from typing import Final, Protocol, cast
 
 from fluss.model.errors import CorruptDataError, FlussError
 from fluss.protocol import frames
-from fluss.server.answers import Part, error_frame
+from fluss.protocol.protobuf import Part
+from fluss.server.answers import error_frame
 from fluss.server.budgets import FrameShare
 from fluss.server.config import Address
 from fluss.server.context import ConnectionContext, ServerContext
-from fluss.server.patience import Patience, Seen
+from fluss.server.patience import ConnectionPatience, Seen
 from fluss.server.session import Session
 
 _log = logging.getLogger(__name__)
@@ -29,13 +30,13 @@ _ESTABLISHED: Final = 1  # of Linux, the first byte of tcp_info
 class Connections(Protocol):
     """Who keeps the list of connections."""
 
-    def admit(self, connection: Connection, peer: str) -> FlussError | None:
+    def admit(self, connection: ServerConnection, peer: str) -> FlussError | None:
         """None when the connection may stay, otherwise why not."""
 
-    def forget(self, connection: Connection) -> None: ...
+    def forget(self, connection: ServerConnection) -> None: ...
 
 
-class Connection(asyncio.BufferedProtocol):
+class ServerConnection(asyncio.BufferedProtocol):
     """Reads frames for a session and sends what it answers."""
 
     def __init__(self, server: ServerContext, connections: Connections) -> None:
@@ -55,7 +56,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waits_for_budget = False
         self._frames = 0  # received
         self._received_bytes = 0
-        self._patience = Patience(server.loop.time())
+        self._patience = ConnectionPatience(server.loop.time())
         self._unsent_bytes = 0  # as counted when the client stopped taking responses
         self._reading = True
         self._stopping = False
@@ -154,7 +155,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_stranger(self) -> bool:
         """Whether its client has to log in and has not."""
-        return self._server.logins is not None and self._context is not None and self._context.user is None
+        return self._context is not None and self._context.is_stranger
 
     def overdue(self, now_s: float) -> str | None:
         """Why the connection is to be closed, if it is; to be asked from time to time."""
@@ -213,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
     def _await_login(self) -> None:
         """Until its client has logged in, a connection takes small frames only."""
         assert self._context is not None
-        self._awaits_login = self._server.logins is not None and self._context.user is None
+        self._awaits_login = self._context.is_stranger
         before_login = self._limits.frame_bytes_before_login_max
         self._reader.frame_size_bytes_max = before_login if self._awaits_login else self._limits.frame_bytes_max
 

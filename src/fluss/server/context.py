@@ -15,7 +15,7 @@ from fluss.server.backups import Backups
 from fluss.server.budgets import RequestBudget, ResponseBudget
 from fluss.server.config import Address, ServerConfig
 from fluss.server.kv_scanners import ConnectionScanners, ServerScanners
-from fluss.server.lake_options import LakeOptions
+from fluss.server.lake_options import LakeLocations
 from fluss.server.metrics import Metrics
 from fluss.server.tiering import Tiering
 from fluss.server.turns import Pace, Turns
@@ -44,7 +44,7 @@ class ServerContext:
         self.scanners = ServerScanners()
         self.kv_snapshots = KvSnapshots(storage, lambda bucket: storage.kv.bucket(bucket))
         self.backups = Backups(storage, self.kv_snapshots)
-        self.lake_options = LakeOptions(config.datalake_iceberg, storage.root)
+        self.lake_options = LakeLocations(config.datalake_iceberg, storage.root)
         self.tiering = Tiering(storage.catalog, wall_ms=storage.clock.now_ms)
         self.metrics = Metrics()
         self.logins: Logins | None = None  # None: nobody needs to log in
@@ -87,6 +87,11 @@ class ConnectionContext:
         self.reads_running = 0  # lookups that others overtake
         self.scanners = ConnectionScanners(server.scanners, server.limits)
 
+    @property
+    def is_stranger(self) -> bool:
+        """Whether the client has to log in and has not."""
+        return self.user is None and self.server.logins is not None
+
     def check_connected(self) -> None:
         """Raise when the client has closed the connection: it may have written anew by now what it sent here before.
 
@@ -109,7 +114,7 @@ GateCallback: TypeAlias = Callable[[], "asyncio.Future[None] | None"]
 
 
 class Replier(Protocol):
-    """Where a request that was put aside delivers its answer."""
+    """Where a request whose answer was deferred delivers it."""
 
     def reply(self, answer: Answer) -> None: ...
 
@@ -119,8 +124,8 @@ class Replier(Protocol):
         """Call back now, or once the client has taken enough of what was sent before; not after it has gone."""
 
 
-class Aside(Protocol):
-    """A request that is answered later, while those behind it go on."""
+class Deferred(Protocol):
+    """A reply that is given later, while the connection's next requests begin."""
 
     wait_ms: int  # then `expire` is called; the server's own limit may be shorter
 
@@ -137,5 +142,5 @@ class Aside(Protocol):
 
 
 # A coroutine is awaited before the connection's next request begins.
-Handled: TypeAlias = Answer | Aside | Coroutine[Any, Any, Answer | Aside]
-Handler: TypeAlias = Callable[[ConnectionContext, Any], Handled]
+InTurn: TypeAlias = Answer | Coroutine[Any, Any, Answer]
+Handled: TypeAlias = Answer | Deferred | Coroutine[Any, Any, Answer | Deferred]

@@ -10,7 +10,7 @@ from fluss.formats.statistics import ColumnStatistics
 from fluss.model.errors import CorruptDataError
 from fluss.model.types import DataType, TypeRoot
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.malformed import unreadable
+from fluss.protocol.protobuf import unreadable
 
 # Predicates and literals of one filter.
 FILTER_TERMS_MAX: Final = 10_000

@@ -16,7 +16,7 @@ from fluss.model.paths import TableBucket
 from fluss.server.limits import Limits
 
 if TYPE_CHECKING:
-    from fluss.storage.kv_scan import KvScan
+    from fluss.storage.kv_scan import BucketScan
 
 _ID_BYTES: Final = 16
 _EXPIRED_REMEMBERED_MAX: Final = 256  # per connection, to tell why a scanner is gone
@@ -25,7 +25,7 @@ _EXPIRED_REMEMBERED_MAX: Final = 256  # per connection, to tell why a scanner is
 class Scanner:
     """One scan of a bucket, between two of its requests."""
 
-    def __init__(self, bucket: TableBucket, scan: KvScan, rows_left: int | None) -> None:
+    def __init__(self, bucket: TableBucket, scan: BucketScan, rows_left: int | None) -> None:
         self.scanner_id = os.urandom(_ID_BYTES).hex().encode()
         self.bucket = bucket
         self.scan = scan

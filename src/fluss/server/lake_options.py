@@ -27,7 +27,7 @@ _OF_USERS: Final = DATALAKE_ICEBERG_PREFIX.encode()
 _log = logging.getLogger(__name__)
 
 
-class LakeOptions:
+class LakeLocations:
     def __init__(self, configured: Mapping[str, str], data_dir: Path) -> None:
         self._configured = {
             f"{DATALAKE_ICEBERG_PREFIX}{key}": value for key, value in configured.items() if not _is_secret(key)

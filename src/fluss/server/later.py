@@ -8,20 +8,20 @@ from typing import Any, TypeAlias
 
 from fluss.model.errors import TimeoutError
 from fluss.server.answers import Answer
-from fluss.server.context import ConnectionContext, Handled, Replier
+from fluss.server.context import ConnectionContext, Replier
 
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, Answer]]
 
 
-def beside_others(context: ConnectionContext, work: Work, wait_ms: int | None = None) -> Handled:
+def reply_concurrently(context: ConnectionContext, work: Work, wait_ms: int | None = None) -> Concurrent:
     """Let the next requests begin, unless the connection has enough of this kind under way."""
     if context.reads_running >= context.limits.reads_running_per_connection_max:
         return work()
-    return Later(context, work, context.limits.request_wait_ms_max if wait_ms is None else wait_ms)
+    return ConcurrentReply(context, work, context.limits.request_wait_ms_max if wait_ms is None else wait_ms)
 
 
-class Later:
-    """Work that is answered when it is done."""
+class ConcurrentReply:
+    """A deferred reply: that of work under way, once it is done."""
 
     def __init__(self, context: ConnectionContext, work: Work, wait_ms: int) -> None:
         self.wait_ms = wait_ms
@@ -56,3 +56,6 @@ class Later:
             self._replier.fail(error)
         else:
             self._replier.reply(task.result())
+
+
+Concurrent: TypeAlias = Answer | ConcurrentReply | Coroutine[Any, Any, Answer]

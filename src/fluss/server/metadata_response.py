@@ -11,8 +11,7 @@ from typing import Final
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.protocol import messages_pb2 as pb
-from fluss.protocol.varints import encode_varint
-from fluss.server.answers import Encoded
+from fluss.protocol.protobuf import Encoded, encode_varint
 from fluss.server.config import Address
 from fluss.storage.catalog import PartitionEntry, TableEntry
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.model.paths import TableBucket, TablePath, check_database_name, check_table_name
+from fluss.model.paths import TablePath, check_database_name, check_table_name
 from fluss.protocol import messages_pb2 as pb
-
-# Most requests name a bucket that was named before: making one takes longer, and so does comparing two.
-table_bucket = lru_cache(maxsize=4096)(TableBucket)
 
 
 def database_name(name: str) -> str:

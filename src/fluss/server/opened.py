@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from fluss.model.paths import TableBucket
-from fluss.server.answers import Answer
-from fluss.server.context import Aside, ConnectionContext, Handled
+from fluss.server.context import ConnectionContext
 from fluss.storage.store import Storage
 
 BUCKETS_AT_ONCE: Final = 64  # that a request may name and still be answered in one go
 _OPENED_AT_ONCE: Final = 128
 
+_Outcome = TypeVar("_Outcome")
 
-def when_open(storage: Storage, buckets: Collection[TableBucket], handle: Callable[[], Answer | Aside]) -> Handled:
+
+def with_open_logs(
+    storage: Storage, buckets: Collection[TableBucket], handle: Callable[[], _Outcome]
+) -> _Outcome | Coroutine[Any, Any, _Outcome]:
     """What `handle` returns, now or once the buckets are open."""
     opening = storage.opening(buckets)
     return handle() if opening is None else _after(opening, handle)
 
 
-async def _after(opening: Coroutine[None, None, None], handle: Callable[[], Answer | Aside]) -> Answer | Aside:
+async def _after(opening: Coroutine[None, None, None], handle: Callable[[], _Outcome]) -> _Outcome:
     await opening
     return handle()
 

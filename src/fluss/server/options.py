@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from fluss.server.config import DURABILITIES, PORT_MAX
 
 
-class Option(NamedTuple):
+class CommandOption(NamedTuple):
     name: str
     kind: type[str] | type[int] | type[Path]  # an int is a port
     help: str
@@ -32,15 +32,15 @@ class Option(NamedTuple):
 
 
 OPTIONS: Final = (
-    Option("data_dir", Path, "Where data lives.  [default: ./fluss-data]"),
-    Option("host", str, "Address to listen on.  [default: 127.0.0.1]"),
-    Option("port", int, "Port to listen on, 0 for a free one.  [default: 9123]"),
-    Option("advertise", str, "Address told to clients.  [default: the one they reached]", metavar="HOST:PORT"),
-    Option("durability", str, "When a write counts as safe.  [default: fsync]", choices=DURABILITIES),
-    Option("metrics_port", int, "Serve Prometheus metrics on this port."),
-    Option("metrics_host", str, "Address for metrics.  [default: 127.0.0.1]"),
-    Option("sasl_users", Path, "Users that may log in; see 'fluss user add'."),
-    Option("config", Path, "A fluss.toml with these keys and [limits]."),
+    CommandOption("data_dir", Path, "Where data lives.  [default: ./fluss-data]"),
+    CommandOption("host", str, "Address to listen on.  [default: 127.0.0.1]"),
+    CommandOption("port", int, "Port to listen on, 0 for a free one.  [default: 9123]"),
+    CommandOption("advertise", str, "Address told to clients.  [default: the one they reached]", metavar="HOST:PORT"),
+    CommandOption("durability", str, "When a write counts as safe.  [default: fsync]", choices=DURABILITIES),
+    CommandOption("metrics_port", int, "Serve Prometheus metrics on this port."),
+    CommandOption("metrics_host", str, "Address for metrics.  [default: 127.0.0.1]"),
+    CommandOption("sasl_users", Path, "Users that may log in; see 'fluss user add'."),
+    CommandOption("config", Path, "A fluss.toml with these keys and [limits]."),
 )
 _BY_FLAG: Final = {option.flag: option for option in OPTIONS}
 

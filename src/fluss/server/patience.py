@@ -36,7 +36,7 @@ class Seen(NamedTuple):
     is_stranger: bool  # who has to log in
 
 
-class Patience:
+class ConnectionPatience:
     """Since when a connection does what it does."""
 
     __slots__ = ("_connected_s", "_frame_s", "_frames", "_quiet_s", "_received_bytes", "_unsent_bytes", "_window")

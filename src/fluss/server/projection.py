@@ -15,7 +15,7 @@ from fluss.formats.arrow_slice import ColumnSlicer
 from fluss.formats.log_batch import BatchHeader, payload_of, resized_header
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import CorruptDataError, ErrorCode, InvalidRequestError
-from fluss.server.answers import Part
+from fluss.protocol.protobuf import Part
 from fluss.server.table_formats import schema_columns, table_format
 from fluss.storage.catalog import Catalog, TableEntry
 from fluss.storage.definition_cache import DefinitionCache

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 from fluss.model.errors import ConnectError, ErrorCode, FlussError
 from fluss.server.auth import Authenticator, Logins
 from fluss.server.config import Address, ServerConfig
-from fluss.server.connection import LINGER_S, Connection
+from fluss.server.connection import LINGER_S, ServerConnection
 from fluss.server.context import ServerContext
 from fluss.server.patience import sweep, sweep_interval_s
 from fluss.storage.catalog import CatalogLimits
@@ -41,12 +41,12 @@ class Server:
         self._authenticator = authenticator
         self._context: ServerContext | None = None
         self._listener: asyncio.Server | None = None
-        self._connections: set[Connection] = set()
+        self._connections: set[ServerConnection] = set()
         # By address, the oldest first: those that were not logged in when they were last looked at.
-        self._strangers: dict[str, dict[Connection, None]] = {}
+        self._strangers: dict[str, dict[ServerConnection, None]] = {}
         self._connections_max = config.limits.connections_max
-        self._refused: set[Connection] = set()
-        self._peers: dict[Connection, str] = {}
+        self._refused: set[ServerConnection] = set()
+        self._peers: dict[ServerConnection, str] = {}
         self._per_peer: Counter[str] = Counter()
         self._address: Address | None = None
         self._background: list[asyncio.Task[None]] = []
@@ -104,7 +104,7 @@ class Server:
             listening = _bind(self._config.host, self._config.port)
             self._address = Address(*listening.getsockname()[:2])
             self._listener = await loop.create_server(
-                lambda: Connection(context, self), sock=listening, backlog=BACKLOG
+                lambda: ServerConnection(context, self), sock=listening, backlog=BACKLOG
             )
         except BaseException:
             if self._metrics_page is not None:
@@ -165,7 +165,7 @@ class Server:
 
     # --- called by connections
 
-    def admit(self, connection: Connection, peer: str) -> FlussError | None:
+    def admit(self, connection: ServerConnection, peer: str) -> FlussError | None:
         """None when the connection may stay; otherwise why not, to be told to the client's first request."""
         limits = self._config.limits
         if self._per_peer[peer] >= limits.connections_per_address_max and not self._end_stranger(peer):
@@ -193,13 +193,13 @@ class Server:
                 return True
         return False
 
-    def _know(self, connection: Connection, address: str) -> None:
+    def _know(self, connection: ServerConnection, address: str) -> None:
         strangers = self._strangers.get(address, {})
         strangers.pop(connection, None)
         if not strangers:
             self._strangers.pop(address, None)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ServerConnection) -> None:
         """The connection is closed."""
         self._refused.discard(connection)
         self._connections.discard(connection)
@@ -210,7 +210,7 @@ class Server:
             if not self._per_peer[peer]:
                 del self._per_peer[peer]
 
-    def _refuse(self, connection: Connection, reason: str) -> FlussError:
+    def _refuse(self, connection: ServerConnection, reason: str) -> FlussError:
         _log.warning("%s: connection refused, %s", connection.peer, reason)
         self.context.metrics.refused_connections += 1
         if len(self._refused) >= self._config.limits.refusals_waiting_max:

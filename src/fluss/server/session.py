@@ -15,22 +15,14 @@ from time import perf_counter
 from typing import Any, Final
 
 from fluss.model.errors import FlussError, TimeoutError
-from fluss.protocol import api_keys, frames
-from fluss.server.answers import Answer, Part, error_frame, success_frame
-from fluss.server.context import Aside, ConnectionContext, GateCallback
-from fluss.server.dispatch import dispatch
+from fluss.protocol import frames
+from fluss.protocol.protobuf import Part
+from fluss.server.answers import Answer, error_frame, success_frame
+from fluss.server.context import ConnectionContext, Deferred, GateCallback
+from fluss.server.routes import ROUTES, dispatch
 
 # Executed without waiting for a turn; what else there is may take longer, and one turn more is not noticed.
-_AT_ONCE: Final = frozenset(
-    api.key
-    for api in (
-        api_keys.LOOKUP,
-        api_keys.PREFIX_LOOKUP,
-        api_keys.PUT_KV,
-        api_keys.PRODUCE_LOG,
-        api_keys.FETCH_LOG,
-    )
-)
+_AT_ONCE: Final = frozenset(key for key, route in ROUTES.items() if route.is_at_once)
 _HEAVY_S: Final = 0.001  # a connection whose request took longer waits for its turn with the next one
 _EXPIRY_S_MIN: Final = 0.001  # what is due within this time is due
 _DEADLINE: Final = attrgetter("deadline_s")
@@ -39,11 +31,11 @@ _DEADLINE: Final = attrgetter("deadline_s")
 class Call:
     """One request from its begin until it is answered."""
 
-    __slots__ = ("_aside", "_session", "answered", "api_key", "deadline_s", "request_id", "size_bytes")
+    __slots__ = ("_deferred", "_session", "answered", "api_key", "deadline_s", "request_id", "size_bytes")
 
     def __init__(self, session: Session, request: frames.Request, size_bytes: int) -> None:
         self._session = session
-        self._aside: Aside | None = None
+        self._deferred: Deferred | None = None
         self.deadline_s = math.inf  # when it is answered in any case
         self.request_id = request.request_id
         self.api_key = request.api_key
@@ -71,11 +63,11 @@ class Call:
         """Call back when the client takes what it is sent."""
         self._session.when_writable(make_response)
 
-    def put_aside(self, aside: Aside, wait_ms_max: int) -> None:
+    def defer(self, deferred: Deferred, wait_ms_max: int) -> None:
         """Let the request wait for its answer while those behind it go on."""
-        self._aside = aside
-        self.arm(min(aside.wait_ms, wait_ms_max))
-        aside.start(self)
+        self._deferred = deferred
+        self.arm(min(deferred.wait_ms, wait_ms_max))
+        deferred.start(self)
 
     def arm(self, wait_ms: int) -> None:
         """Answer in any case after `wait_ms`; a later call replaces an earlier one."""
@@ -83,22 +75,22 @@ class Call:
 
     def hurry(self) -> None:
         """Do not wait for more to happen."""
-        if self._aside is not None:
-            self._aside.hurry()
+        if self._deferred is not None:
+            self._deferred.hurry()
 
     def abandon(self) -> None:
         """Forget the request: nobody waits for it."""
         self.answered = True
-        if self._aside is not None:
-            self._aside.abandon()
+        if self._deferred is not None:
+            self._deferred.abandon()
 
     def expire(self) -> None:
         """Answer now, unless that was done already."""
         self.deadline_s = math.inf
         if self.answered:
             return
-        if self._aside is not None:
-            self._aside.expire()
+        if self._deferred is not None:
+            self._deferred.expire()
         else:
             self.fail(TimeoutError("The server did not finish this request within its time limit; try again."))
 
@@ -127,7 +119,7 @@ class Session:
         self._open: set[Call] = set()  # begun and not answered
         self._timer: asyncio.TimerHandle | None = None  # for the first of them that is late
         self._timer_at_s = math.inf
-        self._running: asyncio.Task[Answer | Aside] | None = None
+        self._running: asyncio.Task[Answer | Deferred] | None = None
         self._gate: deque[GateCallback] = deque()
         self._gate_busy = False
         self._write_paused = False
@@ -311,20 +303,20 @@ class Session:
             call.fail(error)
         self._is_light = perf_counter() - begin_s < _HEAVY_S
 
-    def _settle(self, call: Call, handled: Answer | Aside) -> None:
+    def _settle(self, call: Call, handled: Answer | Deferred) -> None:
         if isinstance(handled, Answer):
             call.reply(handled)
         elif not self._closed and not call.answered:
-            call.put_aside(handled, self._context.limits.request_wait_ms_max)
+            call.defer(handled, self._context.limits.request_wait_ms_max)
 
-    def _run(self, call: Call, coroutine: Coroutine[Any, Any, Answer | Aside]) -> None:
+    def _run(self, call: Call, coroutine: Coroutine[Any, Any, Answer | Deferred]) -> None:
         # It may hold its request for a while.
         self._context.server.request_budget.add(call.size_bytes)
         call.arm(self._context.limits.request_wait_ms_max)
         self._running = asyncio.get_running_loop().create_task(coroutine)
         self._running.add_done_callback(lambda task: self._ran(call, task))
 
-    def _ran(self, call: Call, task: asyncio.Task[Answer | Aside]) -> None:
+    def _ran(self, call: Call, task: asyncio.Task[Answer | Deferred]) -> None:
         self._running = None
         self._context.server.request_budget.release(call.size_bytes)
         if task.cancelled():

@@ -36,12 +36,12 @@ class BucketWait(NamedTuple):
     fail: Callable[[BaseException], None]
 
 
-def answered(response: WriteResponse, waits: list[BucketWait], timeout_ms: int) -> WriteResponse | WriteWait:
+def answered(response: WriteResponse, waits: list[BucketWait], timeout_ms: int) -> WriteResponse | DeferredWrite:
     """The response, now or when all batches are safe."""
-    return WriteWait(response, waits, timeout_ms) if waits else response
+    return DeferredWrite(response, waits, timeout_ms) if waits else response
 
 
-class WriteWait:
+class DeferredWrite:
     """Batches that are taken and not safe yet."""
 
     def __init__(self, response: WriteResponse, waits: list[BucketWait], timeout_ms: int) -> None:

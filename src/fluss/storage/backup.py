@@ -23,7 +23,7 @@ from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.storage import backup_manifest, files
 from fluss.storage.backup_files import Holder, Placer, copied_bytes, make_target, remove_target
-from fluss.storage.backup_manifest import BucketRange, Manifest
+from fluss.storage.backup_manifest import BackupManifest, BackupRange
 from fluss.storage.catalog_view import has_primary_key
 from fluss.storage.directory import CATALOG_NAME, FORMAT_VERSION, VERSION_NAME
 from fluss.storage.disk_guard import disk_free_bytes
@@ -99,7 +99,7 @@ class Backup:
             self._storage.on_release = None
             self._closed_logs.clear()
         await self._place(holder, placer)
-        ranges = [BucketRange(bucket, cut.base_offsets[0], cut.end_offset) for bucket, cut in cuts.items()]
+        ranges = [BackupRange(bucket, cut.base_offsets[0], cut.end_offset) for bucket, cut in cuts.items()]
         await run(partial(_finish, self.target, placer, ranges, time_ms))
 
     # --- the moment
@@ -220,11 +220,11 @@ def _hold(
                 holder.hold_if_there(path)
 
 
-def _finish(target: Path, placer: Placer, ranges: Sequence[BucketRange], time_ms: int) -> None:
+def _finish(target: Path, placer: Placer, ranges: Sequence[BackupRange], time_ms: int) -> None:
     placer.sync_directories()
     files.replace(target / VERSION_NAME, f"{FORMAT_VERSION}\n".encode(), Site.BACKUP_FINISH, durable=True)
     placer.note(VERSION_NAME)
-    backup_manifest.write(target, Manifest(FORMAT_VERSION, time_ms, ranges, placer.sizes))
+    backup_manifest.write(target, BackupManifest(FORMAT_VERSION, time_ms, ranges, placer.sizes))
 
 
 def _try(work: Callable[[], None]) -> None:

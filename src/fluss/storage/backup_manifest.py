@@ -18,7 +18,7 @@ NAME: Final = "backup.json"
 VERSION: Final = 1
 
 
-class BucketRange(NamedTuple):
+class BackupRange(NamedTuple):
     """The offsets that a bucket has: from the first up to, and without, the last."""
 
     bucket: TableBucket
@@ -27,10 +27,10 @@ class BucketRange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class BackupManifest:
     format_version: int
     time_ms: int
-    buckets: Sequence[BucketRange]
+    buckets: Sequence[BackupRange]
     files: Mapping[str, int]  # sizes by path, with slashes
 
     @property
@@ -38,7 +38,7 @@ class Manifest:
         return sum(self.files.values())
 
 
-def write(directory: Path, manifest: Manifest) -> None:
+def write(directory: Path, manifest: BackupManifest) -> None:
     """Return when the file is on disk."""
     content = {
         "version": VERSION,
@@ -59,7 +59,7 @@ def write(directory: Path, manifest: Manifest) -> None:
     files.replace(directory / NAME, json.dumps(content).encode(), Site.BACKUP_FINISH, durable=True)
 
 
-def read(directory: Path) -> Manifest:
+def read(directory: Path) -> BackupManifest:
     """What the backup in a directory has; raises when there is none, or one of a later program."""
     path = directory / NAME
     try:
@@ -79,7 +79,7 @@ def read(directory: Path) -> Manifest:
         raise FlussError(f"{path} is damaged ({error!r}); use another backup.") from None
 
 
-def _parse(path: Path, content: Any) -> Manifest:
+def _parse(path: Path, content: Any) -> BackupManifest:
     version, format_version = int(content["version"]), int(content["format_version"])
     if version > VERSION or format_version > FORMAT_VERSION:
         raise FlussError(
@@ -87,7 +87,7 @@ def _parse(path: Path, content: Any) -> Manifest:
             f"{FORMAT_VERSION}. Upgrade flussbett."
         )
     buckets = [
-        BucketRange(
+        BackupRange(
             TableBucket(item["table_id"], item["bucket_id"], item["partition_id"]),
             int(item["start_offset"]),
             int(item["end_offset"]),
@@ -98,4 +98,4 @@ def _parse(path: Path, content: Any) -> Manifest:
     for name in sizes:
         if name.startswith("/") or ".." in name.split("/"):
             raise ValueError(f"a file {name!r}")
-    return Manifest(format_version, int(content["time_ms"]), buckets, sizes)
+    return BackupManifest(format_version, int(content["time_ms"]), buckets, sizes)

@@ -29,11 +29,11 @@ from fluss.model.paths import TableBucket
 from fluss.storage.kv_pool import RunBlocking
 from fluss.storage.kv_put import Prepared, Put, PutRequest, apply, check_schema, prepare
 from fluss.storage.kv_reads import READ_BYTES_MAX, first_values, values_at, values_by_prefix
-from fluss.storage.kv_scan import KvScan
+from fluss.storage.kv_scan import BucketScan
 from fluss.storage.kv_store import NO_ROWS, DamagedKvStoreError, KvState, KvStoreError, ReadableStore, as_kv_error
 
 if TYPE_CHECKING:
-    from fluss.storage.kv_buckets import KvBuckets
+    from fluss.storage.kv_buckets import KvEngine
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -52,9 +52,9 @@ NUMBERS_WAIT_S_MAX: Final = 30.0
 
 
 class KvBucket:
-    """Made by `KvBuckets`, which keeps it as long as a put is under way."""
+    """Made by `KvEngine`, which keeps it as long as a put is under way."""
 
-    def __init__(self, bucket: TableBucket, owner: KvBuckets) -> None:
+    def __init__(self, bucket: TableBucket, owner: KvEngine) -> None:
         self.bucket = bucket
         self._owner = owner
         self._loop = asyncio.get_running_loop()
@@ -65,7 +65,7 @@ class KvBucket:
         self._waiting_for_room: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._preparing = self._applying = False
-        self._scans: set[KvScan] = set()
+        self._scans: set[BucketScan] = set()
         self._ended: FlussError | None = None
 
     # --- putting
@@ -255,14 +255,14 @@ class KvBucket:
             return None
         return await self._read(lambda store: store.state.row_count)
 
-    async def open_scan(self) -> KvScan:
+    async def open_scan(self) -> BucketScan:
         """Begin to read all rows as of now."""
         self._check()
         async with AsyncExitStack() as stack:
             store = await stack.enter_async_context(self._owner.pool.use(self.bucket))
             snapshot = await self._on_store(self._owner.run_read, store.snapshot)
             held = stack.pop_all()
-        scan = KvScan(snapshot, partial(self._on_store, self._owner.run_read), held)
+        scan = BucketScan(snapshot, partial(self._on_store, self._owner.run_read), held)
         self._scans.add(scan)
         held.callback(self._scans.discard, scan)
         return scan

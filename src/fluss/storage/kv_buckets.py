@@ -55,7 +55,9 @@ READS_SLOW_TIMES: Final = 10  # so much longer than it took, no more are read on
 _TABLES_MAX: Final = 1_024
 
 
-class KvBuckets:
+class KvEngine:
+    """What keeps the rows of primary-key tables: their buckets, stores and worker threads. Used on the event loop."""
+
     def __init__(self, storage: Storage) -> None:
         options = storage.options
         self._storage = storage

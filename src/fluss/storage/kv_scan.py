@@ -13,7 +13,7 @@ from fluss.storage.kv_store import KvSnapshot, KvStoreError, Page
 ReadPage: TypeAlias = Callable[[Callable[[], Page]], Awaitable[Page]]
 
 
-class KvScan:
+class BucketScan:
     """Keeps its store open, and old files alive, until it is closed."""
 
     def __init__(self, snapshot: KvSnapshot, read_page: ReadPage, held: AsyncExitStack) -> None:

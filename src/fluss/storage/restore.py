@@ -11,7 +11,7 @@ from pathlib import Path
 from fluss.model.errors import CorruptDataError, FlussError
 from fluss.storage import files
 from fluss.storage.backup_files import HeldFile, Placer, make_target, remove_target
-from fluss.storage.backup_manifest import Manifest
+from fluss.storage.backup_manifest import BackupManifest
 from fluss.storage.directory import CATALOG_NAME, VERSION_NAME, DataDirectory
 from fluss.storage.failpoints import Site
 from fluss.storage.log_check import check_log
@@ -19,14 +19,14 @@ from fluss.storage.log_check import check_log
 OnBytes = Callable[[int], None]
 
 
-def check(backup: Path, manifest: Manifest, on_bytes: OnBytes = lambda _: None) -> None:
+def check(backup: Path, manifest: BackupManifest, on_bytes: OnBytes = lambda _: None) -> None:
     """Raise unless all files are there and whole, and all rows up to the recorded ends can be read."""
     problem = next(_problems(backup, manifest, on_bytes), None)
     if problem is not None:
         raise CorruptDataError(f"The backup {backup} is damaged: {problem}. Use another backup.")
 
 
-def _problems(backup: Path, manifest: Manifest, on_bytes: OnBytes) -> Iterator[str]:
+def _problems(backup: Path, manifest: BackupManifest, on_bytes: OnBytes) -> Iterator[str]:
     for name, size_bytes in manifest.files.items():
         try:
             found_bytes = os.stat(backup / name).st_size
@@ -60,7 +60,7 @@ def _catalog_problem(path: Path) -> str | None:
     return None if found == "ok" else str(found)
 
 
-def restore(backup: Path, manifest: Manifest, data_dir: Path, on_bytes: OnBytes = lambda _: None) -> None:
+def restore(backup: Path, manifest: BackupManifest, data_dir: Path, on_bytes: OnBytes = lambda _: None) -> None:
     """Copy a checked backup to a directory that is empty or not there; it is on disk when this returns.
 
     The format version comes last: without it no server takes the directory for its own.

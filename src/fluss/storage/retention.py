@@ -54,7 +54,7 @@ class Policy(NamedTuple):
     size_bytes: int
 
 
-class Finding(NamedTuple):
+class Removal(NamedTuple):
     """What may go of a bucket: everything before an offset, and the active segment too if it is older than a time."""
 
     bucket: TableBucket
@@ -125,15 +125,15 @@ class Retention:
             buckets = self._buckets(entry)
             while chunk := list(islice(buckets, _SURVEY_BUCKETS)):
                 job = partial(_survey, chunk, policy, now_ms or 0)
-                for finding in await self._storage.run_blocking(job):
-                    await self._remove(finding)
+                for removal in await self._storage.run_blocking(job):
+                    await self._remove(removal)
 
     def _buckets(self, entry: TableEntry) -> Iterator[tuple[TableBucket, Path]]:
         for bucket in self._storage.buckets(entry):
             yield bucket, self._storage.bucket_path(bucket)
 
-    async def _remove(self, finding: Finding) -> None:
-        bucket, start, offset, seal_before_ms = finding
+    async def _remove(self, removal: Removal) -> None:
+        bucket, start, offset, seal_before_ms = removal
         if (opening := self._storage.opening([bucket])) is not None:
             await opening
         try:
@@ -168,12 +168,12 @@ class Retention:
         return min(wanted, kept_from)
 
 
-def _survey(buckets: Sequence[tuple[TableBucket, Path]], policy: Policy, now_ms: int) -> list[Finding]:
-    findings = (_look_at(bucket, directory, policy, now_ms) for bucket, directory in buckets)
-    return [finding for finding in findings if finding is not None]
+def _survey(buckets: Sequence[tuple[TableBucket, Path]], policy: Policy, now_ms: int) -> list[Removal]:
+    removals = (_look_at(bucket, directory, policy, now_ms) for bucket, directory in buckets)
+    return [removal for removal in removals if removal is not None]
 
 
-def _look_at(bucket: TableBucket, directory: Path, policy: Policy, now_ms: int) -> Finding | None:
+def _look_at(bucket: TableBucket, directory: Path, policy: Policy, now_ms: int) -> Removal | None:
     segments = _segment_files(directory)
     if not segments:
         return None
@@ -189,7 +189,7 @@ def _look_at(bucket: TableBucket, directory: Path, policy: Policy, now_ms: int) 
         remove_before = max(remove_before, _surplus_before(segments, policy.size_bytes))
     if remove_before == start and seal_before_ms is None:
         return None
-    return Finding(bucket, start, remove_before, seal_before_ms)
+    return Removal(bucket, start, remove_before, seal_before_ms)
 
 
 def _segment_files(directory: Path) -> list[_SegmentFile]:

@@ -77,7 +77,7 @@ def table_name(number: int) -> str:
     return f"{number:06d}.sst"
 
 
-class Manifest:
+class StoreManifest:
     """The tables of a database, by number, with their sizes in bytes."""
 
     def __init__(self, data: bytes) -> None:

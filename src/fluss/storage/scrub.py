@@ -45,7 +45,7 @@ from fluss.storage.segment import LOG_SUFFIX, list_base_offsets, segment_path
 from fluss.storage.store import Storage
 
 if TYPE_CHECKING:
-    from fluss.storage.scrub_files import DatabaseCheck, FileDamage, Pace, PacedFile
+    from fluss.storage.scrub_files import DatabaseCheck, FileDamage, PacedFile, ScrubPace
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -91,7 +91,7 @@ class Scrubber:
         *,
         bytes_per_second: int = BYTES_PER_SECOND,
         interval_ms: int = INTERVAL_MS,
-        make_pace: Callable[[int], Pace] | None = None,
+        make_pace: Callable[[int], ScrubPace] | None = None,
         now_ms: Callable[[], int] | None = None,
     ) -> None:
         self._storage = storage
@@ -101,7 +101,7 @@ class Scrubber:
         self._make_pace = make_pace
         self._now_ms = now_ms or storage.clock.now_ms
         self._executor: ThreadPoolExecutor | None = None
-        self._pace: Pace | None = None
+        self._pace: ScrubPace | None = None
         self._counted_bytes = 0  # of what the pace has let through
         self._counted_s = 0.0
         self._saved_s = 0.0
@@ -181,9 +181,9 @@ class Scrubber:
     @asynccontextmanager
     async def _working(self) -> AsyncIterator[None]:
         # Only now: what reads files takes memory that an idle server does without.
-        from fluss.storage.scrub_files import Pace
+        from fluss.storage.scrub_files import ScrubPace
 
-        self._pace = (self._make_pace or Pace)(self._bytes_per_second)
+        self._pace = (self._make_pace or ScrubPace)(self._bytes_per_second)
         self._counted_bytes, self._counted_s = 0, time.monotonic()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="fluss-scrub")
         try:

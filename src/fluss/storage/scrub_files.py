@@ -26,7 +26,7 @@ from fluss.storage.marks import UNKNOWN_HEADS
 from fluss.storage.rocks_files import (
     CURRENT_NAME,
     DamagedRocksFileError,
-    Manifest,
+    StoreManifest,
     UnknownEditError,
     check_table,
     manifest_name,
@@ -53,7 +53,7 @@ class ScrubStoppedError(Exception):
     """The server stops."""
 
 
-class Pace:
+class ScrubPace:
     """Lets bytes through at a rate: a chunk waits until those before it have had their time. Idle time is not saved."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Pace:
 class PacedFile:
     """A file that is read at a pace."""
 
-    def __init__(self, path: Path, pace: Pace, *, is_cold: bool) -> None:
+    def __init__(self, path: Path, pace: ScrubPace, *, is_cold: bool) -> None:
         self.path = path
         self._pace = pace
         self._is_cold = is_cold  # nobody else reads it
@@ -217,7 +217,7 @@ def file_crc32(file: PacedFile) -> tuple[int, int]:
 def database_damages(snapshot: Path) -> list[FileDamage]:
     """What is wrong with the files of a snapshot, read as fast as the disk can."""
     try:
-        return DatabaseCheck(Pace(_UNBOUNDED_BYTES_PER_SECOND)).run(snapshot, is_snapshot=True, is_open=True)
+        return DatabaseCheck(ScrubPace(_UNBOUNDED_BYTES_PER_SECOND)).run(snapshot, is_snapshot=True, is_open=True)
     except FileNotFoundError:
         return [FileDamage(snapshot / CURRENT_NAME, "the file is missing")]
 
@@ -231,7 +231,7 @@ class _DamagedDatabaseError(Exception):
 class DatabaseCheck:
     """Checks RocksDB databases that share files by hard links: each file is read once."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: ScrubPace) -> None:
         self._pace = pace
         self._seen: dict[tuple[int, ...], str | None] = {}
 
@@ -275,7 +275,7 @@ class DatabaseCheck:
                     self._seen[file.identity] = str(error)
             return self._seen[file.identity]
 
-    def _read_manifest(self, directory: Path) -> tuple[str, Manifest | None]:
+    def _read_manifest(self, directory: Path) -> tuple[str, StoreManifest | None]:
         """The manifest of a database, with its name; None for one of a RocksDB that this program does not know."""
         path = directory / CURRENT_NAME
         for _ in range(_MANIFEST_LOOKS):
@@ -283,7 +283,7 @@ class DatabaseCheck:
             try:
                 name = manifest_name(self._read(path))
                 path = directory / name
-                return name, Manifest(self._read(path))
+                return name, StoreManifest(self._read(path))
             except DamagedRocksFileError as error:
                 raise _DamagedDatabaseError(path, str(error)) from None
             except UnknownEditError:

@@ -46,7 +46,7 @@ from fluss.storage.table_turns import TableTurns
 from fluss.storage.writers import EXPIRY_MS
 
 if TYPE_CHECKING:
-    from fluss.storage.kv_buckets import KvBuckets
+    from fluss.storage.kv_buckets import KvEngine
 
 _log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class Storage:
         self._eviction_scheduled = False
         self._keeping_open = asyncio.Lock()
         self._kept_open = False
-        self._kv: KvBuckets | None = None
+        self._kv: KvEngine | None = None
         self._removals: dict[int, asyncio.Task[None]] = {}  # the last one of each table
         self.segments_lock = asyncio.Lock()  # held while segments of any log are removed
         self.on_release: Callable[[TableBucket, BucketLog], None] | None = None  # of logs about to be closed
@@ -176,13 +176,13 @@ class Storage:
         return self._add(bucket, None)
 
     @property
-    def kv(self) -> KvBuckets:
+    def kv(self) -> KvEngine:
         """The rows of primary-key tables."""
         if self._kv is None:
             # pyarrow and RocksDB take memory that a server of log tables does without.
-            from fluss.storage.kv_buckets import KvBuckets
+            from fluss.storage.kv_buckets import KvEngine
 
-            self._kv = KvBuckets(self)
+            self._kv = KvEngine(self)
         return self._kv
 
     async def load_kv(self) -> None:

@@ -50,11 +50,11 @@ class Waits:
     def begin(self, name: str, wait_ms: int) -> Call:
         call = Call(self.session, frames.Request(0, 0, 0, memoryview(b"")), 0)
         self.session._open.add(call)
-        call.put_aside(Aside(self, name, call, wait_ms), wait_ms)
+        call.defer(Deferred(self, name, call, wait_ms), wait_ms)
         return call
 
 
-class Aside:
+class Deferred:
     def __init__(self, waits: Waits, name: str, call: Call, wait_ms: int) -> None:
         self._waits, self._name, self._call = waits, name, call
         self.wait_ms = wait_ms
@@ -108,7 +108,7 @@ def test_a_wait_may_begin_in_the_end_of_another(waits: Waits, monkeypatch: pytes
         monkeypatch.undo()
         waits.begin("next", 500)
 
-    monkeypatch.setattr(Aside, "expire", expire)
+    monkeypatch.setattr(Deferred, "expire", expire)
     waits.begin("first", 1_000)
     waits.clock.pass_until(110)
     assert waits.ended == ["first", "next"]

@@ -15,7 +15,7 @@ from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.server import session
 from fluss.server.answers import Answer
-from fluss.server.context import Aside, ConnectionContext, Handled
+from fluss.server.context import ConnectionContext, Deferred, Handled
 from fluss.server.limits import Limits
 from tests.unit.server.support import (
     TIMEOUT_S,
@@ -44,7 +44,7 @@ class Executed:
         self._dispatch = session.dispatch
         monkeypatch.setattr(session, "dispatch", self._note)
 
-    def _note(self, context: ConnectionContext, request: frames.Request) -> Handled | Answer | Aside:
+    def _note(self, context: ConnectionContext, request: frames.Request) -> Handled | Answer | Deferred:
         self.contexts.append(context)
         return self._dispatch(context, request)
 

@@ -9,7 +9,6 @@ import pytest
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.config import Address
-from fluss.server.dispatch import HANDLERS, VERSIONED, WRITES
 from tests.unit.server.support import RunningServer, Wire, WireError, create_table, path
 
 
@@ -26,10 +25,6 @@ def test_versions_name_exactly_the_keys_that_are_served(
         expected = [api for api in api_keys.ALL if is_ours or api.key < 20_000]
         assert served == {api.key: (0, api.version_max) for api in expected}
         assert not response.HasField("server_type")
-
-
-def test_every_api_has_a_handler() -> None:
-    assert sorted([*HANDLERS, *VERSIONED, *WRITES]) == sorted(api_keys.BY_KEY)
 
 
 def test_metadata_without_tables_names_both_roles(server: RunningServer, wire: Wire) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.connection import Connection
+from fluss.server.connection import ServerConnection
 from fluss.server.session import Session
 from fluss.testing import FlussServer
 from tests.unit.server.support import (
@@ -53,7 +53,7 @@ def test_closed_connections_leave_no_reference_cycles(tmp_path: Path) -> None:
                         wire.call(api_keys.API_VERSIONS, _VERSIONS)
                     else:
                         wire.socket.sendall(frames.request_header(api_keys.PRODUCE_LOG.key, 0, 1, 1_000_000))
-            eventually(lambda: not any(isinstance(one, Connection | Session) for one in gc.get_objects()))
+            eventually(lambda: not any(isinstance(one, ServerConnection | Session) for one in gc.get_objects()))
         finally:
             gc.enable()
 

@@ -11,7 +11,7 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.auth import SharedSecret
 from fluss.server.limits import Limits
-from fluss.server.patience import Patience, Seen, sweep_interval_s
+from fluss.server.patience import ConnectionPatience, Seen, sweep_interval_s
 from tests.unit.server.support import (
     RunningServer,
     Wire,
@@ -48,7 +48,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
-        self._patience = Patience(self.now_s)
+        self._patience = ConnectionPatience(self.now_s)
 
     def for_s(self, seconds: int, seen: Seen, bytes_per_s: int = 0) -> str | None:
         """The first reason to close it, or None when it stayed all the time."""

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.answers import Answer
-from fluss.server.write_wait import BucketWait, WriteWait, answered
+from fluss.server.write_wait import BucketWait, DeferredWrite, answered
 
 
 class Asker:
     """Who waits for the answer: knows the wait, as a call does."""
 
-    def __init__(self, wait: WriteWait) -> None:
+    def __init__(self, wait: DeferredWrite) -> None:
         self.wait = wait
         self.answers: list[Answer] = []
         wait.start(self)
@@ -35,7 +35,7 @@ def waiting(*batches: asyncio.Future[int]) -> tuple[Asker, list[int | BaseExcept
     outcomes: list[int | BaseException] = []
     waits = [BucketWait(safe, outcomes.append, outcomes.append) for safe in batches]
     wait = answered(pb.ProduceLogResponse(), waits, 1_000)
-    assert isinstance(wait, WriteWait)
+    assert isinstance(wait, DeferredWrite)
     return Asker(wait), outcomes
 
 

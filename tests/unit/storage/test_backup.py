@@ -21,7 +21,7 @@ from fluss.model.paths import TableBucket, TablePath
 from fluss.model.staging import StagedTask
 from fluss.storage import backup_manifest, failpoints
 from fluss.storage.backup import Backup
-from fluss.storage.backup_manifest import NAME, Manifest
+from fluss.storage.backup_manifest import NAME, BackupManifest
 from fluss.storage.catalog_db import StagedDecision, StagedQuery
 from fluss.storage.kv_snapshots import KvSnapshots
 from fluss.storage.lake_snapshots import offsets_of
@@ -55,7 +55,7 @@ def snapshots_of(storage: Storage) -> KvSnapshots:
     return KvSnapshots(storage, lambda bucket: storage.kv.bucket(bucket), on_demand_gap_ms=0)
 
 
-async def backup(storage: Storage, target: Path, snapshots: KvSnapshots | None = None) -> Manifest:
+async def backup(storage: Storage, target: Path, snapshots: KvSnapshots | None = None) -> BackupManifest:
     await Backup(storage, snapshots or snapshots_of(storage), target).run()
     assert not storage.held_path.exists()
     return backup_manifest.read(target)

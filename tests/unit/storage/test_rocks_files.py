@@ -15,7 +15,7 @@ from fluss.storage.rocks_files import (
     CURRENT_NAME,
     TABLE_FORMAT_VERSION,
     DamagedRocksFileError,
-    Manifest,
+    StoreManifest,
     UnknownEditError,
     check_table,
     manifest_name,
@@ -57,7 +57,7 @@ def test_what_rocksdb_writes_is_good(store: RocksStore, tmp_path: Path) -> None:
     store.checkpoint(tmp_path / "checkpoint")
     store._rows.compact_range(None, None)
     for directory in (store.path, tmp_path / "checkpoint"):
-        manifest = Manifest(read_manifest(directory))
+        manifest = StoreManifest(read_manifest(directory))
         sizes = {path.name: path.stat().st_size for path in directory.glob("*.sst")}
         assert {table_name(number): size for number, size in manifest.tables.items()} == sizes
         assert manifest.cut_at is None
@@ -97,7 +97,7 @@ def test_each_changed_byte_of_a_manifest_is_seen(store: RocksStore) -> None:
         changed = good[:position] + bytes([good[position] ^ 0x04]) + good[position + 1 :]
         try:
             # A record that seems longer than the file looks like one that is being written.
-            assert Manifest(changed).cut_at is not None
+            assert StoreManifest(changed).cut_at is not None
         except DamagedRocksFileError:
             pass
 
@@ -105,8 +105,8 @@ def test_each_changed_byte_of_a_manifest_is_seen(store: RocksStore) -> None:
 def test_a_manifest_that_is_being_written_tells_what_it_has_so_far(store: RocksStore) -> None:
     fill(store, random.Random(5), rows=50)
     good = read_manifest(store.path)
-    tables = Manifest(good).tables
-    seen = [Manifest(good[:size_bytes]).tables for size_bytes in range(len(good))]
+    tables = StoreManifest(good).tables
+    seen = [StoreManifest(good[:size_bytes]).tables for size_bytes in range(len(good))]
     assert all(found.items() <= tables.items() for found in seen)
     assert {} in seen
 
@@ -118,7 +118,7 @@ def test_what_a_later_rocksdb_may_write_is_no_damage() -> None:
     content = b"\x8f\x03"  # a tag of its own
     crc = masked_crc(crc32c(b"\x01" + content))
     with pytest.raises(UnknownEditError):
-        Manifest(crc.to_bytes(4, "little") + len(content).to_bytes(2, "little") + b"\x01" + content)
+        StoreManifest(crc.to_bytes(4, "little") + len(content).to_bytes(2, "little") + b"\x01" + content)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from fluss.storage.directory import SCRUB_NAME
 from fluss.storage.kv_snapshots import KvSnapshots
 from fluss.storage.retention import Retention
 from fluss.storage.scrub import OFF, Scrubber
-from fluss.storage.scrub_files import CHUNK_BYTES, Pace, PacedFile
+from fluss.storage.scrub_files import CHUNK_BYTES, PacedFile, ScrubPace
 from fluss.storage.scrub_report import ScrubReport, read_report
 from fluss.storage.store import Storage, StorageOptions
 
@@ -382,7 +382,7 @@ class Clock:
 
 def test_the_pace_is_kept_whatever_is_asked_for() -> None:
     clock = Clock()
-    pace = Pace(1_000, clock, clock.wait)
+    pace = ScrubPace(1_000, clock, clock.wait)
     for size_bytes in (1, 500, 1_000, 3_000, 7):
         pace.take(size_bytes)
     assert pace.taken_bytes == 4_508
@@ -397,7 +397,7 @@ def test_large_reads_are_cut_into_small_ones(tmp_path: Path) -> None:
     clock = Clock()
     path = tmp_path / "file"
     path.write_bytes(bytes(range(256)) * 4_096)
-    with PacedFile(path, Pace(CHUNK_BYTES, clock, clock.wait), is_cold=True) as file:
+    with PacedFile(path, ScrubPace(CHUNK_BYTES, clock, clock.wait), is_cold=True) as file:
         assert file.read_at(file.size_bytes, 0) == path.read_bytes()
     assert clock.now_s == pytest.approx(path.stat().st_size / CHUNK_BYTES - 1)
 
@@ -405,7 +405,7 @@ def test_large_reads_are_cut_into_small_ones(tmp_path: Path) -> None:
 async def test_a_pass_takes_the_time_that_its_bytes_need(tmp_path: Path) -> None:
     async with opened(tmp_path) as world:
         clock = Clock()
-        scrubber = world.scrubber(bytes_per_second=1_000, make_pace=lambda rate: Pace(rate, clock, clock.wait))
+        scrubber = world.scrubber(bytes_per_second=1_000, make_pace=lambda rate: ScrubPace(rate, clock, clock.wait))
         await scrubber.run_once()
         assert clock.now_s >= (scrubber.read_bytes - CHUNK_BYTES) / 1_000
         assert clock.now_s <= scrubber.read_bytes / 1_000
@@ -427,8 +427,8 @@ class Stopped:
         self.reached = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    def __call__(self, bytes_per_second: int) -> Pace:
-        pace = Pace(1, Clock(), self._wait)
+    def __call__(self, bytes_per_second: int) -> ScrubPace:
+        pace = ScrubPace(1, Clock(), self._wait)
         self._pace = pace
         return pace
 

@@ -6,16 +6,13 @@ Authenticate; so on a connection that is logged in the request has an empty answ
 
 from __future__ import annotations
 
-from typing import Final
-
 from fluss.model.errors import AuthenticationError, ErrorCode
-from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.auth import MECHANISM, parse_plain
-from fluss.server.context import ConnectionContext, Handler
+from fluss.server.context import ConnectionContext
 
 
-async def _authenticate(context: ConnectionContext, request: pb.AuthenticateRequest) -> pb.AuthenticateResponse:
+async def authenticate(context: ConnectionContext, request: pb.AuthenticateRequest) -> pb.AuthenticateResponse:
     logins = context.server.logins
     if logins is None:
         raise _refused("This server has no users, so one can't log in; connect without SASL")
@@ -33,14 +30,10 @@ async def _authenticate(context: ConnectionContext, request: pb.AuthenticateRequ
     return pb.AuthenticateResponse()
 
 
-def check_login(context: ConnectionContext, api_name: str) -> None:
-    """Refuse what only logged-in clients may ask."""
-    if context.server.logins is not None and context.user is None:
-        raise _refused(f"{api_name} needs a login; set security.protocol to sasl, with user name and password")
+def login_missing(api_name: str) -> AuthenticationError:
+    """The error for a client that asks what only logged-in ones may."""
+    return _refused(f"{api_name} needs a login; set security.protocol to sasl, with user name and password")
 
 
 def _refused(text: str) -> AuthenticationError:
     return AuthenticationError(f"{text}.", ErrorCode.AUTHENTICATE_EXCEPTION)
-
-
-HANDLERS: Final[dict[int, Handler]] = {api_keys.AUTHENTICATE.key: _authenticate}

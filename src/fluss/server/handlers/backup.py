@@ -6,23 +6,22 @@ from pathlib import Path
 from typing import Final
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.answers import code_and_text
-from fluss.server.context import ConnectionContext, Handler
+from fluss.server.context import ConnectionContext
 
 ID_CHARACTERS_MAX: Final = 100
 PATH_CHARACTERS_MAX: Final = 4_096
 
 
-def _start_backup(context: ConnectionContext, request: pb.StartBackupRequest) -> pb.StartBackupResponse:
+def start_backup(context: ConnectionContext, request: pb.StartBackupRequest) -> pb.StartBackupResponse:
     _check_text(request.backup_id, "backup_id", ID_CHARACTERS_MAX)
     _check_text(request.directory, "directory", PATH_CHARACTERS_MAX)
     context.server.backups.start(request.backup_id, Path(request.directory))
     return pb.StartBackupResponse()
 
 
-def _get_backup(context: ConnectionContext, request: pb.GetBackupRequest) -> pb.GetBackupResponse:
+def get_backup(context: ConnectionContext, request: pb.GetBackupRequest) -> pb.GetBackupResponse:
     found = context.server.backups.find(request.backup_id)
     backup = found.backup
     response = pb.GetBackupResponse(
@@ -44,9 +43,3 @@ def _check_text(text: object, name: str, characters_max: int) -> None:
         raise InvalidRequestError(
             f"{name} must be a text of 1 to {characters_max} characters.", ErrorCode.INVALID_CONFIG_EXCEPTION
         )
-
-
-HANDLERS: Final[dict[int, Handler]] = {
-    api_keys.START_BACKUP.key: _start_backup,
-    api_keys.GET_BACKUP.key: _get_backup,
-}

@@ -8,8 +8,8 @@ from typing import Final
 from fluss.model.errors import ErrorCode, error_from_code
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.answers import Encoded
-from fluss.server.context import ConnectionContext, Handled, Handler
+from fluss.protocol.protobuf import Encoded
+from fluss.server.context import ConnectionContext, InTurn
 from fluss.server.metadata_response import MetadataResponse
 from fluss.server.names import check_count, table_path
 from fluss.storage.catalog import PartitionEntry, TableEntry
@@ -17,7 +17,7 @@ from fluss.storage.catalog import PartitionEntry, TableEntry
 _NAMES_AT_ONCE: Final = 64  # of a request that is answered in one go
 
 
-def _api_versions(_: ConnectionContext, request: pb.ApiVersionsRequest) -> pb.ApiVersionsResponse:
+def api_versions(_: ConnectionContext, request: pb.ApiVersionsRequest) -> pb.ApiVersionsResponse:
     # server_type stays out: with it, clients refuse to use one port for both roles.
     response = pb.ApiVersionsResponse()
     is_ours = request.client_software_name == api_keys.CLIENT_NAME
@@ -28,7 +28,7 @@ def _api_versions(_: ConnectionContext, request: pb.ApiVersionsRequest) -> pb.Ap
     return response
 
 
-def _metadata(context: ConnectionContext, request: pb.MetadataRequest) -> Handled:
+def metadata(context: ConnectionContext, request: pb.MetadataRequest) -> InTurn:
     named = len(request.table_path) + len(request.partitions_path) + len(request.partitions_id)
     check_count(named, context.limits.request_items_max, "tables and partitions")
     response = MetadataResponse(context.address, context.limits.metadata_bytes_max)
@@ -81,15 +81,8 @@ def _partition_by_id(context: ConnectionContext, partition_id: int) -> Partition
     return partition
 
 
-def _security_token(
+def get_file_system_security_token(
     _: ConnectionContext, __: pb.GetFileSystemSecurityTokenRequest
 ) -> pb.GetFileSystemSecurityTokenResponse:
     # Clients ask before they scan; all data is served here, so there is no file system to log in to.
     return pb.GetFileSystemSecurityTokenResponse(schema="file", token=b"")
-
-
-HANDLERS: Final[dict[int, Handler]] = {
-    api_keys.API_VERSIONS.key: _api_versions,
-    api_keys.METADATA.key: _metadata,
-    api_keys.GET_FILE_SYSTEM_SECURITY_TOKEN.key: _security_token,
-}

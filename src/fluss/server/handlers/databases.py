@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from fluss.model.descriptor import DatabaseDescriptor
-from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.context import ConnectionContext, Handler
+from fluss.server.context import ConnectionContext
 from fluss.server.names import database_name
 
 
-async def _create(context: ConnectionContext, request: pb.CreateDatabaseRequest) -> pb.CreateDatabaseResponse:
+async def create_database(context: ConnectionContext, request: pb.CreateDatabaseRequest) -> pb.CreateDatabaseResponse:
     name = database_name(request.database_name)
     given = request.database_json
     descriptor = DatabaseDescriptor.from_json(given) if given else DatabaseDescriptor()
@@ -19,13 +16,13 @@ async def _create(context: ConnectionContext, request: pb.CreateDatabaseRequest)
     return pb.CreateDatabaseResponse()
 
 
-async def _drop(context: ConnectionContext, request: pb.DropDatabaseRequest) -> pb.DropDatabaseResponse:
+async def drop_database(context: ConnectionContext, request: pb.DropDatabaseRequest) -> pb.DropDatabaseResponse:
     name = database_name(request.database_name)
     await context.storage.catalog.drop_database(name, request.cascade, request.ignore_if_not_exists)
     return pb.DropDatabaseResponse()
 
 
-def _list(context: ConnectionContext, request: pb.ListDatabasesRequest) -> pb.ListDatabasesResponse:
+def list_databases(context: ConnectionContext, request: pb.ListDatabasesRequest) -> pb.ListDatabasesResponse:
     databases = context.storage.catalog.databases()
     response = pb.ListDatabasesResponse(database_name=[entry.name for entry in databases])
     if request.include_summary:
@@ -38,22 +35,13 @@ def _list(context: ConnectionContext, request: pb.ListDatabasesRequest) -> pb.Li
     return response
 
 
-def _exists(context: ConnectionContext, request: pb.DatabaseExistsRequest) -> pb.DatabaseExistsResponse:
+def database_exists(context: ConnectionContext, request: pb.DatabaseExistsRequest) -> pb.DatabaseExistsResponse:
     name = database_name(request.database_name)
     return pb.DatabaseExistsResponse(exists=context.storage.catalog.database_exists(name))
 
 
-def _info(context: ConnectionContext, request: pb.GetDatabaseInfoRequest) -> pb.GetDatabaseInfoResponse:
+def get_database_info(context: ConnectionContext, request: pb.GetDatabaseInfoRequest) -> pb.GetDatabaseInfoResponse:
     entry = context.storage.catalog.database(database_name(request.database_name))
     return pb.GetDatabaseInfoResponse(
         database_json=entry.json, created_time=entry.created_time_ms, modified_time=entry.modified_time_ms
     )
-
-
-HANDLERS: Final[dict[int, Handler]] = {
-    api_keys.CREATE_DATABASE.key: _create,
-    api_keys.DROP_DATABASE.key: _drop,
-    api_keys.LIST_DATABASES.key: _list,
-    api_keys.DATABASE_EXISTS.key: _exists,
-    api_keys.GET_DATABASE_INFO.key: _info,
-}

@@ -5,39 +5,43 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.answers import Encoded
-from fluss.server.context import ConnectionContext, Handled, Handler, Replier
+from fluss.protocol.fetches import encode_fetch_response
+from fluss.protocol.protobuf import Encoded
+from fluss.server.answers import code_and_text
+from fluss.server.context import ConnectionContext, Handled, Replier
 from fluss.server.fetch_plan import FetchPlan
-from fluss.server.fetch_response import encode_fetch_response
 from fluss.server.names import check_count
-from fluss.server.opened import BUCKETS_AT_ONCE, each_open, when_open
+from fluss.server.opened import BUCKETS_AT_ONCE, each_open, with_open_logs
 
 WAIT_MS_DEFAULT: Final = 100  # when a request says how much to wait for and not how long
 
 
-def _fetch_log(context: ConnectionContext, request: pb.FetchLogRequest) -> Handled:
+def fetch_log(context: ConnectionContext, request: pb.FetchLogRequest) -> Handled:
     buckets = sum(len(table.buckets_req) for table in request.tables_req)
     check_count(buckets + len(request.tables_req), context.limits.request_items_max, "buckets")
     plan = FetchPlan.of(context, request)
     if buckets > BUCKETS_AT_ONCE:
         return _begin_wide(context, request, plan)
-    return when_open(context.storage, [fetch.bucket for fetch in plan.buckets], lambda: _begin(context, request, plan))
+    return with_open_logs(
+        context.storage, [fetch.bucket for fetch in plan.buckets], lambda: _begin(context, request, plan)
+    )
 
 
-async def _begin_wide(context: ConnectionContext, request: pb.FetchLogRequest, plan: FetchPlan) -> Encoded | FetchWait:
+async def _begin_wide(
+    context: ConnectionContext, request: pb.FetchLogRequest, plan: FetchPlan
+) -> Encoded | DeferredFetch:
     async with context.storage.keeping_open():
         async for _ in each_open(context, [fetch.bucket for fetch in plan.buckets]):
             pass
         return _begin(context, request, plan)
 
 
-def _begin(context: ConnectionContext, request: pb.FetchLogRequest, plan: FetchPlan) -> Encoded | FetchWait:
+def _begin(context: ConnectionContext, request: pb.FetchLogRequest, plan: FetchPlan) -> Encoded | DeferredFetch:
     wait_ms = _wait_ms(context, request)
     if wait_ms == 0 or plan.is_ready(request.min_bytes, patient=True):
         return _read(context, plan)
-    return FetchWait(context, plan, request.min_bytes, wait_ms)
+    return DeferredFetch(context, plan, request.min_bytes, wait_ms)
 
 
 def _wait_ms(context: ConnectionContext, request: pb.FetchLogRequest) -> int:
@@ -50,10 +54,10 @@ def _wait_ms(context: ConnectionContext, request: pb.FetchLogRequest) -> int:
 def _read(context: ConnectionContext, plan: FetchPlan) -> Encoded:
     context.fetches += 1
     plan.read(context.server.response_budget.allowance_bytes(), first=context.fetches)
-    return encode_fetch_response(plan)
+    return encode_fetch_response(plan.tables, code_and_text)
 
 
-class FetchWait:
+class DeferredFetch:
     """A fetch that waits for data, or for the client to take what it got before."""
 
     def __init__(self, context: ConnectionContext, plan: FetchPlan, min_bytes: int, wait_ms: int) -> None:
@@ -100,6 +104,3 @@ class FetchWait:
     def _answer(self) -> None:
         if self._replier is not None:
             self._replier.reply(_read(self._context, self._plan))
-
-
-HANDLERS: Final[dict[int, Handler]] = {api_keys.FETCH_LOG.key: _fetch_log}

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from fluss.model.errors import ErrorCode, FlussError, error_from_code
 from fluss.model.paths import TableBucket
-from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.context import ConnectionContext, Handler
+from fluss.server.context import ConnectionContext
 from fluss.server.names import check_count, table_path
 from fluss.storage.catalog import PartitionEntry, TableEntry
 from fluss.storage.catalog_view import has_primary_key
 from fluss.storage.kv_snapshot_files import Snapshot, files_of, list_snapshots
 
 
-async def _latest(
+async def get_latest_kv_snapshots(
     context: ConnectionContext, request: pb.GetLatestKvSnapshotsRequest
 ) -> pb.GetLatestKvSnapshotsResponse:
     table, partition = _table_and_partition(context, request)
@@ -58,7 +56,7 @@ def _newest(paths: Sequence[Path]) -> list[Snapshot | None]:
     return [next(iter(list_snapshots(path)), None) for path in paths]
 
 
-async def _metadata(
+async def get_kv_snapshot_metadata(
     context: ConnectionContext, request: pb.GetKvSnapshotMetadataRequest
 ) -> pb.GetKvSnapshotMetadataResponse:
     bucket = _bucket(request.table_id, request)
@@ -82,7 +80,7 @@ def _with_files(bucket_path: Path, snapshot_id: int) -> tuple[Snapshot, list[Pat
     return None
 
 
-async def _acquire(
+async def acquire_kv_snapshot_lease(
     context: ConnectionContext, request: pb.AcquireKvSnapshotLeaseRequest
 ) -> pb.AcquireKvSnapshotLeaseResponse:
     items = [(table.table_id, item) for table in request.snapshots_to_lease for item in table.bucket_snapshots]
@@ -100,7 +98,7 @@ async def _acquire(
     return response
 
 
-async def _release(
+async def release_kv_snapshot_lease(
     context: ConnectionContext, request: pb.ReleaseKvSnapshotLeaseRequest
 ) -> pb.ReleaseKvSnapshotLeaseResponse:
     check_count(len(request.buckets_to_release), context.limits.request_items_max, "buckets")
@@ -109,7 +107,9 @@ async def _release(
     return pb.ReleaseKvSnapshotLeaseResponse()
 
 
-async def _drop(context: ConnectionContext, request: pb.DropKvSnapshotLeaseRequest) -> pb.DropKvSnapshotLeaseResponse:
+async def drop_kv_snapshot_lease(
+    context: ConnectionContext, request: pb.DropKvSnapshotLeaseRequest
+) -> pb.DropKvSnapshotLeaseResponse:
     await context.server.kv_snapshots.leases.drop(request.lease_id)
     return pb.DropKvSnapshotLeaseResponse()
 
@@ -118,12 +118,3 @@ def _bucket(
     table_id: int, item: pb.GetKvSnapshotMetadataRequest | pb.PbBucketSnapshot | pb.PbTableBucket
 ) -> TableBucket:
     return TableBucket(table_id, item.bucket_id, item.partition_id if item.HasField("partition_id") else None)
-
-
-HANDLERS: Final[dict[int, Handler]] = {
-    api_keys.GET_LATEST_KV_SNAPSHOTS.key: _latest,
-    api_keys.GET_KV_SNAPSHOT_METADATA.key: _metadata,
-    api_keys.ACQUIRE_KV_SNAPSHOT_LEASE.key: _acquire,
-    api_keys.RELEASE_KV_SNAPSHOT_LEASE.key: _release,
-    api_keys.DROP_KV_SNAPSHOT_LEASE.key: _drop,
-}

@@ -7,20 +7,18 @@ see, and a lake that was dropped.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from fluss.model.errors import ErrorCode, InvalidRequestError, error_from_code
 from fluss.model.lake import LAKE_ERROR_CHARACTERS_MAX
 from fluss.model.paths import TableBucket
-from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.answers import code_and_text
-from fluss.server.context import ConnectionContext, Handler
+from fluss.server.context import ConnectionContext
 from fluss.server.names import check_count, table_path
 from fluss.storage.lake_snapshots import offsets_of
 
 
-def _snapshot(context: ConnectionContext, request: pb.GetLakeSnapshotRequest) -> pb.GetLakeSnapshotResponse:
+def get_lake_snapshot(context: ConnectionContext, request: pb.GetLakeSnapshotRequest) -> pb.GetLakeSnapshotResponse:
     catalog = context.storage.catalog
     table = catalog.table(table_path(request.table_path))
     snapshot_id = request.snapshot_id if request.HasField("snapshot_id") else None
@@ -38,7 +36,7 @@ def _snapshot(context: ConnectionContext, request: pb.GetLakeSnapshotRequest) ->
     return response
 
 
-async def _prepare(
+async def prepare_lake_table_snapshot(
     context: ConnectionContext, request: pb.PrepareLakeTableSnapshotRequest
 ) -> pb.PrepareLakeTableSnapshotResponse:
     count = len(request.bucket_offsets) + sum(len(item.bucket_offsets) for item in request.bucket_offsets)
@@ -69,7 +67,7 @@ async def _prepare_table(context: ConnectionContext, item: pb.PbTableOffsets, *,
     return await context.storage.lake.prepare(table, offsets, merge=merge)
 
 
-async def _commit(
+async def commit_lake_table_snapshot(
     context: ConnectionContext, request: pb.CommitLakeTableSnapshotRequest
 ) -> pb.CommitLakeTableSnapshotResponse:
     check_count(
@@ -102,7 +100,9 @@ async def _commit_table(context: ConnectionContext, item: pb.PbLakeTableSnapshot
     )
 
 
-def _heartbeat(context: ConnectionContext, request: pb.LakeTieringHeartbeatRequest) -> pb.LakeTieringHeartbeatResponse:
+def lake_tiering_heartbeat(
+    context: ConnectionContext, request: pb.LakeTieringHeartbeatRequest
+) -> pb.LakeTieringHeartbeatResponse:
     reported = len(request.tiering_tables) + len(request.finished_tables) + len(request.failed_tables)
     check_count(reported + len(request.force_finished_tables), context.limits.request_items_max, "tables")
     tiering = context.server.tiering
@@ -135,7 +135,9 @@ def _report(
         answer.error.error_code, answer.error.error_message = code_and_text(error)
 
 
-async def _report_round(context: ConnectionContext, request: pb.ReportLakeRoundRequest) -> pb.ReportLakeRoundResponse:
+async def report_lake_round(
+    context: ConnectionContext, request: pb.ReportLakeRoundRequest
+) -> pb.ReportLakeRoundResponse:
     error = request.error if request.HasField("error") else None
     if error is not None and not isinstance(error, str):
         raise _refused("the error is not UTF-8")  # protobuf then leaves bytes
@@ -143,7 +145,7 @@ async def _report_round(context: ConnectionContext, request: pb.ReportLakeRoundR
     return pb.ReportLakeRoundResponse()
 
 
-def _error(context: ConnectionContext, request: pb.GetLakeErrorRequest) -> pb.GetLakeErrorResponse:
+def get_lake_error(context: ConnectionContext, request: pb.GetLakeErrorRequest) -> pb.GetLakeErrorResponse:
     found = context.storage.catalog.lake_error(request.table_id)
     return (
         pb.GetLakeErrorResponse()
@@ -152,7 +154,9 @@ def _error(context: ConnectionContext, request: pb.GetLakeErrorRequest) -> pb.Ge
     )
 
 
-async def _forget(context: ConnectionContext, request: pb.ForgetLakeSnapshotsRequest) -> pb.ForgetLakeSnapshotsResponse:
+async def forget_lake_snapshots(
+    context: ConnectionContext, request: pb.ForgetLakeSnapshotsRequest
+) -> pb.ForgetLakeSnapshotsResponse:
     await context.storage.lake.forget(request.table_id)
     return pb.ForgetLakeSnapshotsResponse()
 
@@ -166,14 +170,3 @@ def _too_old() -> InvalidRequestError:
 
 def _refused(reason: str) -> InvalidRequestError:
     return InvalidRequestError(f"The request can't be answered: {reason}.", ErrorCode.INVALID_CONFIG_EXCEPTION)
-
-
-HANDLERS: Final[dict[int, Handler]] = {
-    api_keys.GET_LAKE_SNAPSHOT.key: _snapshot,
-    api_keys.PREPARE_LAKE_TABLE_SNAPSHOT.key: _prepare,
-    api_keys.COMMIT_LAKE_TABLE_SNAPSHOT.key: _commit,
-    api_keys.LAKE_TIERING_HEARTBEAT.key: _heartbeat,
-    api_keys.REPORT_LAKE_ROUND.key: _report_round,
-    api_keys.GET_LAKE_ERROR.key: _error,
-    api_keys.FORGET_LAKE_SNAPSHOTS.key: _forget,
-}

@@ -6,26 +6,25 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from fluss.formats import kernel
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.lookups import LookupResponse, encode_entries, encode_entry_lists
+from fluss.protocol.protobuf import Encoded, table_bucket, unreadable
 from fluss.server.answer_size import AnswerSize
-from fluss.server.answers import Encoded
+from fluss.server.answers import code_and_text
 from fluss.server.budgets import RESPONSE_BYTES_MIN
-from fluss.server.context import ConnectionContext, Handled
+from fluss.server.context import ConnectionContext
 from fluss.server.kv_access import check_access, kv_bucket
-from fluss.server.later import beside_others
-from fluss.server.lookup_response import LookupResponse
-from fluss.server.malformed import unreadable
-from fluss.server.names import check_count, table_bucket
+from fluss.server.later import Concurrent, reply_concurrently
+from fluss.server.names import check_count
 from fluss.server.write_wait import check_acks, write_wait_ms
 from fluss.storage.kv_reads import VALUE_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from fluss.storage.kv_bucket import KvBucket
-    from fluss.storage.kv_buckets import KvBuckets
+    from fluss.storage.kv_buckets import KvEngine
 
 # Keys read in one go: what is read before the answer's size is looked at again.
 _KEYS_PER_READ: Final = 1_024
@@ -35,24 +34,24 @@ _Request: TypeAlias = pb.LookupRequest | pb.PrefixLookupRequest
 _Read: TypeAlias = Callable[["KvBucket", list[bytes], AnswerSize], Coroutine[Any, Any, bytearray]]
 
 
-def lookup(context: ConnectionContext, request: pb.LookupRequest, version: int) -> Handled:
+def lookup(context: ConnectionContext, request: pb.LookupRequest, version: int) -> Concurrent:
     """The row of each key, in order; nothing where there is none."""
     keys = _check_keys(context, request)
     if not request.insert_if_not_exists:
         at_once = _answer_at_once(context, request, version, _few) if keys <= _KEYS_AT_ONCE else None
-        return at_once or beside_others(context, partial(_answer, context, request, version, _read_entries))
+        return at_once or reply_concurrently(context, partial(_answer, context, request, version, _read_entries))
     if not request.HasField("acks") or not request.HasField("timeout_ms"):
         raise unreadable(api_keys.LOOKUP.name, "insert_if_not_exists needs acks and timeout_ms")
     check_acks(request.acks)
     work = partial(_answer, context, request, version, _read_or_insert)
-    return beside_others(context, work, write_wait_ms(request.timeout_ms))
+    return reply_concurrently(context, work, write_wait_ms(request.timeout_ms))
 
 
-def prefix_lookup(context: ConnectionContext, request: pb.PrefixLookupRequest, version: int) -> Handled:
+def prefix_lookup(context: ConnectionContext, request: pb.PrefixLookupRequest, version: int) -> Concurrent:
     """The rows whose keys begin with each prefix."""
     prefixes = _check_keys(context, request)
     at_once = _answer_at_once(context, request, version, _few_lists) if prefixes <= _KEYS_AT_ONCE else None
-    return at_once or beside_others(context, partial(_answer, context, request, version, _read_prefixes))
+    return at_once or reply_concurrently(context, partial(_answer, context, request, version, _read_prefixes))
 
 
 def _check_keys(context: ConnectionContext, request: _Request) -> int:
@@ -67,21 +66,21 @@ def _bucket(table_id: int, item: pb.PbLookupBucketRequest) -> TableBucket:
     return table_bucket(table_id, item.bucket_id, item.partition_id if item.HasField("partition_id") else None)
 
 
-def _few(kv: KvBuckets, bucket: TableBucket, keys: list[bytes]) -> bytearray | None:
+def _few(kv: KvEngine, bucket: TableBucket, keys: list[bytes]) -> bytearray | None:
     values = kv.get_few(bucket, keys)
-    return None if values is None else kernel.join_entries(values)
+    return None if values is None else encode_entries(values)
 
 
-def _few_lists(kv: KvBuckets, bucket: TableBucket, prefixes: list[bytes]) -> bytearray | None:
+def _few_lists(kv: KvEngine, bucket: TableBucket, prefixes: list[bytes]) -> bytearray | None:
     lists = kv.get_few_by_prefix(bucket, prefixes)
-    return None if lists is None else kernel.join_entry_lists(lists)
+    return None if lists is None else encode_entry_lists(lists)
 
 
 def _answer_at_once(
     context: ConnectionContext,
     request: _Request,
     version: int,
-    read: Callable[[KvBuckets, TableBucket, list[bytes]], bytearray | None],
+    read: Callable[[KvEngine, TableBucket, list[bytes]], bytearray | None],
 ) -> Encoded | None:
     """The answer to a request for a few keys; None when it may take long or be large, or when something is wrong."""
     response = LookupResponse()
@@ -113,7 +112,7 @@ async def _answer(context: ConnectionContext, request: _Request, version: int, r
             try:
                 response.add(bucket, await read(kv_bucket(storage, bucket, version), list(item.keys), size))
             except Exception as error:
-                response.fail(bucket, error)
+                response.fail(bucket, *code_and_text(error))
     return response.encoded()
 
 
@@ -123,7 +122,7 @@ async def _read_entries(kv: KvBucket, keys: list[bytes], size: AnswerSize) -> by
         values = await kv.get_many(keys[start : start + _KEYS_PER_READ], size.left_bytes)
         size.add(sum(map(len, filter(None, values))))
         found += values
-    return kernel.join_entries(found)
+    return encode_entries(found)
 
 
 async def _read_or_insert(kv: KvBucket, keys: list[bytes], size: AnswerSize) -> bytearray:
@@ -140,4 +139,4 @@ async def _read_or_insert(kv: KvBucket, keys: list[bytes], size: AnswerSize) -> 
 async def _read_prefixes(kv: KvBucket, prefixes: list[bytes], size: AnswerSize) -> bytearray:
     found = await kv.get_prefixes(prefixes, size.left_bytes)
     size.add(sum(sum(map(len, values)) + VALUE_OVERHEAD_BYTES * len(values) for values in found))
-    return kernel.join_entry_lists(found)
+    return encode_entry_lists(found)

@@ -6,13 +6,12 @@ from typing import Final
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.paths import TableBucket
-from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.protobuf import unreadable
 from fluss.server.answers import code_and_text
-from fluss.server.context import ConnectionContext, Handled, Handler
-from fluss.server.malformed import unreadable
+from fluss.server.context import ConnectionContext, InTurn
 from fluss.server.names import check_count
-from fluss.server.opened import BUCKETS_AT_ONCE, each_open, when_open
+from fluss.server.opened import BUCKETS_AT_ONCE, each_open, with_open_logs
 
 EARLIEST: Final = 0
 LATEST: Final = 1
@@ -20,14 +19,14 @@ TIMESTAMP: Final = 2
 LEADER_END: Final = 3  # the same as LATEST where there are no followers
 
 
-def _list_offsets(context: ConnectionContext, request: pb.ListOffsetsRequest) -> Handled:
+def list_offsets(context: ConnectionContext, request: pb.ListOffsetsRequest) -> InTurn:
     check_count(len(request.bucket_id), context.limits.request_items_max, "buckets")
     if not EARLIEST <= request.offset_type <= LEADER_END:
         raise unreadable("ListOffsets", f"offset_type {request.offset_type} is not known")
     buckets = [_bucket(request, bucket_id) for bucket_id in request.bucket_id]
     if len(buckets) > BUCKETS_AT_ONCE:
         return _many_offsets(context, request, buckets)
-    return when_open(context.storage, buckets, lambda: _offsets(context, request))
+    return with_open_logs(context.storage, buckets, lambda: _offsets(context, request))
 
 
 def _bucket(request: pb.ListOffsetsRequest, bucket_id: int) -> TableBucket:
@@ -72,6 +71,3 @@ def _offset(context: ConnectionContext, request: pb.ListOffsetsRequest, bucket: 
             "Listing offsets by time needs start_timestamp, in milliseconds.", ErrorCode.INVALID_TIMESTAMP_EXCEPTION
         )
     return log.offset_for_timestamp(request.start_timestamp, context.storage.clock.now_ms())
-
-
-HANDLERS: Final[dict[int, Handler]] = {api_keys.LIST_OFFSETS.key: _list_offsets}

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from fluss.model import table_options
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.partitions import PartitionBound, PartitionSpec, spec_of_name
-from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.auto_partition import rule_of
-from fluss.server.context import ConnectionContext, Handler
+from fluss.server.context import ConnectionContext
 from fluss.server.names import check_count, table_path
 from fluss.storage.catalog import TableEntry
 from fluss.storage.catalog_view import check_partitioned
 
 
-async def _create(context: ConnectionContext, request: pb.CreatePartitionRequest) -> pb.CreatePartitionResponse:
+async def create_partition(
+    context: ConnectionContext, request: pb.CreatePartitionRequest
+) -> pb.CreatePartitionResponse:
     entry, name = _table_and_name(context, request)
     _check_time(context, entry, name)
     bound = PartitionBound(request.newer_than_id, request.newer_max) if request.HasField("newer_max") else None
@@ -24,13 +23,15 @@ async def _create(context: ConnectionContext, request: pb.CreatePartitionRequest
     return pb.CreatePartitionResponse()
 
 
-async def _drop(context: ConnectionContext, request: pb.DropPartitionRequest) -> pb.DropPartitionResponse:
+async def drop_partition(context: ConnectionContext, request: pb.DropPartitionRequest) -> pb.DropPartitionResponse:
     entry, name = _table_and_name(context, request)
     await context.storage.catalog.drop_partitions(entry.table_id, [name], request.ignore_if_not_exists)
     return pb.DropPartitionResponse()
 
 
-def _list(context: ConnectionContext, request: pb.ListPartitionInfosRequest) -> pb.ListPartitionInfosResponse:
+def list_partition_infos(
+    context: ConnectionContext, request: pb.ListPartitionInfosRequest
+) -> pb.ListPartitionInfosResponse:
     catalog = context.storage.catalog
     entry = catalog.table(table_path(request.table_path))
     partitions = catalog.partitions(entry)
@@ -91,10 +92,3 @@ def _check_time(context: ConnectionContext, entry: TableEntry, name: str) -> Non
             f"{table_options.AUTO_PARTITION_RETENTION} first.",
             ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
         )
-
-
-HANDLERS: Final[dict[int, Handler]] = {
-    api_keys.CREATE_PARTITION.key: _create,
-    api_keys.DROP_PARTITION.key: _drop,
-    api_keys.LIST_PARTITION_INFOS.key: _list,
-}

@@ -6,13 +6,13 @@ from functools import partial
 
 from fluss.model.paths import TableBucket
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.writes import BucketBatch, ReceivedWrite
 from fluss.server.answers import code_and_text
 from fluss.server.batch_check import check_batch
 from fluss.server.context import ConnectionContext, Handled
 from fluss.server.names import table_path
-from fluss.server.opened import BUCKETS_AT_ONCE, each_open, when_open
-from fluss.server.write_request import BucketBatch, WriteRequest, parse_produce_log
-from fluss.server.write_wait import NO_ACKS, BucketWait, WriteResponse, WriteWait, answered, check_acks
+from fluss.server.opened import BUCKETS_AT_ONCE, each_open, with_open_logs
+from fluss.server.write_wait import NO_ACKS, BucketWait, DeferredWrite, WriteResponse, answered, check_acks
 
 
 async def init_writer(context: ConnectionContext, request: pb.InitWriterRequest) -> pb.InitWriterResponse:
@@ -22,17 +22,16 @@ async def init_writer(context: ConnectionContext, request: pb.InitWriterRequest)
     return pb.InitWriterResponse(writer_id=await context.storage.catalog.next_writer_id())
 
 
-def produce_log(context: ConnectionContext, body: memoryview, _: int) -> Handled:
-    """Append in the order of arrival; the answer waits aside until all batches are durable."""
-    request = parse_produce_log(body, context.limits.request_items_max)
+def produce_log(context: ConnectionContext, request: ReceivedWrite) -> Handled:
+    """Append in the order of arrival; the reply is deferred until all batches are durable."""
     check_acks(request.acks)
     buckets = [batch.bucket for batch in request.batches]
     if len(buckets) > BUCKETS_AT_ONCE:
         return _append_many(context, request, buckets)
-    return when_open(context.storage, buckets, partial(_append_all, context, request))
+    return with_open_logs(context.storage, buckets, partial(_append_all, context, request))
 
 
-def _append_all(context: ConnectionContext, request: WriteRequest) -> WriteResponse | WriteWait:
+def _append_all(context: ConnectionContext, request: ReceivedWrite) -> WriteResponse | DeferredWrite:
     context.check_connected()
     response = pb.ProduceLogResponse()
     waits: list[BucketWait] = []
@@ -42,8 +41,8 @@ def _append_all(context: ConnectionContext, request: WriteRequest) -> WriteRespo
 
 
 async def _append_many(
-    context: ConnectionContext, request: WriteRequest, buckets: list[TableBucket]
-) -> WriteResponse | WriteWait:
+    context: ConnectionContext, request: ReceivedWrite, buckets: list[TableBucket]
+) -> WriteResponse | DeferredWrite:
     response = pb.ProduceLogResponse()
     waits: list[BucketWait] = []
     async with context.storage.keeping_open():

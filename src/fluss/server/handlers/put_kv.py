@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.schema import COLUMN_COUNT_MAX
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.writes import BucketBatch, ReceivedWrite
 from fluss.server.answers import code_and_text
 from fluss.server.batch_check import check_size
 from fluss.server.context import ConnectionContext
 from fluss.server.kv_access import kv_bucket
 from fluss.server.names import check_count
-from fluss.server.write_request import BucketBatch, WriteRequest, parse_put_kv
-from fluss.server.write_wait import NO_ACKS, BucketWait, WriteResponse, WriteWait, answered, check_acks
+from fluss.server.write_wait import NO_ACKS, BucketWait, DeferredWrite, WriteResponse, answered, check_acks
 
 if TYPE_CHECKING:
     from fluss.storage.kv_put import Put
@@ -26,12 +26,11 @@ _BACKPRESSURE_VERSION: Final = 2  # clients of this version know its code
 _FOR_OLD_CLIENTS: Final = {ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION: ErrorCode.KV_STORAGE_EXCEPTION}
 
 
-async def put_kv(context: ConnectionContext, body: memoryview, version: int) -> WriteResponse | WriteWait:
-    """Put in the order of arrival; the answer waits aside until all batches are applied.
+async def put_kv(context: ConnectionContext, request: ReceivedWrite, version: int) -> WriteResponse | DeferredWrite:
+    """Put in the order of arrival; the reply is deferred until all batches are applied.
 
     The connection's next request waits only while a bucket has no room for more.
     """
-    request = parse_put_kv(body, context.limits.request_items_max)
     check_acks(request.acks)
     overwrite = check_merge(request.target_columns, request.agg_mode)
     opening = context.storage.opening([batch.bucket for batch in request.batches])
@@ -66,7 +65,7 @@ def check_merge(target_columns: Sequence[int], agg_mode: int) -> bool:
 
 
 async def _put(
-    context: ConnectionContext, request: WriteRequest, batch: BucketBatch, version: int, *, overwrite: bool
+    context: ConnectionContext, request: ReceivedWrite, batch: BucketBatch, version: int, *, overwrite: bool
 ) -> Put:
     kv = kv_bucket(context.storage, batch.bucket, version)
     check_size(batch.records, context.limits.batch_bytes_max)

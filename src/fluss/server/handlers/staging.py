@@ -6,35 +6,32 @@ ListStaged, AcceptStaged, ResetStaged: what an operator sees of them, and says w
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
 
 from fluss.formats.log_batch import MAGIC_WITH_STATISTICS, verify_crc
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.staging import StagedTask
-from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.writes import BucketBatch, ReceivedStage
 from fluss.server.batch_check import check_batch, check_size
-from fluss.server.context import ConnectionContext, Handled, Handler
+from fluss.server.context import ConnectionContext
 from fluss.server.handlers.put_kv import check_merge
-from fluss.server.later import beside_others
+from fluss.server.later import Concurrent, reply_concurrently
 from fluss.server.names import check_count
 from fluss.server.table_formats import table_format
-from fluss.server.write_request import BucketBatch, StageRequest, parse_stage_write
 from fluss.server.write_wait import write_wait_ms
 from fluss.storage.staged_files import StagedKey, StagedRequest, query_name
 from fluss.storage.staged_index import REQUESTS_MAX
 
 
-def stage_write(context: ConnectionContext, body: memoryview, _: int) -> Handled:
+def stage_write(context: ConnectionContext, request: ReceivedStage) -> Concurrent:
     """Answered when the batches are checked and on disk, where nobody sees them."""
-    request = parse_stage_write(body, context.limits.request_items_max)
     _check_numbers(batch_id=request.batch_id, task=request.task, attempt=request.attempt, sequence=request.sequence)
-    return beside_others(context, partial(_stage, context, request, len(body)), write_wait_ms(request.timeout_ms))
+    return reply_concurrently(context, partial(_stage, context, request), write_wait_ms(request.timeout_ms))
 
 
-async def _stage(context: ConnectionContext, request: StageRequest, size_bytes: int) -> pb.StageWriteResponse:
+async def _stage(context: ConnectionContext, request: ReceivedStage) -> pb.StageWriteResponse:
     budget = context.server.request_budget
-    budget.add(size_bytes)
+    budget.add(request.size_bytes)
     try:
         context.storage.staging.check(request.table_id, request.query_id)
         overwrite = check_merge(request.target_columns, request.agg_mode)
@@ -45,11 +42,11 @@ async def _stage(context: ConnectionContext, request: StageRequest, size_bytes: 
         staged = StagedRequest(request.batches, request.target_columns, overwrite)
         await context.storage.staging.stage(key, request.query_id, staged)
     finally:
-        budget.release(size_bytes)
+        budget.release(request.size_bytes)
     return pb.StageWriteResponse()
 
 
-async def _check(context: ConnectionContext, request: StageRequest, batch: BucketBatch, *, overwrite: bool) -> None:
+async def _check(context: ConnectionContext, request: ReceivedStage, batch: BucketBatch, *, overwrite: bool) -> None:
     """Refuse now what the append would refuse: a decided commit has to succeed."""
     storage, records = context.storage, batch.records
     if not storage.exists(batch.bucket):
@@ -67,14 +64,14 @@ async def _check(context: ConnectionContext, request: StageRequest, batch: Bucke
     verify_crc(records, 0, header)
 
 
-def _commit_staged(context: ConnectionContext, request: pb.CommitStagedRequest) -> Handled:
+def commit_staged(context: ConnectionContext, request: pb.CommitStagedRequest) -> Concurrent:
     _check_text(request.query_id)
     _check_numbers(batch_id=request.batch_id)
     check_count(len(request.tasks), context.limits.request_items_max, "tasks")
     check_count(sum(task.request_count for task in request.tasks), REQUESTS_MAX, "staged requests")
     for task in request.tasks:
         _check_numbers(task=task.task, attempt=task.attempt, request_count=task.request_count, rows=task.row_count)
-    return beside_others(context, partial(_commit, context, request), write_wait_ms(request.timeout_ms))
+    return reply_concurrently(context, partial(_commit, context, request), write_wait_ms(request.timeout_ms))
 
 
 async def _commit(context: ConnectionContext, request: pb.CommitStagedRequest) -> pb.CommitStagedResponse:
@@ -90,14 +87,14 @@ def _task(task: pb.PbStagedTask) -> StagedTask:
     return StagedTask(*numbers, task.row_count, task.digest) if known else StagedTask(*numbers)
 
 
-async def _drop_staged(context: ConnectionContext, request: pb.DropStagedRequest) -> pb.DropStagedResponse:
+async def drop_staged(context: ConnectionContext, request: pb.DropStagedRequest) -> pb.DropStagedResponse:
     _check_text(request.query_id)
     _check_numbers(batch_id=request.batch_id)
     await context.storage.staging.drop(request.table_id, request.query_id, request.batch_id)
     return pb.DropStagedResponse()
 
 
-def _list_staged(context: ConnectionContext, request: pb.ListStagedRequest) -> pb.ListStagedResponse:
+def list_staged(context: ConnectionContext, request: pb.ListStagedRequest) -> pb.ListStagedResponse:
     response = pb.ListStagedResponse()
     for query in context.storage.staging.queries():
         path, *values = query
@@ -106,14 +103,14 @@ def _list_staged(context: ConnectionContext, request: pb.ListStagedRequest) -> p
     return response
 
 
-async def _accept_staged(context: ConnectionContext, request: pb.AcceptStagedRequest) -> pb.AcceptStagedResponse:
+async def accept_staged(context: ConnectionContext, request: pb.AcceptStagedRequest) -> pb.AcceptStagedResponse:
     _check_text(request.query_id)
     _check_numbers(batch_id=request.batch_id)
     await context.storage.staging.accept(request.table_id, request.query_id, request.batch_id)
     return pb.AcceptStagedResponse()
 
 
-async def _reset_staged(context: ConnectionContext, request: pb.ResetStagedRequest) -> pb.ResetStagedResponse:
+async def reset_staged(context: ConnectionContext, request: pb.ResetStagedRequest) -> pb.ResetStagedResponse:
     _check_text(request.query_id)
     _check_numbers(batch_id=request.batch_id)
     batch_id = request.batch_id if request.HasField("batch_id") else None
@@ -134,12 +131,3 @@ def _check_numbers(**numbers: int) -> None:
 
 def _refused(reason: str) -> InvalidRequestError:
     return InvalidRequestError(f"The staged write can't be accepted: {reason}.", ErrorCode.INVALID_TABLE_EXCEPTION)
-
-
-HANDLERS: Final[dict[int, Handler]] = {
-    api_keys.COMMIT_STAGED.key: _commit_staged,
-    api_keys.DROP_STAGED.key: _drop_staged,
-    api_keys.LIST_STAGED.key: _list_staged,
-    api_keys.ACCEPT_STAGED.key: _accept_staged,
-    api_keys.RESET_STAGED.key: _reset_staged,
-}

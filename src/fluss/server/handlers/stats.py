@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.model.table_options import CHANGELOG_IMAGE
-from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.answers import code_and_text
-from fluss.server.context import ConnectionContext, Handler
+from fluss.server.context import ConnectionContext
 from fluss.server.kv_access import kv_bucket
 from fluss.server.names import check_count
 from fluss.server.opened import each_open
 from fluss.server.table_formats import table_format
 
 
-async def _table_stats(context: ConnectionContext, request: pb.GetTableStatsRequest) -> pb.GetTableStatsResponse:
+async def get_table_stats(context: ConnectionContext, request: pb.GetTableStatsRequest) -> pb.GetTableStatsResponse:
     check_count(len(request.buckets_req), context.limits.request_items_max, "buckets")
     buckets = [
         TableBucket(request.table_id, item.bucket_id, item.partition_id if item.HasField("partition_id") else None)
@@ -46,6 +43,3 @@ async def _row_count(context: ConnectionContext, bucket: TableBucket) -> int:
             ErrorCode.INVALID_TABLE_EXCEPTION,
         )
     return row_count
-
-
-HANDLERS: Final[dict[int, Handler]] = {api_keys.GET_TABLE_STATS.key: _table_stats}

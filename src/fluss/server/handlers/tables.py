@@ -14,9 +14,8 @@ from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.json_text import parse_json
 from fluss.model.schema import Column
 from fluss.model.types_json import type_from_json
-from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.context import ConnectionContext, Handler
+from fluss.server.context import ConnectionContext
 from fluss.server.names import check_count, database_name, table_path
 from fluss.server.table_rules import check_table, completed, stored_json
 from fluss.storage.catalog import AlteredTable, TableEntry
@@ -27,7 +26,7 @@ _LAST: Final = 0
 _QUICK_BYTES_MAX: Final = 16 << 10  # of a definition that is read on the loop
 
 
-async def _create(context: ConnectionContext, request: pb.CreateTableRequest) -> pb.CreateTableResponse:
+async def create_table(context: ConnectionContext, request: pb.CreateTableRequest) -> pb.CreateTableResponse:
     path = table_path(request.table_path)
     descriptor, stored = await _read_definition(context, request.table_json)
     assert descriptor.bucket_count is not None
@@ -61,7 +60,7 @@ def _first_partitions(context: ConnectionContext, descriptor: TableDescriptor) -
     return rule.values_ahead(context.server.auto_partitioner.now()) if rule.enabled else []
 
 
-async def _alter(context: ConnectionContext, request: pb.AlterTableRequest) -> pb.AlterTableResponse:
+async def alter_table(context: ConnectionContext, request: pb.AlterTableRequest) -> pb.AlterTableResponse:
     path = table_path(request.table_path)
     columns = len(request.add_columns) + len(request.drop_columns)
     columns += len(request.rename_columns) + len(request.modify_columns)
@@ -133,21 +132,21 @@ def _agg_function(item: pb.PbAddColumn) -> AggFunction | None:
     return AggFunction(item.agg_function_type, {pair.key: pair.value for pair in item.agg_function_params})
 
 
-async def _drop(context: ConnectionContext, request: pb.DropTableRequest) -> pb.DropTableResponse:
+async def drop_table(context: ConnectionContext, request: pb.DropTableRequest) -> pb.DropTableResponse:
     await context.storage.catalog.drop_table(table_path(request.table_path), request.ignore_if_not_exists)
     return pb.DropTableResponse()
 
 
-def _list(context: ConnectionContext, request: pb.ListTablesRequest) -> pb.ListTablesResponse:
+def list_tables(context: ConnectionContext, request: pb.ListTablesRequest) -> pb.ListTablesResponse:
     tables = context.storage.catalog.tables(database_name(request.database_name))
     return pb.ListTablesResponse(table_name=[entry.path.table for entry in tables])
 
 
-def _exists(context: ConnectionContext, request: pb.TableExistsRequest) -> pb.TableExistsResponse:
+def table_exists(context: ConnectionContext, request: pb.TableExistsRequest) -> pb.TableExistsResponse:
     return pb.TableExistsResponse(exists=context.storage.catalog.table_exists(table_path(request.table_path)))
 
 
-def _info(context: ConnectionContext, request: pb.GetTableInfoRequest) -> pb.GetTableInfoResponse:
+def get_table_info(context: ConnectionContext, request: pb.GetTableInfoRequest) -> pb.GetTableInfoResponse:
     entry = context.storage.catalog.table(table_path(request.table_path))
     return pb.GetTableInfoResponse(
         table_id=entry.table_id,
@@ -158,19 +157,8 @@ def _info(context: ConnectionContext, request: pb.GetTableInfoRequest) -> pb.Get
     )
 
 
-def _schema(context: ConnectionContext, request: pb.GetTableSchemaRequest) -> pb.GetTableSchemaResponse:
+def get_table_schema(context: ConnectionContext, request: pb.GetTableSchemaRequest) -> pb.GetTableSchemaResponse:
     entry = context.storage.catalog.table(table_path(request.table_path))
     schema_id = request.schema_id if request.HasField("schema_id") else entry.schema_id
     schema_json = context.storage.catalog.schema_json(entry.table_id, schema_id)
     return pb.GetTableSchemaResponse(schema_id=schema_id, schema_json=schema_json)
-
-
-HANDLERS: Final[dict[int, Handler]] = {
-    api_keys.CREATE_TABLE.key: _create,
-    api_keys.ALTER_TABLE.key: _alter,
-    api_keys.DROP_TABLE.key: _drop,
-    api_keys.LIST_TABLES.key: _list,
-    api_keys.TABLE_EXISTS.key: _exists,
-    api_keys.GET_TABLE_INFO.key: _info,
-    api_keys.GET_TABLE_SCHEMA.key: _schema,
-}
