@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from fluss.client.buckets import OneBucket
 from fluss.client.chunk import Chunk, WireBatch
+from fluss.client.cluster import Cluster
 from fluss.client.encoder import BatchLimits, Encoder
 from fluss.client.partition_routing import BucketRouter, Route, Router, router, writable_schema
+from fluss.client.sender import Sender
 from fluss.client.write_request import PRODUCE_LOG
 from fluss.client.writer import WriterCore
 from fluss.formats import arrow_payload, row_log, statistics
@@ -19,9 +20,6 @@ from fluss.formats.log_batch import encode_header
 from fluss.model.descriptor import LogFormat
 from fluss.model.infos import TableInfo
 from fluss.model.table_options import LOG_FORMAT
-
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
 
 # What a column can take at most of a batch that is encoded without Arrow.
 SMALL_COLUMN_BYTES_MAX = 1024
@@ -32,9 +30,9 @@ class AppendWriterCore(WriterCore):
 
     append = WriterCore.take_row
 
-    def __init__(self, client: ClientCore, info: TableInfo) -> None:
-        encoder = LogEncoder(info, BatchLimits.of(client.config), router(info, client.config))
-        super().__init__(client, info, encoder, writable_schema(info))
+    def __init__(self, cluster: Cluster, sender: Sender, info: TableInfo) -> None:
+        encoder = LogEncoder(info, BatchLimits.of(cluster.config), router(info, cluster.config))
+        super().__init__(cluster, sender, info, encoder, writable_schema(info))
 
 
 class LogEncoder(Encoder):

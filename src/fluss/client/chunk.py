@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -13,11 +13,11 @@ from fluss.formats.arrow_payload import Codec
 from fluss.formats.kernel import RowAppender
 from fluss.formats.row_builder import RowBuilder
 from fluss.model.errors import FlussError
+from fluss.model.paths import TablePath
 
 if TYPE_CHECKING:
     from fluss.client.connection import Connection
     from fluss.client.partition_routing import RowPartitions
-    from fluss.client.writer import WriterCore
 
 
 class WireBatch:
@@ -75,6 +75,19 @@ class WireBatch:
         self.header, self.payload = bytearray(), memoryview(b"")
 
 
+class BufferOwner(Protocol):
+    """The writer whose rows a buffer holds."""
+
+    @property
+    def table_path(self) -> TablePath: ...
+    def grow(self, chunk: Chunk) -> None: ...
+    def give_back(self, builder: RowBuilder) -> None: ...
+    def expedite(self, chunk: Chunk, *, on_loop: bool) -> None: ...
+    def finished(self, chunk: Chunk, error: FlussError | None) -> None: ...
+    def seen(self, error: FlussError) -> None: ...
+    def left(self, chunk: Chunk) -> None: ...
+
+
 class Chunk:
     """Rows of one writer that were closed together and share an outcome."""
 
@@ -100,7 +113,12 @@ class Chunk:
     )
 
     def __init__(
-        self, writer: WriterCore, delivery_timeout_s: float, builder: RowBuilder | None = None, *, deletes: bool = False
+        self,
+        writer: BufferOwner,
+        delivery_timeout_s: float,
+        builder: RowBuilder | None = None,
+        *,
+        deletes: bool = False,
     ) -> None:
         self.writer = writer
         self.deletes = deletes

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from fluss.client import runtime
 from fluss.client.answers import server_error
 from fluss.client.batch_reader import BatchReader, Decoded, Part, Piece, Skip
+from fluss.client.cluster import Cluster
 from fluss.client.cursor import Cursor
-from fluss.client.fetch_wait import FetchWait
 from fluss.client.fetch_wire import BucketAnswer, parse_fetch_response
 from fluss.client.fetched import FetchedBatch
 from fluss.client.filtering import ScanFilter
@@ -24,15 +24,15 @@ from fluss.model.offsets import EARLIEST_OFFSET, OffsetSpec
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
-
 # Decoding this much takes less time than handing it to a worker and back.
 INLINE_DECODE_BYTES_MAX = 32 << 10
 
 # What a bucket's share of an answer may grow to where few are asked for: each request has its price, and what exceeds
 # the processor's caches has another.
 BUCKET_BYTES_MAX = 4 << 20
+
+# How long a server may wait for rows at least before it answers.
+WAIT_MS_MIN = 10
 
 
 DecodedPiece: TypeAlias = tuple[Piece, FetchedBatch | None]
@@ -56,27 +56,56 @@ class Fetch(NamedTuple):
     answer: asyncio.Future[memoryview]
 
 
+class FetchWait:
+    """How long a server may wait for rows before it answers: what is configured, or less where rows would come late.
+
+    Apache Fluss does not wake a fetch that waits: rows that come meanwhile are in its answer when the wait is over.
+    So rows in an answer that took all of its wait make the next waits short, and every empty answer doubles them: a
+    reader is about as late as rows are rare, and an idle one asks no more often than before. A server that answers as
+    soon as it has something never makes them short. What a user has set stays as it is.
+    """
+
+    __slots__ = ("_is_fixed", "_max_ms", "ms")
+
+    def __init__(self, config: Config) -> None:
+        self._max_ms: int = config.scanner_log_fetch_wait_max_time_ms
+        # Who wants more bytes than one row has, wants to wait for them.
+        is_patient = config.scanner_log_fetch_min_bytes > 1
+        self._is_fixed = is_patient or Config.scanner_log_fetch_wait_max_time_ms.key in config.to_dict()
+        self.ms = self._max_ms
+        """For the next fetch."""
+
+    def learn(self, asked_ms: int, took_s: float, *, has_rows: bool) -> None:
+        """An answer came so long after a request that allowed a wait of `asked_ms`."""
+        if self._is_fixed:
+            return
+        if not has_rows:
+            self.ms = min(2 * self.ms, self._max_ms)
+        elif took_s * 1000 >= asked_ms:
+            self.ms = min(WAIT_MS_MIN, self._max_ms)
+
+
 class Fetcher:
     """Asks, and keeps cursors up to date. Runs on the I/O loop."""
 
     def __init__(
-        self, client: ClientCore, info: TableInfo, reader: BatchReader, scan_filter: ScanFilter | None = None
+        self, cluster: Cluster, info: TableInfo, reader: BatchReader, scan_filter: ScanFilter | None = None
     ) -> None:
-        self._client = client
+        self._cluster = cluster
         self._info = info
         self._reader = reader
         self._filter = scan_filter
         self._pushes_projection = reader.pushed_fields is not None
         self._turn = 0
-        self._bucket_bytes: int = client.config.scanner_log_fetch_max_bytes_for_bucket
-        self._bucket_bytes_given = Config.scanner_log_fetch_max_bytes_for_bucket.key in client.config.to_dict()
-        self._max_bytes: int = client.config.scanner_log_fetch_max_bytes
-        self._wait = FetchWait(client.config)
-        self.timeout_s = client.request_timeout_s + self._wait.ms / 1000
+        self._bucket_bytes: int = cluster.config.scanner_log_fetch_max_bytes_for_bucket
+        self._bucket_bytes_given = Config.scanner_log_fetch_max_bytes_for_bucket.key in cluster.config.to_dict()
+        self._max_bytes: int = cluster.config.scanner_log_fetch_max_bytes
+        self._wait = FetchWait(cluster.config)
+        self.timeout_s = cluster.request_timeout_s + self._wait.ms / 1000
 
     async def send(self, node: ServerNode, cursors: list[Cursor], min_bytes: int) -> Fetch:
         """Send a request for the cursors' offsets; the future has the answer's body."""
-        connection = await self._client.metadata.tablet(node, self._client.request_timeout_s)
+        connection = await self._cluster.metadata.tablet(node, self._cluster.request_timeout_s)
         asked = self.request(cursors, min_bytes)
         return Fetch(asked, connection.send(api_keys.FETCH_LOG, asked.parts, self.timeout_s))
 
@@ -228,10 +257,10 @@ class Fetcher:
         """The error, with the offsets there are when the cursor asked for another."""
         if error.error_code != ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
             return error
-        timeout_s = self._client.request_timeout_s
+        timeout_s = self._cluster.request_timeout_s
         try:
             first, end = [
-                (await list_offsets(self._client.metadata, self._info, [cursor.key], spec, timeout_s))[cursor.key]
+                (await list_offsets(self._cluster.metadata, self._info, [cursor.key], spec, timeout_s))[cursor.key]
                 for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
             ]
         except FlussError:

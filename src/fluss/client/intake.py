@@ -6,10 +6,11 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from fluss.client import runtime
-from fluss.client.chunk import Chunk, WireBatch
+from fluss.client.chunk import BufferOwner, Chunk, WireBatch
+from fluss.client.encoder import Encoder
 from fluss.client.handles import own_copy
 from fluss.client.memory import BufferMemory
 from fluss.client.tasks import KeyedTasks
@@ -17,14 +18,29 @@ from fluss.model.errors import FlussError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath
 
-if TYPE_CHECKING:
-    from fluss.client.writer import WriterCore
-
 # Encoding a chunk of this size takes less time than handing it to a worker and back.
 INLINE_CHUNK_BYTES_MAX = 32 << 10
 # Failures that are told together with another one.
 NOTES_MAX = 20
 IN_DOUBT = "; they may have been stored"
+
+
+class QueuedWriter(BufferOwner, Protocol):
+    """A writer whose closed chunks are to be encoded and sent."""
+
+    @property
+    def info(self) -> TableInfo: ...
+    @property
+    def encoder(self) -> Encoder: ...
+    @property
+    def preparing(self) -> deque[Chunk]: ...
+    @property
+    def is_under_way(self) -> bool: ...
+    @property
+    def pending_rows(self) -> int: ...
+    def close_open(self) -> None: ...
+    def take_failures(self) -> list[FlussError]: ...
+    async def settle(self) -> None: ...
 
 
 class Intake:
@@ -40,8 +56,8 @@ class Intake:
         lock: threading.RLock,
     ) -> None:
         self.memory = memory
-        self._writers: weakref.WeakSet[WriterCore] = weakref.WeakSet()
-        self.failed: dict[WriterCore, None] = {}
+        self._writers: weakref.WeakSet[QueuedWriter] = weakref.WeakSet()
+        self.failed: dict[QueuedWriter, None] = {}
         """Writers with failures that nobody was told of: theirs are reported even if they are forgotten."""
         self.refuses = False
         """Rows are not taken any more."""
@@ -53,23 +69,23 @@ class Intake:
         self.expect = expect
         """Batches of a table will come: what can be found out before is."""
         self._lock = lock
-        self._submitted: deque[WriterCore] = deque()
+        self._submitted: deque[QueuedWriter] = deque()
         self._woken = False
 
     # ---- any thread ----
 
-    def register(self, writer: WriterCore) -> None:
+    def register(self, writer: QueuedWriter) -> None:
         """A new writer; kept by weak reference."""
         with self._lock:
             self._writers.add(writer)
 
     @property
-    def writers(self) -> list[WriterCore]:
+    def writers(self) -> list[QueuedWriter]:
         """All writers."""
         with self._lock:
             return list(self._writers)
 
-    def submit(self, writer: WriterCore) -> None:
+    def submit(self, writer: QueuedWriter) -> None:
         """The writer has closed a chunk."""
         self._submitted.append(writer)
         if not self._woken:
@@ -95,7 +111,7 @@ class Intake:
                 self._prepare(self._submitted.popleft())
             self._pump()
 
-    def prepare_here(self, writer: WriterCore) -> Chunk | None:
+    def prepare_here(self, writer: QueuedWriter) -> Chunk | None:
         """Encode and hand on a chunk in the calling thread, with the lock held, if it is small and the only one."""
         if len(writer.preparing) != 1 or self.closed is not None:
             return None
@@ -105,7 +121,7 @@ class Intake:
         self._prepare(writer)
         return chunk
 
-    def _prepare(self, writer: WriterCore) -> None:
+    def _prepare(self, writer: QueuedWriter) -> None:
         """Encode what is new; large chunks beside the loop."""
         for chunk in list(writer.preparing):
             if chunk.prepared or chunk in self._tasks:
@@ -119,13 +135,13 @@ class Intake:
                 self._tasks.start(chunk, self._prepare_aside, writer, chunk)
         self._distribute(writer)
 
-    async def _prepare_aside(self, writer: WriterCore, chunk: Chunk) -> None:
+    async def _prepare_aside(self, writer: QueuedWriter, chunk: Chunk) -> None:
         await runtime.in_worker(writer.encoder.prepare, chunk)
         with self._lock:
             chunk.prepared = True
             self._distribute(writer)
 
-    def _distribute(self, writer: WriterCore) -> None:
+    def _distribute(self, writer: QueuedWriter) -> None:
         """Move encoded chunks into the queues of their buckets, in the order in which they were closed."""
         while writer.preparing and writer.preparing[0].prepared:
             chunk = writer.preparing.popleft()

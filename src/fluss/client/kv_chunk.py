@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from fluss.client.buckets import row_numbers
-from fluss.client.chunk import Chunk
+from fluss.client.chunk import BufferOwner, Chunk
 from fluss.client.encoder import BatchLimits, Encoder
 from fluss.client.partition_routing import Route, Router
 from fluss.client.upsert_columns import KeyBuilder, UpsertColumns
@@ -25,9 +25,6 @@ from fluss.model.infos import TableInfo
 from fluss.model.merge_mode import MergeMode
 from fluss.model.table_options import KV_FORMAT
 
-if TYPE_CHECKING:
-    from fluss.client.upsert import UpsertWriterCore
-
 _ROW_INDEX = ""  # no column of a table has this name
 
 
@@ -39,11 +36,18 @@ class Operations(NamedTuple):
     order: pa.Array | None
 
 
+class KvBufferOwner(BufferOwner, Protocol):
+    """The writer whose upserts and deletes a buffer holds."""
+
+    @property
+    def columns(self) -> UpsertColumns: ...
+
+
 class KvChunk(Chunk):
     """Operations on a primary-key table that were closed together."""
 
     __slots__ = ("_deleted_at", "_keys")
-    writer: UpsertWriterCore
+    writer: KvBufferOwner
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -20,6 +20,7 @@ from fluss.client.lookup_lost import LostLookups, closed_error, remaining_s, une
 from fluss.client.lookup_values import ValueReader
 from fluss.client.lookup_wire import LookupKind
 from fluss.client.metadata import Metadata
+from fluss.client.pending_lookup import Lookup
 from fluss.client.pool import ConnectionPool
 from fluss.client.views import address_of
 from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError
@@ -28,7 +29,6 @@ from fluss.model.infos import ServerType, TableInfo
 if TYPE_CHECKING:
     from fluss.client.connection import Connection
     from fluss.client.leaders import BucketKey
-    from fluss.client.lookup import Lookup
 
 REQUESTS_IN_FLIGHT_MAX = 4
 """Per leader. Few, so that batches form by themselves; more than one, so that the server always has work."""

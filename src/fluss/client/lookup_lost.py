@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import builtins
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from fluss.client import runtime
 from fluss.client.metadata import Metadata
+from fluss.client.pending_lookup import Lookup
 from fluss.client.retry import pause_s
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError, TimeoutError
 from fluss.model.infos import TableInfo
 from fluss.model.partitions import spec_of_name
-
-if TYPE_CHECKING:
-    from fluss.client.lookup import Lookup
 
 
 class Finder(Protocol):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from fluss.client import runtime
+from fluss.client.cluster import Cluster
 from fluss.client.connection import Connection
 from fluss.client.cursor import Cursor
 from fluss.client.fetched import FetchedBatch
@@ -20,9 +20,6 @@ from fluss.model.errors import TimeoutError
 from fluss.model.infos import ServerType
 from fluss.model.paths import TablePath
 
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
-
 BUFFERED_FETCHES_MAX = 2
 
 
@@ -31,7 +28,7 @@ class Reading:
 
     def __init__(
         self,
-        client: ClientCore,
+        cluster: Cluster,
         path: TablePath,
         fetcher: Fetcher,
         remote_log: RemoteLog,
@@ -41,13 +38,13 @@ class Reading:
     ) -> None:
         self._path = path
         self._fetcher = fetcher
-        self._timeout_s = client.request_timeout_s
-        self._metadata = client.metadata
-        self._loop_pools = client.loop_pools
+        self._timeout_s = cluster.request_timeout_s
+        self._metadata = cluster.metadata
+        self._loop_pools = cluster.loop_pools
         self.cursors: dict[BucketKey, Cursor] = {cursor.key: cursor for cursor in cursors}
-        buffer_bytes_max = BUFFERED_FETCHES_MAX * client.config.scanner_log_fetch_max_bytes
+        buffer_bytes_max = BUFFERED_FETCHES_MAX * cluster.config.scanner_log_fetch_max_bytes
         self._prefetcher = Prefetcher(
-            client.metadata, path, fetcher, remote_log, self.cursors, buffer_bytes_max, min_bytes
+            cluster.metadata, path, fetcher, remote_log, self.cursors, buffer_bytes_max, min_bytes
         )
 
     def changed(self) -> None:

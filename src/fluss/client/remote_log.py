@@ -10,19 +10,17 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from fluss.client.batch_reader import Part
+from fluss.client.cluster import Cluster
 from fluss.client.cursor import Cursor
 from fluss.client.remote_files import RemoteFiles
 from fluss.formats.log_batch import HEADER_SIZE_BYTES_MAX, parse_header, walk
 from fluss.model.errors import CorruptDataError
 from fluss.protocol import messages_pb2 as pb
-
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
 
 RANGE_BYTES = 4 << 20
 # A UUID, and nothing that leads elsewhere.
@@ -40,9 +38,9 @@ class _Range(NamedTuple):
 class RemoteLog:
     """Reads remote segments for one scanner. Runs on the I/O loop."""
 
-    def __init__(self, client: ClientCore) -> None:
-        self._files = RemoteFiles(client)
-        config = client.config
+    def __init__(self, cluster: Cluster) -> None:
+        self._files = RemoteFiles(cluster)
+        config = cluster.config
         self.segments_ahead_max: int = config.scanner_remote_log_prefetch_num
         self.ranges_per_segment_max: int = config.scanner_remote_log_read_concurrency
         self.buffer_bytes_max: int = config.scanner_log_fetch_max_bytes

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from fluss.client.address import Address
 from fluss.client.retry import Backoff
 from fluss.model.config import Config
 from fluss.model.errors import AuthenticationError, ErrorCode, FlussError, InvalidRequestError, TimeoutError
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.api_keys import Api, Req, Resp
 
-if TYPE_CHECKING:
-    from fluss.client.connection import Connection
+
+class Handshaken(Protocol):
+    """A connection that can be logged in on."""
+
+    @property
+    def address(self) -> Address: ...
+    async def request(self, api: Api[Req, Resp], message: Req, timeout_s: float) -> Resp: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ class Credentials:
         return b"\0" + self.username.encode() + b"\0" + self.password.encode()
 
 
-async def log_in(connection: Connection, credentials: Credentials, timeout_s: float) -> None:
+async def log_in(connection: Handshaken, credentials: Credentials, timeout_s: float) -> None:
     """Log in, again and again while the server says that it can't check just now."""
     backoff = Backoff(timeout_s * 1000)
     request = pb.AuthenticateRequest(protocol=credentials.mechanism, token=credentials.token())
@@ -61,7 +68,7 @@ async def log_in(connection: Connection, credentials: Credentials, timeout_s: fl
             return
 
 
-def _refused(connection: Connection, credentials: Credentials, error: FlussError) -> FlussError:
+def _refused(connection: Handshaken, credentials: Credentials, error: FlussError) -> FlussError:
     if error.error_code == ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION:
         return AuthenticationError(
             f"The server at {connection.address} can't check the login of user {credentials.username!r} just now: "

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from fluss.client import runtime
+from fluss.client.admin import AdminCore
 from fluss.client.batch_reader import BatchReader
+from fluss.client.cluster import Cluster
 from fluss.client.cursor import Cursor
 from fluss.client.fetched import FetchedBatch
 from fluss.client.fetcher import Fetcher
@@ -22,9 +23,6 @@ from fluss.model.infos import TableInfo
 from fluss.model.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec
 from fluss.model.paths import TableBucket, TablePath
 
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
-
 __all__ = ["FetchedBatch", "LogScannerCore"]
 
 
@@ -33,7 +31,7 @@ class LogScannerCore:
 
     def __init__(
         self,
-        client: ClientCore,
+        cluster: Cluster,
         info: TableInfo,
         projection: Sequence[int] | None = None,
         scan_filter: ScanFilter | None = None,
@@ -42,20 +40,26 @@ class LogScannerCore:
         changelog: bool = False,
         records: bool = False,
     ) -> None:
-        self._client = client
+        self._cluster = cluster
         self._info = info
         self._pid = runtime.process_id
         self._reader = BatchReader(
-            client.admin, info, projection, scan_filter, fixed_schema=fixed_schema, changelog=changelog, records=records
+            AdminCore(cluster),
+            info,
+            projection,
+            scan_filter,
+            fixed_schema=fixed_schema,
+            changelog=changelog,
+            records=records,
         )
-        self._fetcher = Fetcher(client, info, self._reader, scan_filter)
-        self._remote_log = RemoteLog(client)
+        self._fetcher = Fetcher(cluster, info, self._reader, scan_filter)
+        self._remote_log = RemoteLog(cluster)
         self._reading = Reading(
-            client,
+            cluster,
             info.table_path,
             self._fetcher,
             self._remote_log,
-            min_bytes=client.config.scanner_log_fetch_min_bytes,
+            min_bytes=cluster.config.scanner_log_fetch_min_bytes,
         )
         self._closed = False
 
@@ -73,7 +77,7 @@ class LogScannerCore:
 
     @property
     def max_poll_records(self) -> int:
-        limit: int = self._client.config.scanner_log_max_poll_records
+        limit: int = self._cluster.config.scanner_log_max_poll_records
         return limit
 
     async def subscribe(self, offsets: Mapping[BucketKey, int]) -> None:
@@ -93,10 +97,10 @@ class LogScannerCore:
         """From now on the leaders of these buckets are known, if they have partitions."""
         partitions = {partition_id for partition_id, _ in keys if partition_id is not None}
         if partitions:
-            self._client.metadata.watch_partitions(self.table_path, partitions)
-            await self._client.metadata.refresh(self.table_path)
+            self._cluster.metadata.watch_partitions(self.table_path, partitions)
+            await self._cluster.metadata.refresh(self.table_path)
             for key in keys:
-                if key[0] is not None and self._client.metadata.is_gone(self.table_path, key[0]):
+                if key[0] is not None and self._cluster.metadata.is_gone(self.table_path, key[0]):
                     raise partition_gone(self.table_path, self._bucket(key))
 
     async def subscribe_positions(self, positions: Mapping[TableBucket, int]) -> None:
@@ -112,8 +116,8 @@ class LogScannerCore:
     async def _latest(self, keys: list[BucketKey]) -> dict[BucketKey, int]:
         if not keys:
             return {}
-        timeout_s = self._client.request_timeout_s
-        return await list_offsets(self._client.metadata, self._info, keys, OffsetSpec.latest(), timeout_s)
+        timeout_s = self._cluster.request_timeout_s
+        return await list_offsets(self._cluster.metadata, self._info, keys, OffsetSpec.latest(), timeout_s)
 
     def _bucket(self, key: BucketKey) -> TableBucket:
         return TableBucket(self._info.table_id, key[1], key[0])
@@ -197,7 +201,7 @@ class LogScannerCore:
 
     def between(self, cursors: Iterable[Cursor]) -> BoundedReading:
         """A reading of its own, from start to stop offsets; does not touch the position of polls."""
-        return BoundedReading(self._client, self.table_path, self._fetcher, self._remote_log, cursors, min_bytes=1)
+        return BoundedReading(self._cluster, self.table_path, self._fetcher, self._remote_log, cursors, min_bytes=1)
 
     async def _next(self, reading: BoundedReading) -> list[FetchedBatch]:
         self._check_usable()
@@ -217,6 +221,6 @@ class LogScannerCore:
 
     def _check_usable(self) -> None:
         runtime.check_process(self._pid, "scanner")
-        self._client.check_usable()
+        self._cluster.check_usable()
         if self._closed:
             raise FlussError(f"The scanner of table {self.table_path} is closed.")

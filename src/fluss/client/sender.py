@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from fluss.client import runtime
 from fluss.client.answers import STALE_METADATA_CODES, parse, server_error
@@ -16,7 +16,7 @@ from fluss.client.chunk import Chunk, WireBatch
 from fluss.client.connection import Connection
 from fluss.client.destinations import Destinations
 from fluss.client.encoder import BatchLimits
-from fluss.client.intake import Intake, summed_up
+from fluss.client.intake import Intake, QueuedWriter, summed_up
 from fluss.client.memory import BufferMemory
 from fluss.client.metadata import Metadata
 from fluss.client.per_loop import PerLoop
@@ -37,9 +37,6 @@ from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError
 from fluss.model.infos import ServerType, TableInfo
 from fluss.model.paths import TablePath
-
-if TYPE_CHECKING:
-    from fluss.client.writer import WriterCore
 
 Sent: TypeAlias = list[tuple[BucketQueue, WireBatch]]
 Failure: TypeAlias = tuple[BucketQueue, WireBatch, FlussError]
@@ -85,7 +82,7 @@ class Sender:
 
     # ---- a caller's event loop ----
 
-    def send_here(self, writer: WriterCore) -> None:
+    def send_here(self, writer: QueuedWriter) -> None:
         """A writer has closed a chunk: send it on the running loop, whose owner will wait for the answer there.
 
         That takes no change of threads, of which there would be two. What is not small and alone goes the usual way.

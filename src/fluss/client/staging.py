@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 import pyarrow as pa
 from google.protobuf.message import Message
@@ -15,7 +15,8 @@ from google.protobuf.message import Message
 from fluss.client import runtime
 from fluss.client.answers import parse
 from fluss.client.append import LogEncoder
-from fluss.client.chunk import Chunk, WireBatch
+from fluss.client.chunk import BufferOwner, Chunk, WireBatch
+from fluss.client.cluster import Cluster
 from fluss.client.connection import BytesLike, Connection
 from fluss.client.encoder import BatchLimits, Encoder, pieces
 from fluss.client.kv_chunk import KvChunk, KvEncoder
@@ -34,10 +35,6 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api, Req, Resp
 
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
-    from fluss.client.writer import WriterCore
-
 # Of one writer; each waits for a sync of the server.
 REQUESTS_IN_FLIGHT_MAX: Final = 4
 _INT32_MAX: Final = 2**31 - 1
@@ -47,9 +44,9 @@ _INT64_MAX: Final = 2**63 - 1
 Body: TypeAlias = Callable[[], Awaitable[list[BytesLike]]]
 
 
-async def staging_connection(client: ClientCore) -> Connection:
+async def staging_connection(cluster: Cluster) -> Connection:
     """A connection to a server that knows staged writes; raises for one that does not."""
-    connection = await client.metadata.coordinator(client.request_timeout_s)
+    connection = await cluster.metadata.coordinator(cluster.request_timeout_s)
     if api_keys.STAGE_WRITE.key not in connection.versions:
         raise InvalidRequestError(
             f"Exactly-once writes need a Flussbett server; the one at {connection.address} knows no staged writes. "
@@ -62,21 +59,21 @@ async def staging_connection(client: ClientCore) -> Connection:
 class StagedWriteCore:
     """One batch of a query. Coroutines run on the I/O loop."""
 
-    def __init__(self, client: ClientCore, info: TableInfo, query_id: str, batch_id: int) -> None:
+    def __init__(self, cluster: Cluster, info: TableInfo, query_id: str, batch_id: int) -> None:
         if not isinstance(query_id, str) or not query_id:
             raise InvalidRequestError(f"A query id is a text, not {query_id!r}.")
         _check_number("batch_id", batch_id, _INT64_MAX)
-        self.client = client
+        self.cluster = cluster
         self.info = info
         self.query_id = query_id
         self.batch_id = batch_id
-        self._timeout_ms: int = client.config.request_timeout_ms
-        self._limit_ms: int = client.config.writer_delivery_timeout_ms
-        self.partitions = PartitionFinder(client.metadata, client.config)
+        self._timeout_ms: int = cluster.config.request_timeout_ms
+        self._limit_ms: int = cluster.config.writer_delivery_timeout_ms
+        self.partitions = PartitionFinder(cluster.metadata, cluster.config)
 
     def writer(self, task: int, attempt: int, columns: Sequence[str] | None) -> StagedWriterCore:
         """A writer of rows that count only if the commit names this attempt."""
-        self.client.check_usable()
+        self.cluster.check_usable()
         _check_number("task", task, _INT32_MAX)
         _check_number("attempt", attempt, _INT64_MAX)
         return StagedWriterCore(self, task, attempt, columns)
@@ -119,7 +116,7 @@ class StagedWriteCore:
         await self._send(api_keys.STAGE_WRITE, body)
 
     async def _partition_id(self, name: str, *, again: bool) -> int:
-        known = None if again else self.client.metadata.partition_id(self.info.table_path, name)
+        known = None if again else self.cluster.metadata.partition_id(self.info.table_path, name)
         return await self.partitions.find(self.info, name) if known is None else known
 
     async def _ask(self, api: Api[Req, Resp], request: Message) -> Resp:
@@ -130,12 +127,12 @@ class StagedWriteCore:
 
     async def _send(self, api: Api[Req, Resp], body: Body) -> Resp:
         """Ask until there is an answer that another try won't change, or the time is over."""
-        self.client.check_usable()
+        self.cluster.check_usable()
         backoff = Backoff(self._limit_ms)
-        timeout_s = self.client.request_timeout_s
+        timeout_s = self.cluster.request_timeout_s
         while True:
             try:
-                connection = await staging_connection(self.client)
+                connection = await staging_connection(self.cluster)
                 answer = await connection.send(api, await body(), timeout_s)
                 return parse(api.response, answer, connection.address)
             except FlussError as error:
@@ -147,7 +144,7 @@ class StagedWriterCore:
     """Encodes rows as other writers do and stages them. Coroutines run on the I/O loop, one after the other."""
 
     def __init__(self, write: StagedWriteCore, task: int, attempt: int, columns: Sequence[str] | None) -> None:
-        info, config = write.info, write.client.config
+        info, config = write.info, write.cluster.config
         self._write = write
         self._task = task
         self._attempt = attempt
@@ -233,7 +230,7 @@ class StagedWriterCore:
             chunk = None
         if chunk is None:
             # No rows but Arrow batches come to it, so it asks nothing of its writer.
-            chunk = self._chunk = self._chunk_class(cast("WriterCore", None), 0, None, deletes=deletes)
+            chunk = self._chunk = self._chunk_class(cast(BufferOwner, None), 0, None, deletes=deletes)
         chunk.add_batch(rows)
         if chunk.size_bytes >= self._limits.request_size_bytes_max:
             await self._stage_chunk()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from fluss.client.chunk import Chunk
+from fluss.client.cluster import Cluster
 from fluss.client.encoder import BatchLimits
 from fluss.client.kv_chunk import KvChunk, KvEncoder
 from fluss.client.partition_routing import router
+from fluss.client.sender import Sender
 from fluss.client.upsert_columns import UpsertColumns
 from fluss.client.writer import WriterCore
 from fluss.formats.cast import ArrowCaster
@@ -20,10 +22,6 @@ from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.merge_mode import MergeMode
 from fluss.model.table_options import DELETE_BEHAVIOR
-
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
-
 
 # Long enough for the I/O thread to wake up and take the interpreter.
 TURN_S = 0.0002
@@ -37,16 +35,17 @@ class UpsertWriterCore(WriterCore):
 
     def __init__(
         self,
-        client: ClientCore,
+        cluster: Cluster,
+        sender: Sender,
         info: TableInfo,
         columns: UpsertColumns | None = None,
         merge_mode: MergeMode = MergeMode.DEFAULT,
     ) -> None:
         self.columns = columns or UpsertColumns(info)
-        config = client.config
+        config = cluster.config
         encoder = KvEncoder(info, BatchLimits.of(config), router(info, config), self.columns, merge_mode)
         self._key_caster = ArrowCaster(self.columns.key_schema)
-        super().__init__(client, info, encoder, self.columns.schema)
+        super().__init__(cluster, sender, info, encoder, self.columns.schema)
 
     def _new_builder(self) -> RowBuilder:
         return self.columns.row_builder()

@@ -9,15 +9,17 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from fluss.client import runtime
 from fluss.client.chunk import Chunk
+from fluss.client.cluster import Cluster
 from fluss.client.encoder import BatchLimits, Encoder, pieces
 from fluss.client.handles import Outcome, RowsOutcome, WriteHandle
 from fluss.client.intake import summed_up
+from fluss.client.sender import Sender
 from fluss.formats.cast import ArrowCaster
 from fluss.formats.kernel import RowGate
 from fluss.formats.row_builder import RowBuilder
@@ -25,9 +27,6 @@ from fluss.model.errors import FlussError, TimeoutError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath
 from fluss.model.schema import Schema
-
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
 
 # A chunk that is split over partitions or buckets holds a batch for each of them, up to this many.
 CHUNK_BATCHES_MAX = 8
@@ -49,9 +48,10 @@ class WriterCore:
 
     _chunk_class = Chunk
 
-    def __init__(self, client: ClientCore, info: TableInfo, encoder: Encoder, schema: Schema) -> None:
-        config, intake = client.config, client.sender.intake
-        self._client = client  # a writer keeps its connection open
+    def __init__(self, cluster: Cluster, sender: Sender, info: TableInfo, encoder: Encoder, schema: Schema) -> None:
+        config, intake = cluster.config, sender.intake
+        self._cluster = cluster  # a writer keeps its connection open
+        self._sender = sender
         self._intake = intake
         self._info = info
         self._pid = runtime.process_id
@@ -353,7 +353,7 @@ class WriterCore:
         with self._lock:
             is_closed = self._open is chunk and self._close_when(1)
         if is_closed and on_loop:
-            self._client.sender.send_here(self)
+            self._sender.send_here(self)
         elif is_closed:
             self._intake.submit(self)
 
@@ -365,7 +365,7 @@ class WriterCore:
 
     async def settle(self) -> None:
         """Wait until all rows taken before are stored or have failed."""
-        for chunk in self._begin_flush(self._client.sender.send_here):
+        for chunk in self._begin_flush(self._sender.send_here):
             await chunk.outcome.settled()
 
     def flush_blocking(self) -> None:
