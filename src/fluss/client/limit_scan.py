@@ -9,7 +9,7 @@ import pyarrow as pa
 from fluss.client import runtime
 from fluss.client.admin import AdminCore
 from fluss.client.answers import STALE_METADATA_CODES, server_error
-from fluss.client.batch_reader import BatchReader, Part
+from fluss.client.batch_reader import BatchReader, RawBatch
 from fluss.client.cluster import Cluster
 from fluss.client.cursor import Cursor
 from fluss.client.fetched import FetchedBatch
@@ -72,10 +72,10 @@ class LimitScanCore:
 
     async def _decoded(self, records: memoryview) -> list[FetchedBatch]:
         cursor = Cursor(self.bucket, 0)
-        parts = [Part(cursor, records, position, header, projected=False) for position, header in walk(records)]
-        await self._reader.learn(parts)
+        raw = [RawBatch(cursor, records, position, header, projected=False) for position, header in walk(records)]
+        await self._reader.learn(raw)
         batches: list[FetchedBatch] = []
-        for _, result in await runtime.in_worker(self._reader.decode, parts):
+        for result in await runtime.in_worker(self._reader.decode, raw):
             if isinstance(result, FlussError):
                 raise result
             if result is not None:

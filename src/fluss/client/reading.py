@@ -10,10 +10,10 @@ from fluss.client import runtime
 from fluss.client.cluster import Cluster
 from fluss.client.connection import Connection
 from fluss.client.cursor import Cursor
-from fluss.client.fetched import FetchedBatch
+from fluss.client.fetched import FetchedBatch, ScanStep
 from fluss.client.fetcher import Fetcher
 from fluss.client.offsets import BucketKey
-from fluss.client.prefetch import Prefetcher, Ready
+from fluss.client.prefetch import Prefetcher
 from fluss.client.remote_log import RemoteLog
 from fluss.client.views import address_of
 from fluss.model.errors import TimeoutError
@@ -115,18 +115,18 @@ class Reading:
         room = max_records
         with self._prefetcher.lock:
             while room is None or room > 0:
-                item = self._prefetcher.take()
-                if item is None:
+                step = self._prefetcher.take()
+                if step is None:
                     break
-                if item.fetched is None:
-                    item.cursor.position = item.next_offset
+                if step.fetched is None:
+                    step.cursor.position = step.next_offset
                     continue
-                fetched, rest = item.fetched, None
+                fetched, rest = step.fetched, None
                 if room is not None and fetched.row_count > room:
                     fetched, rest = fetched.slice(0, room), fetched.slice(room, fetched.row_count - room)
-                    rest_bytes = item.size_bytes * rest.row_count // item.fetched.row_count
-                    self._prefetcher.put_back(Ready(item.cursor, rest, item.next_offset, rest_bytes))
-                item.cursor.position = item.next_offset if rest is None else rest.base_offset
+                    rest_bytes = step.size_bytes * rest.row_count // step.fetched.row_count
+                    self._prefetcher.put_back(ScanStep(step.cursor, step.next_offset, rest, rest_bytes))
+                step.cursor.position = step.next_offset if rest is None else rest.base_offset
                 batches.append(fetched)
                 room = None if room is None else room - fetched.row_count
         return batches

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from fluss.client.connection import Connection
 from fluss.client.cursor import Cursor
-from fluss.client.fetcher import Asked, DecodedPiece, Fetcher
+from fluss.client.fetched import ScanStep
+from fluss.client.fetcher import Fetcher, FetchRequest
 from fluss.model.errors import FlussError
 from fluss.protocol import api_keys
 
@@ -33,7 +34,7 @@ class Tail:
         cursors: dict[BucketKey, Cursor],
         min_bytes: int,
         lock: threading.Lock,
-        put: Callable[[list[DecodedPiece]], None],
+        put: Callable[[list[ScanStep]], None],
     ) -> None:
         self.is_lent = True
         self.loop = connection.loop
@@ -77,17 +78,17 @@ class Tail:
             if not cursors:
                 self.end()
                 return
-            asked = self._fetcher.request(cursors, self._min_bytes)
-            answered = partial(self._answered, cursors, asked)
-            self._connection.submit(api_keys.FETCH_LOG, asked.parts, self._fetcher.timeout_s, answered)
+            request = self._fetcher.request(cursors, self._min_bytes)
+            answered = partial(self._answered, cursors, request)
+            self._connection.submit(api_keys.FETCH_LOG, request.parts, self._fetcher.timeout_s, answered)
             self._is_asked = True
         except FlussError:
             self.end()
 
-    def _answered(self, cursors: list[Cursor], asked: Asked, answer: memoryview | FlussError) -> None:
+    def _answered(self, cursors: list[Cursor], request: FetchRequest, answer: memoryview | FlussError) -> None:
         self._is_asked = False
         with self._lock:
-            is_empty = self.is_lent and self._receive(cursors, asked, answer)
+            is_empty = self.is_lent and self._receive(cursors, request, answer)
         if not self._waiters:
             return
         if is_empty:
@@ -96,11 +97,11 @@ class Tail:
             self.release()
             self.loop.call_soon(self._ask)  # behind those who wait
 
-    def _receive(self, cursors: list[Cursor], asked: Asked, answer: memoryview | FlussError) -> bool:
+    def _receive(self, cursors: list[Cursor], request: FetchRequest, answer: memoryview | FlussError) -> bool:
         """With the lock held; whether the answer is fine but has nothing."""
         decoded = None
         if not isinstance(answer, FlussError):
-            decoded = self._fetcher.receive_small(answer, asked, self._connection.address, cursors)
+            decoded = self._fetcher.receive_small(answer, request, self._connection.address, cursors)
         if decoded is None:
             self.end()
             return False
