@@ -1,4 +1,4 @@
-"""Rows on their way from a writer to the wire: a chunk is closed as one, then becomes wire batches of its buckets."""
+"""Rows on their way from a writer to the wire: a row buffer is closed as one, then becomes batches of its buckets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class WireBatch:
     __slots__ = (
         "attempts",
         "bucket",
-        "chunk",
+        "buffer",
         "header",
         "in_doubt",
         "lent_on",
@@ -41,7 +41,7 @@ class WireBatch:
 
     def __init__(
         self,
-        chunk: Chunk,
+        buffer: RowBuffer,
         bucket: int,
         header: bytearray,
         payload: memoryview,
@@ -49,7 +49,7 @@ class WireBatch:
         partition: str | None = None,
         request: WriteRequest = PRODUCE_LOG,
     ) -> None:
-        self.chunk = chunk
+        self.buffer = buffer
         self.request = request
         self.partition = partition
         self.bucket = bucket
@@ -63,7 +63,7 @@ class WireBatch:
         self.in_doubt = False
         """An attempt ended without a clear answer: the server may have stored the batch."""
         self.lent_on: Connection | None = None
-        """The connection of a caller's loop that the batch was taken back from: it may still be in its buffer."""
+        """The connection of a caller's loop that the batch was taken back from: it may still be in its send buffer."""
 
     def number(self, writer_id: int, sequence: int) -> None:
         """Give the batch its place among those of a writer."""
@@ -71,24 +71,24 @@ class WireBatch:
         self.request.set_writer(self.header, writer_id, sequence, self.payload)
 
     def forget_bytes(self) -> None:
-        """It is done. A batch and its chunk refer to each other, so they stay until such cycles are collected."""
+        """It is done. A batch and its row buffer refer to each other, so they stay until such cycles are collected."""
         self.header, self.payload = bytearray(), memoryview(b"")
 
 
 class BufferOwner(Protocol):
-    """The writer whose rows a buffer holds."""
+    """The writer whose rows a row buffer holds."""
 
     @property
     def table_path(self) -> TablePath: ...
-    def grow(self, chunk: Chunk) -> None: ...
+    def grow(self, buffer: RowBuffer) -> None: ...
     def give_back(self, builder: RowBuilder) -> None: ...
-    def expedite(self, chunk: Chunk, *, on_loop: bool) -> None: ...
-    def finished(self, chunk: Chunk, error: FlussError | None) -> None: ...
+    def expedite(self, buffer: RowBuffer, *, on_loop: bool) -> None: ...
+    def finished(self, buffer: RowBuffer, error: FlussError | None) -> None: ...
     def seen(self, error: FlussError) -> None: ...
-    def left(self, chunk: Chunk) -> None: ...
+    def left(self, buffer: RowBuffer) -> None: ...
 
 
-class Chunk:
+class RowBuffer:
     """Rows of one writer that were closed together and share an outcome."""
 
     __slots__ = (
@@ -125,7 +125,7 @@ class Chunk:
         """The Arrow batches are keys of rows to delete."""
         self._builder = builder
         self.add_row = None if builder is None else builder.append
-        """Takes a row; None when the chunk gathers Arrow batches."""
+        """Takes a row; None when the row buffer gathers Arrow batches."""
         self.records: list[pa.RecordBatch] = []
         self._row_count = 0
         self._size_bytes = 0

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from fluss.client.buckets import row_numbers
-from fluss.client.chunk import BufferOwner, Chunk
+from fluss.client.chunk import BufferOwner, RowBuffer
 from fluss.client.encoder import BatchLimits, Encoder
 from fluss.client.partition_routing import Route, Router
 from fluss.client.upsert_columns import KeyBuilder, UpsertColumns
@@ -37,13 +37,13 @@ class Operations(NamedTuple):
 
 
 class KvBufferOwner(BufferOwner, Protocol):
-    """The writer whose upserts and deletes a buffer holds."""
+    """The writer whose upserts and deletes a row buffer holds."""
 
     @property
     def columns(self) -> UpsertColumns: ...
 
 
-class KvChunk(Chunk):
+class KvRowBuffer(RowBuffer):
     """Operations on a primary-key table that were closed together."""
 
     __slots__ = ("_deleted_at", "_keys")
@@ -99,12 +99,12 @@ class KvEncoder(Encoder):
         indexed = info.properties.get(KV_FORMAT, KvFormat.COMPACTED).upper() == KvFormat.INDEXED
         self._row_format = (IndexedFormat if indexed else CompactedFormat)(info.schema.columns)
 
-    def _routes(self, chunk: Chunk) -> Iterable[Route]:
-        assert isinstance(chunk, KvChunk)
-        key_columns, records = self._records(chunk.take_operations())
+    def _routes(self, buffer: RowBuffer) -> Iterable[Route]:
+        assert isinstance(buffer, KvRowBuffer)
+        key_columns, records = self._records(buffer.take_operations())
         columns = [*key_columns.columns, row_numbers(records.num_rows)]
         numbered = pa.RecordBatch.from_arrays(columns, [*key_columns.schema.names, _ROW_INDEX])
-        routes, chunk.partitions = self._route(numbered)
+        routes, buffer.partitions = self._route(numbered)
         if len(routes) == 1:
             ((partition, bucket, _),) = routes
             return [(partition, bucket, records)]

@@ -46,7 +46,7 @@ class BucketRouter:
 
     def __init__(self, split: BucketSplit) -> None:
         self.one_bucket = split if isinstance(split, OneBucket) else None
-        """Says where all rows of a chunk go, if that does not depend on them."""
+        """Says where all rows of a row buffer go, if that does not depend on them."""
         self._split = split
 
     def __call__(self, rows: pa.RecordBatch) -> tuple[list[Route], RowPartitions | None]:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from fluss.client import runtime
 from fluss.client.answers import STALE_METADATA_CODES, parse, server_error
 from fluss.client.bucket_queue import BucketQueue
-from fluss.client.chunk import Chunk, WireBatch
+from fluss.client.chunk import RowBuffer, WireBatch
 from fluss.client.connection import Connection
 from fluss.client.destinations import Destinations
 from fluss.client.encoder import BatchLimits
@@ -83,7 +83,7 @@ class Sender:
     # ---- a caller's event loop ----
 
     def send_here(self, writer: QueuedWriter) -> None:
-        """A writer has closed a chunk: send it on the running loop, whose owner will wait for the answer there.
+        """A writer has closed a row buffer: send it on the running loop, whose owner will wait for the answer there.
 
         That takes no change of threads, of which there would be two. What is not small and alone goes the usual way.
         """
@@ -93,16 +93,16 @@ class Sender:
         with self._lock:
             is_sent = False
             try:
-                chunk = self.intake.prepare_here(writer)
-                is_sent = chunk is not None and self._try_here(writer.info, chunk)
+                buffer = self.intake.prepare_here(writer)
+                is_sent = buffer is not None and self._try_here(writer.info, buffer)
             finally:  # an interrupt may come at any point
                 if not is_sent:
                     self.intake.submit(writer)
 
-    def _try_here(self, info: TableInfo, chunk: Chunk) -> bool:
-        if len(chunk.batches) != 1:
+    def _try_here(self, info: TableInfo, buffer: RowBuffer) -> bool:
+        if len(buffer.batches) != 1:
             return False
-        batch = chunk.batches[0]
+        batch = buffer.batches[0]
         queue = self._queues[info.table_id, batch.partition, batch.bucket]
         leader = self._destinations.known_leader(queue)
         if leader is None:
@@ -201,7 +201,7 @@ class Sender:
         self._send(connection, request, batches)
 
     def _send(self, connection: Connection, request: WriteRequest, batches: Sent) -> None:
-        remaining_s = min(batch.chunk.deadline for _, batch in batches) - time.monotonic()
+        remaining_s = min(batch.buffer.deadline for _, batch in batches) - time.monotonic()
         timeout_s = min(self._timeout_ms / 1000, max(remaining_s, 0.001))
         parts = request.parts(
             batches[0][0].info.table_id,
@@ -340,7 +340,7 @@ class Sender:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        times = [queue.retry_at if queue.retry_at > now else queue.waiting[0].chunk.deadline for queue in self._busy]
+        times = [queue.retry_at if queue.retry_at > now else queue.waiting[0].buffer.deadline for queue in self._busy]
         if times and self.intake.closed is None:
             delay_s = max(0.001, min(times) - now)
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._pump)

@@ -15,11 +15,11 @@ from google.protobuf.message import Message
 from fluss.client import runtime
 from fluss.client.answers import parse
 from fluss.client.append import LogEncoder
-from fluss.client.chunk import BufferOwner, Chunk, WireBatch
+from fluss.client.chunk import BufferOwner, RowBuffer, WireBatch
 from fluss.client.cluster import Cluster
 from fluss.client.connection import BytesLike, Connection
 from fluss.client.encoder import BatchLimits, Encoder, pieces
-from fluss.client.kv_chunk import KvChunk, KvEncoder
+from fluss.client.kv_chunk import KvEncoder, KvRowBuffer
 from fluss.client.partition_routing import PartitionFinder, router, writable_schema
 from fluss.client.retry import Backoff
 from fluss.client.upsert import check_deletes
@@ -150,11 +150,11 @@ class StagedWriterCore:
         self._attempt = attempt
         self._limits = BatchLimits.of(config)
         self._columns: UpsertColumns | None = None
-        self._chunk_class: type[Chunk] = Chunk
+        self._buffer_class: type[RowBuffer] = RowBuffer
         route = router(info, config)
         if info.has_primary_key():
             self._columns = UpsertColumns(info) if columns is None else UpsertColumns.named(info, columns)
-            self._chunk_class = KvChunk
+            self._buffer_class = KvRowBuffer
             self._encoder: Encoder = KvEncoder(info, self._limits, route, self._columns, MergeMode.DEFAULT)
             self._caster = ArrowCaster(self._columns.schema)
             self._key_caster = ArrowCaster(self._columns.key_schema)
@@ -164,7 +164,7 @@ class StagedWriterCore:
             self._encoder = LogEncoder(info, self._limits, route)
             self._caster = ArrowCaster(writable_schema(info))
         self._rows_digest, self._keys_digest = _digests(info, columns, self._columns)
-        self._chunk: Chunk | None = None
+        self._buffer: RowBuffer | None = None
         self._request_count = 0
         self._in_flight: list[asyncio.Task[None]] = []
         self._lock = asyncio.Lock()
@@ -188,7 +188,7 @@ class StagedWriterCore:
         """Stage what is left and wait until the server has all: what the commit has to name."""
         async with self._lock:
             self._check()
-            await self._stage_chunk()
+            await self._stage_buffer()
             await self._await_in_flight(0)
             self._ended = FlussError("The writer was finished; make another one with another attempt.")
             rows, keys = self._rows_digest, self._keys_digest
@@ -198,7 +198,7 @@ class StagedWriterCore:
     async def close(self) -> None:
         """Stop; what is not finished can't be committed."""
         self._ended = self._ended or FlussError("The writer is closed.")
-        self._chunk = None
+        self._buffer = None
         in_flight, self._in_flight = self._in_flight, []
         for task in in_flight:
             task.cancel()
@@ -224,29 +224,29 @@ class StagedWriterCore:
         return self._key_caster.cast(batch.select(self._columns.key_names(batch.schema.names)))
 
     async def _add(self, rows: pa.RecordBatch, deletes: bool) -> None:
-        chunk = self._chunk
-        if chunk is not None and chunk.deletes is not deletes:
-            await self._stage_chunk()
-            chunk = None
-        if chunk is None:
+        buffer = self._buffer
+        if buffer is not None and buffer.deletes is not deletes:
+            await self._stage_buffer()
+            buffer = None
+        if buffer is None:
             # No rows but Arrow batches come to it, so it asks nothing of its writer.
-            chunk = self._chunk = self._chunk_class(cast(BufferOwner, None), 0, None, deletes=deletes)
-        chunk.add_batch(rows)
-        if chunk.size_bytes >= self._limits.request_size_bytes_max:
-            await self._stage_chunk()
+            buffer = self._buffer = self._buffer_class(cast(BufferOwner, None), 0, None, deletes=deletes)
+        buffer.add_batch(rows)
+        if buffer.size_bytes >= self._limits.request_size_bytes_max:
+            await self._stage_buffer()
 
-    async def _stage_chunk(self) -> None:
-        chunk, self._chunk = self._chunk, None
-        if chunk is None:
+    async def _stage_buffer(self) -> None:
+        buffer, self._buffer = self._buffer, None
+        if buffer is None:
             return
-        await runtime.in_worker(self._encoder.prepare, chunk)
-        if chunk.error is not None:
+        await runtime.in_worker(self._encoder.prepare, buffer)
+        if buffer.error is not None:
             # The digest has rows that were not staged.
             self._ended = FlussError("The writer has failed; make another one with another attempt.")
-            raise chunk.error
+            raise buffer.error
         batches: list[WireBatch] = []
         size_bytes = 0
-        for batch in chunk.batches:
+        for batch in buffer.batches:
             added_bytes = batch.size_bytes + BUCKET_OVERHEAD_BYTES
             if batches and size_bytes + added_bytes > self._limits.request_size_bytes_max:
                 await self._stage(batches)
