@@ -68,12 +68,12 @@ class CurrentChanges:
 
     async def _caught_up(self, bucket: TableBucket, start: int, stop: int, after_key: bytes) -> AsyncGenerator[Step]:
         """What has changed between two offsets in the rows up to a key."""
-        reading = self._scanner.between([Cursor(bucket, start, stop)])
+        session = self._scanner.between([Cursor(bucket, start, stop)])
         try:
-            while batches := await reading.next():
+            while batches := await session.next():
                 for fetched in batches:
                     given = pc.less_equal(self._rows.keys.encode(fetched.batch), pa.scalar(after_key))
                     position = BucketPosition(bucket, fetched.last_offset + 1, after_key)
                     yield Step(fetched.batch.filter(given), position)
         finally:
-            reading.close()
+            session.close()

@@ -43,7 +43,7 @@ class QueuedWriter(BufferOwner, Protocol):
     async def settle(self) -> None: ...
 
 
-class Intake:
+class EncodeQueue:
     """The row buffers of all writers of a client. Runs on the I/O loop where nothing else is said."""
 
     def __init__(

@@ -139,12 +139,12 @@ class SnapshotRows:
     async def _fold(self, bucket: TableBucket, start_offset: int) -> Folded:
         fold = ChangelogFold(self._keys, arrow_schema(self._info.schema))
         scanner = LogScannerCore(self._cluster, self._info)
-        reading = scanner.between([Cursor(bucket, start_offset, self.log_offset)])
+        session = scanner.between([Cursor(bucket, start_offset, self.log_offset)])
         try:
-            while batches := await reading.next():
+            while batches := await session.next():
                 await runtime.in_worker(fold.add, batches)
         finally:
-            reading.close()
+            session.close()
             scanner.close()
         return await runtime.in_worker(fold.result)
 

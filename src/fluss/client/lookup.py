@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fluss.client.lookup_lane import Lane
+from fluss.client.lookup_lane import TableLookups
 from fluss.client.lookup_values import ValueReader
 from fluss.client.lookup_wire import LookupKind
 from fluss.client.metadata import Metadata
@@ -30,7 +30,7 @@ WAITING_LOOKUPS_MAX = 1_000_000
 class Lookups:
     """The lookups of one client on one event loop.
 
-    `call_soon` is the loop's. On the I/O loop it may be called from any thread, and so may `start` and `lane`.
+    `call_soon` is the loop's. On the I/O loop it may be called from any thread, and so may `start` and `of_table`.
     """
 
     def __init__(
@@ -43,17 +43,17 @@ class Lookups:
         self._queue: deque[tuple[Place, bytes, Caller]] = deque()
         self._under_way = 0
         self._is_woken = False
-        self._lanes: weakref.WeakValueDictionary[Any, Lane] = weakref.WeakValueDictionary()
+        self._tables: weakref.WeakValueDictionary[Any, TableLookups] = weakref.WeakValueDictionary()
         self._closed = False
 
-    def lane(self, info: TableInfo, kind: LookupKind, values: Callable[[], ValueReader]) -> Lane:
+    def of_table(self, info: TableInfo, kind: LookupKind, values: Callable[[], ValueReader]) -> TableLookups:
         """Where lookups of a table queue; lookupers of the same kind share it, and with it their requests."""
         key = (info.table_id, info.schema_id, kind)
-        lane = self._lanes.get(key)
-        if lane is None:
+        table = self._tables.get(key)
+        if table is None:
             timeout_s, end = self._timeout_s, self._end
-            lane = self._lanes[key] = Lane(self._metadata, self._pool, info, kind, values(), timeout_s, end)
-        return lane
+            table = self._tables[key] = TableLookups(self._metadata, self._pool, info, kind, values(), timeout_s, end)
+        return table
 
     def start(self, place: Place, key: bytes, caller: Caller) -> None:
         """Send a lookup of one key soon."""
@@ -82,14 +82,14 @@ class Lookups:
 
     def send(self, lookups: list[Lookup]) -> None:
         """Send lookups at once. On the loop."""
-        by_lane: dict[LookupQueue, list[Lookup]] = {}
+        by_queue: dict[LookupQueue, list[Lookup]] = {}
         for lookup in lookups:
             self._under_way += len(lookup.callers)
-            by_lane.setdefault(lookup.queue, []).append(lookup)
-        for lane, queued in by_lane.items():
+            by_queue.setdefault(lookup.queue, []).append(lookup)
+        for queue, queued in by_queue.items():
             if self._closed:
-                lane.close()
-            lane.add(queued)
+                queue.close()
+            queue.add(queued)
 
     def _end(self, lookups: Iterable[Lookup]) -> None:
         """Tell the callers of lookups that have ended. On the loop."""
@@ -102,6 +102,6 @@ class Lookups:
     def close(self) -> None:
         """End all lookups with an error, now and from now on. On the loop."""
         self._closed = True
-        for lane in list(self._lanes.values()):
-            lane.close()
+        for table in list(self._tables.values()):
+            table.close()
         self._send_queued()

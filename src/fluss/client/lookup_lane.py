@@ -1,7 +1,7 @@
 """Lookups of one table on one event loop: queues for leaders, requests and their answers.
 
-A lookup is in one of three places: queued for its leader, in a request, or lost: its partition or leader is not known,
-or its last try failed in a way that may pass.
+A lookup is in one of three places: queued for its leader, in a request, or rerouted, because its partition or leader is
+not known, or because its last try failed in a way that may pass.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fluss.client import lookup_wire, runtime
-from fluss.client.lookup_lost import LostLookups, closed_error, remaining_s, unexpected
+from fluss.client.lookup_lost import Rerouting, closed_error, remaining_s, unexpected
 from fluss.client.lookup_values import ValueReader
 from fluss.client.lookup_wire import LookupKind
 from fluss.client.metadata import Metadata
@@ -67,7 +67,7 @@ class _Found(NamedTuple):
     size_bytes: int  # of the answer
 
 
-class Lane:
+class TableLookups:
     """Lookups of one table and kind, which may share requests."""
 
     def __init__(
@@ -88,14 +88,14 @@ class Lane:
         self._hand_back = hand_back
         self.timeout_s = timeout_s
         self._leaders: dict[int, _Leader] = {}
-        self._lost = LostLookups(metadata, info, timeout_s, self)
+        self._rerouting = Rerouting(metadata, info, timeout_s, self)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def close(self) -> None:
         """Lookups end with an error, now and from now on; those in requests when their connections are closed."""
         self._closed = True
-        waiting = self._lost.close()
+        waiting = self._rerouting.close()
         for leader in self._leaders.values():
             waiting += leader.queue
             leader.queue.clear()
@@ -107,7 +107,7 @@ class Lane:
             self.fail(lookups, closed_error())
             return
         places: dict[tuple[str | None, int], tuple[int | None, _Leader | None]] = {}
-        lost: list[Lookup] = []
+        rerouted: list[Lookup] = []
         for lookup in lookups:
             place = (lookup.partition, lookup.bucket)
             route = places.get(place)
@@ -115,11 +115,11 @@ class Lane:
                 route = places[place] = self._route(*place)
             lookup.partition_id, leader = route
             if leader is None:
-                lost.append(lookup)
+                rerouted.append(lookup)
             else:
                 leader.queue.append(lookup)
-        if lost:
-            self._lost.add(lost)
+        if rerouted:
+            self._rerouting.add(rerouted)
         self._pump()
 
     def _route(self, partition: str | None, bucket: int) -> tuple[int | None, _Leader | None]:
@@ -314,9 +314,9 @@ class Lane:
         self._hand_back(failed)
 
     def _try_again(self, lookups: Iterable[Lookup], error: FlussError) -> None:
-        """Lookups that failed are lost, or have failed for good."""
+        """Reroute lookups that failed, or fail them for good."""
         now = time.monotonic()
-        lost: list[Lookup] = []
+        rerouted: list[Lookup] = []
         for lookup in lookups:
             may_pass = error.is_retriable or (
                 lookup.partition is not None and error.error_code == ErrorCode.PARTITION_NOT_EXISTS
@@ -329,11 +329,11 @@ class Lane:
                 self._hand_back([lookup])
             else:
                 lookup.attempts += 1
-                lost.append(lookup)
-        if lost:
-            self._lost.add(lost)
+                rerouted.append(lookup)
+        if rerouted:
+            self._rerouting.add(rerouted)
 
-    # ---- what becomes of the lost: see LostLookups ----
+    # ---- what becomes of rerouted lookups ----
 
     def found(self, lookups: list[Lookup]) -> None:
         """Their leaders are known again."""

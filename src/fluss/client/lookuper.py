@@ -14,7 +14,7 @@ from fluss.client.admin import AdminCore
 from fluss.client.cluster import Cluster
 from fluss.client.lookup import Lookups
 from fluss.client.lookup_keys import LookupKeys, Part
-from fluss.client.lookup_lane import Lane
+from fluss.client.lookup_lane import TableLookups
 from fluss.client.lookup_values import ValueReader
 from fluss.client.lookup_wire import LookupKind
 from fluss.client.pending_lookup import Lookup, Read, WaitingThread
@@ -52,13 +52,13 @@ class _LookuperBase:
         self._queues = queues
         self._keys = keys
         self._kind = kind
-        self._lane = self._lane_of(queues.io, info)
-        # A lane lives as long as its lookupers keep it. Of loops the last one is kept: others may be closed by now.
-        self._on_loop: tuple[asyncio.AbstractEventLoop, Lookups, Lane] | None = None
+        self._table_lookups = self._table_lookups_of(queues.io, info)
+        # These live as long as their lookupers keep them. Of loops the last one is kept: others may be closed by now.
+        self._on_loop: tuple[asyncio.AbstractEventLoop, Lookups, TableLookups] | None = None
         self.info = info
 
-    def _lane_of(self, lookups: Lookups, info: TableInfo) -> Lane:
-        return lookups.lane(info, self._kind, lambda: ValueReader(AdminCore(self._cluster), info))
+    def _table_lookups_of(self, lookups: Lookups, info: TableInfo) -> TableLookups:
+        return lookups.of_table(info, self._kind, lambda: ValueReader(AdminCore(self._cluster), info))
 
     def _begin(self, row: KeyRow, read: Read) -> asyncio.Future[Any]:
         self._cluster.check_usable()
@@ -66,11 +66,11 @@ class _LookuperBase:
         on_loop = self._on_loop
         if on_loop is None or on_loop[0] is not loop:
             lookups = self._queues.per_loop.here()
-            on_loop = self._on_loop = (loop, lookups, self._lane_of(lookups, self.info))
-        _, lookups, lane = on_loop
+            on_loop = self._on_loop = (loop, lookups, self._table_lookups_of(lookups, self.info))
+        _, lookups, table_lookups = on_loop
         partition, bucket, key = self._keys.place(row)
         future = loop.create_future()
-        lookups.start((lane, read, partition, bucket), key, future)
+        lookups.start((table_lookups, read, partition, bucket), key, future)
         return future
 
     def _look(self, row: KeyRow, read: Read) -> Any:
@@ -78,8 +78,8 @@ class _LookuperBase:
         self._cluster.check_usable()
         partition, bucket, key = self._keys.place(row)
         thread = WaitingThread()
-        self._queues.io.start((self._lane, read, partition, bucket), key, thread)
-        return thread.wait(self._lane.timeout_s)
+        self._queues.io.start((self._table_lookups, read, partition, bucket), key, thread)
+        return thread.wait(self._table_lookups.timeout_s)
 
 
 class LookuperCore(_LookuperBase):
@@ -125,7 +125,7 @@ class LookuperCore(_LookuperBase):
         futures: list[asyncio.Future[Any]] = [loop.create_future() for _ in parts]
         self._queues.io.send(
             [
-                Lookup((self._lane, _batch, part.partition, part.bucket), part.keys, [future])
+                Lookup((self._table_lookups, _batch, part.partition, part.bucket), part.keys, [future])
                 for part, future in zip(parts, futures, strict=True)
             ]
         )

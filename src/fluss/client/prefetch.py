@@ -21,7 +21,7 @@ from fluss.client.metadata import Metadata
 from fluss.client.offsets import BucketKey
 from fluss.client.remote_log import RemoteLog
 from fluss.client.retry import pause_s
-from fluss.client.tail import Tail
+from fluss.client.tail import OwnLoopFetch
 from fluss.client.views import address_of
 from fluss.model.errors import ConnectError, ErrorCode, FlussError, NotFoundError
 from fluss.model.infos import ServerNode
@@ -79,7 +79,7 @@ class Prefetcher:
         self._room: asyncio.Future[None] | None = None
         self._arrived: asyncio.Future[None] | None = None
         self._waiting = 0
-        self._tail: Tail | None = None
+        self._own_loop: OwnLoopFetch | None = None
         self._offered: Connection | None = None
         self.closed = False
 
@@ -88,7 +88,7 @@ class Prefetcher:
     def start(self) -> None:
         """Somebody polls: have a fetch under way at every leader, once they are known where one has failed."""
         self._polled_at = time.monotonic()
-        if self.closed or self._tail is not None or self._healing is not None:
+        if self.closed or self._own_loop is not None or self._healing is not None:
             return
         for cursor in list(self._cursors.values()):
             if not cursor.wanted:
@@ -114,21 +114,21 @@ class Prefetcher:
         _complete(self._changed)
 
     @property
-    def tail(self) -> Tail | None:
-        """Whom the scan is lent to, if to anybody; in any thread."""
-        tail = self._tail
-        return tail if tail is not None and tail.is_lent else None
+    def own_loop(self) -> OwnLoopFetch | None:
+        """The caller's loop that fetches for this scan, or None. Thread-safe."""
+        own_loop = self._own_loop
+        return own_loop if own_loop is not None and own_loop.is_active else None
 
     def take_back(self) -> None:
-        """Somebody else than the one it is lent to has to do with the scan."""
+        """Fetch on the I/O loop again: the subscription changed, or another reader polls."""
         with self.lock:
-            tail, self._tail = self._tail, None
-            if tail is not None:
-                tail.end()
-        if tail is not None:
-            runtime.call_on(tail.loop, tail.release)
+            own_loop, self._own_loop = self._own_loop, None
+            if own_loop is not None:
+                own_loop.end()
+        if own_loop is not None:
+            runtime.call_on(own_loop.loop, own_loop.release)
 
-    def _lend(self, node: ServerNode, cursors: list[Cursor]) -> bool:
+    def _hand_over(self, node: ServerNode, cursors: list[Cursor]) -> bool:
         """Let a loop that offered it fetch alone, if there is nothing but fetching from one leader to do."""
         connection = self._offered
         if connection is None or connection.closed or connection.address != address_of(node) or self._waiting != 1:
@@ -137,7 +137,7 @@ class Prefetcher:
             return False
         if self._remote_reads or self._healing is not None:
             return False
-        self._tail = Tail(connection, self._fetcher, self._cursors, self._min_bytes, self.lock, self._put)
+        self._own_loop = OwnLoopFetch(connection, self._fetcher, self._cursors, self._min_bytes, self.lock, self._put)
         return True
 
     @property
@@ -252,7 +252,7 @@ class Prefetcher:
                     self._heal()
                     return
                 self._failures = 0
-                if delivering is None and items and self._lend(node, cursors):
+                if delivering is None and items and self._hand_over(node, cursors):
                     return
         except FlussError as error:
             self._all_failed(node, error)

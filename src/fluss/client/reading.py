@@ -23,7 +23,7 @@ from fluss.model.paths import TablePath
 BUFFERED_FETCHES_MAX = 2
 
 
-class Reading:
+class PollSession:
     """Cursors and what keeps them filled. Runs on the I/O loop; `cursors` may be changed from any thread."""
 
     def __init__(
@@ -65,17 +65,17 @@ class Reading:
                 return batches
 
     async def poll_here(self, timeout_s: float, max_records: int | None = None) -> list[FetchedBatch]:
-        """The same on the caller's own loop, which may fetch by itself: see `Tail`.
+        """The same on the caller's own loop, which may fetch by itself: see `OwnLoopFetch`.
 
         Rows are taken on that loop: on their way from another one they would be lost to a caller that is cancelled.
         """
         deadline = time.monotonic() + timeout_s
         loop = asyncio.get_running_loop()
         while True:
-            tail = self._prefetcher.tail
-            if tail is not None and tail.loop is loop:
+            own_loop = self._prefetcher.own_loop
+            if own_loop is not None and own_loop.loop is loop:
                 if not self._prefetcher.has_ready:
-                    await tail.wait(deadline - time.monotonic())
+                    await own_loop.wait(deadline - time.monotonic())
             else:
                 await runtime.bridge(self._wait(deadline, self._connection_here()))
             batches = self.take(max_records)
@@ -97,7 +97,7 @@ class Reading:
                 return
             await self._raise_trouble()
             remaining_s = deadline - time.monotonic()
-            if remaining_s <= 0 or self._prefetcher.tail is not None:
+            if remaining_s <= 0 or self._prefetcher.own_loop is not None:
                 return
             await self._prefetcher.wait(remaining_s, offered)
 
@@ -142,7 +142,7 @@ class Reading:
                 raise trouble
 
 
-class BoundedReading(Reading):
+class BoundedSession(PollSession):
     """Reads up to the cursors' stop offsets, once. Ends with an error when nothing has come for a request's time."""
 
     async def next(self) -> list[FetchedBatch]:

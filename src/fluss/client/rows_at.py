@@ -113,16 +113,16 @@ class RowsAt:
             raise self._not_kept(f"{CHANGELOG_IMAGE} is WAL, and rows have changed since. Read them again as of now")
         fold = ChangelogFold(self._rows.keys, self._schema, backwards=backwards)
         scanner = LogScannerCore(self._cluster, self._info)
-        reading = scanner.between([Cursor(self._bucket, *sorted((opened_at, offset)))])
+        session = scanner.between([Cursor(self._bucket, *sorted((opened_at, offset)))])
         is_first = backwards
         try:
-            while batches := await reading.next():
+            while batches := await session.next():
                 if is_first and (batches[0].change_types or b"\0")[0] == ChangeType.UpdateAfter:
                     raise self._not_kept("it lies in the middle of an update. Take the next one")
                 is_first = False
                 await runtime.in_worker(fold.add, batches)
         finally:
-            reading.close()
+            session.close()
             scanner.close()
         return await runtime.in_worker(fold.result)
 

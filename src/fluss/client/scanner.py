@@ -16,7 +16,7 @@ from fluss.client.fetcher import Fetcher
 from fluss.client.filtering import ScanFilter
 from fluss.client.offsets import BucketKey, check_buckets, list_offsets
 from fluss.client.prefetch import partition_gone
-from fluss.client.reading import BoundedReading, Reading
+from fluss.client.reading import BoundedSession, PollSession
 from fluss.client.remote_log import RemoteLog
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
@@ -54,7 +54,7 @@ class LogScannerCore:
         )
         self._fetcher = Fetcher(cluster, info, self._reader, scan_filter)
         self._remote_log = RemoteLog(cluster)
-        self._reading = Reading(
+        self._session = PollSession(
             cluster,
             info.table_path,
             self._fetcher,
@@ -90,8 +90,8 @@ class LogScannerCore:
         await self._watch(offsets)
         latest = await self._latest([key for key, offset in offsets.items() if offset == LATEST_OFFSET])
         for key, offset in offsets.items():
-            self._reading.cursors[key] = Cursor(self._bucket(key), latest.get(key, offset))
-        self._reading.changed()
+            self._session.cursors[key] = Cursor(self._bucket(key), latest.get(key, offset))
+        self._session.changed()
 
     async def _watch(self, keys: Iterable[BucketKey]) -> None:
         """From now on the leaders of these buckets are known, if they have partitions."""
@@ -125,26 +125,26 @@ class LogScannerCore:
     def unsubscribe(self, partition_id: int | None, bucket: int) -> None:
         """Stop reading a bucket; rows read ahead are dropped."""
         check_buckets(self._info, [(partition_id, bucket)])
-        self._reading.cursors.pop((partition_id, bucket), None)
+        self._session.cursors.pop((partition_id, bucket), None)
 
     def positions(self) -> dict[TableBucket, int]:
         """The offset each bucket is read from next."""
-        return {cursor.bucket: cursor.position for cursor in list(self._reading.cursors.values())}
+        return {cursor.bucket: cursor.position for cursor in list(self._session.cursors.values())}
 
     async def poll_batches(self, timeout_ms: int, max_records: int | None = None) -> list[FetchedBatch]:
         """The next rows, at most `max_records`; waits for the first one up to the limit, then returns none."""
         self._check_poll(timeout_ms)
-        return await self._reading.poll(timeout_ms / 1000, max_records)
+        return await self._session.poll(timeout_ms / 1000, max_records)
 
     async def poll_batches_here(self, timeout_ms: int, max_records: int | None = None) -> list[FetchedBatch]:
         """The same for any event loop."""
         self._check_poll(timeout_ms)
-        return await self._reading.poll_here(timeout_ms / 1000, max_records)
+        return await self._session.poll_here(timeout_ms / 1000, max_records)
 
     def ready_batches(self, timeout_ms: int, max_records: int | None = None) -> list[FetchedBatch]:
         """What `poll_batches` would return without waiting; spares its caller two changes of threads."""
         self._check_poll(timeout_ms)
-        return self._reading.take(max_records)
+        return self._session.take(max_records)
 
     def _check_poll(self, timeout_ms: int) -> None:
         self._check_subscribed()
@@ -157,15 +157,15 @@ class LogScannerCore:
 
     async def read_to_latest_with_offsets(self) -> tuple[list[FetchedBatch], dict[TableBucket, int]]:
         """The rows that `read_to_latest` reads, and where each bucket's next row will be."""
-        reading = await self._bounded()
-        stops = {cursor.bucket: cursor.stop_offset or 0 for cursor in reading.cursors.values()}
+        session = await self._bounded()
+        stops = {cursor.bucket: cursor.stop_offset or 0 for cursor in session.cursors.values()}
         by_bucket: dict[TableBucket, list[FetchedBatch]] = {bucket: [] for bucket in stops}
         try:
-            while batches := await self._next(reading):
+            while batches := await self._next(session):
                 for fetched in batches:
                     by_bucket[fetched.bucket].append(fetched)
         finally:
-            reading.close()
+            session.close()
         return [fetched for batches in by_bucket.values() for fetched in batches], stops
 
     def batches_to_latest(self) -> Iterator[pa.RecordBatch]:
@@ -184,39 +184,39 @@ class LogScannerCore:
         runtime.run(self._watch([key]))
         return self._iterate(self.between([Cursor(bucket, start_offset, end_offset)]))
 
-    def _iterate(self, reading: BoundedReading) -> Iterator[pa.RecordBatch]:
+    def _iterate(self, session: BoundedSession) -> Iterator[pa.RecordBatch]:
         try:
-            while batches := runtime.run(self._next(reading)):
+            while batches := runtime.run(self._next(session)):
                 for fetched in batches:
                     yield fetched.batch
         finally:
             if self._pid == runtime.process_id:
-                runtime.call_soon(reading.close)
+                runtime.call_soon(session.close)
 
-    async def _bounded(self) -> BoundedReading:
+    async def _bounded(self) -> BoundedSession:
         self._check_subscribed()
-        subscribed = list(self._reading.cursors.values())
+        subscribed = list(self._session.cursors.values())
         latest = await self._latest([cursor.key for cursor in subscribed])
         return self.between([Cursor(cursor.bucket, cursor.start_offset, latest[cursor.key]) for cursor in subscribed])
 
-    def between(self, cursors: Iterable[Cursor]) -> BoundedReading:
-        """A reading of its own, from start to stop offsets; does not touch the position of polls."""
-        return BoundedReading(self._cluster, self.table_path, self._fetcher, self._remote_log, cursors, min_bytes=1)
+    def between(self, cursors: Iterable[Cursor]) -> BoundedSession:
+        """A session of its own, from start to stop offsets; does not touch the position of polls."""
+        return BoundedSession(self._cluster, self.table_path, self._fetcher, self._remote_log, cursors, min_bytes=1)
 
-    async def _next(self, reading: BoundedReading) -> list[FetchedBatch]:
+    async def _next(self, session: BoundedSession) -> list[FetchedBatch]:
         self._check_usable()
-        return await reading.next()
+        return await session.next()
 
     def close(self) -> None:
         """Stop reading; callable from any thread."""
         if not self._closed and self._pid == runtime.process_id:
             self._closed = True
-            runtime.call_soon(self._reading.close)
+            runtime.call_soon(self._session.close)
             runtime.call_soon(self._remote_log.close)
 
     def _check_subscribed(self) -> None:
         self._check_usable()
-        if not self._reading.cursors:
+        if not self._session.cursors:
             raise InvalidRequestError(f"The scanner of table {self.table_path} has no bucket; call subscribe first.")
 
     def _check_usable(self) -> None:

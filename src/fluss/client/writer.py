@@ -49,13 +49,13 @@ class WriterCore:
     _buffer_class = RowBuffer
 
     def __init__(self, cluster: Cluster, sender: Sender, info: TableInfo, encoder: Encoder, schema: Schema) -> None:
-        config, intake = cluster.config, sender.intake
+        config, encode_queue = cluster.config, sender.encode_queue
         self._cluster = cluster  # a writer keeps its connection open
         self._sender = sender
-        self._intake = intake
+        self._encode_queue = encode_queue
         self._info = info
         self._pid = runtime.process_id
-        self._memory = intake.memory
+        self._memory = encode_queue.memory
         self._wait_timeout_s: float = config.writer_buffer_wait_timeout_ms / 1000
         self._linger_s: float = config.writer_batch_timeout_ms / 1000
         self._delivery_s: float = config.writer_delivery_timeout_ms / 1000
@@ -85,7 +85,7 @@ class WriterCore:
         self._failures: list[FlussError] = []
         self.preparing: deque[RowBuffer] = deque()
         """Closed row buffers in order, until the sender has put their batches into the buckets' queues."""
-        intake.register(self)
+        encode_queue.register(self)
         _writers.add(self)
 
     @property
@@ -182,9 +182,9 @@ class WriterCore:
         runtime.check_process(self._pid, "writer")
         self._raise_failure()
         if self._memory.full:
-            self._intake.relieve()
+            self._encode_queue.relieve()
             self._memory.wait_for_room(self._wait_timeout_s)
-        if self._intake.refuses:
+        if self._encode_queue.refuses:
             raise self._closed()
 
     def _closed(self) -> FlussError:
@@ -204,7 +204,7 @@ class WriterCore:
         return RowBuilder(self._schema)
 
     def _open_buffer(self, builder: RowBuilder | None, *, deletes: bool = False) -> RowBuffer:
-        if self._intake.refuses:
+        if self._encode_queue.refuses:
             raise self._closed()
         self._close_open()
         buffer = self._open = self._buffer_class(self, self._delivery_s, builder, deletes=deletes)
@@ -240,7 +240,7 @@ class WriterCore:
 
     def _close_open(self) -> None:
         if self._take_open():
-            self._intake.submit(self)
+            self._encode_queue.submit(self)
 
     def _take_open(self) -> bool:
         """Close the open row buffer; whether there is something to send now."""
@@ -269,8 +269,8 @@ class WriterCore:
     def _keep_failure(self, buffer: RowBuffer, error: FlussError) -> None:
         failures = list(buffer.failures.values()) or [error]
         self._failures = [*self._failures, *failures][:FAILURES_KEPT_MAX]
-        if len(self._intake.failed) < FAILED_WRITERS_MAX:
-            self._intake.failed[self] = None
+        if len(self._encode_queue.failed) < FAILED_WRITERS_MAX:
+            self._encode_queue.failed[self] = None
         self.gate.close()
 
     # ---- any thread ----
@@ -289,7 +289,7 @@ class WriterCore:
 
     def _opened(self) -> None:
         """Rows are gathered, for the first time or after a pause."""
-        self._intake.expect(self._info)
+        self._encode_queue.expect(self._info)
         self._linger()
 
     def _linger(self) -> None:
@@ -307,7 +307,7 @@ class WriterCore:
         with self._lock:
             self._failures = [other for other in self._failures if other is not error]
             if not self._failures:
-                self._intake.failed.pop(self, None)
+                self._encode_queue.failed.pop(self, None)
 
     def left(self, buffer: RowBuffer) -> None:
         """Nobody waits for a row buffer any more: if it failed, or fails, that is to be reported otherwise."""
@@ -320,7 +320,7 @@ class WriterCore:
         """The failures that nobody was told of, for somebody who tells."""
         with self._lock:
             failures, self._failures = self._failures, []
-            self._intake.failed.pop(self, None)
+            self._encode_queue.failed.pop(self, None)
         return failures
 
     def finished(self, buffer: RowBuffer, error: FlussError | None) -> None:
@@ -337,13 +337,13 @@ class WriterCore:
             if len(self._outstanding) < self._close_below:
                 self._close_open()
         if self._memory.full:
-            self._intake.relieve()
+            self._encode_queue.relieve()
 
     async def drain(self) -> None:
         """Wait until the write memory has room."""
         runtime.check_process(self._pid, "writer")
         if self._memory.full:
-            self._intake.relieve()
+            self._encode_queue.relieve()
             await self._memory.room()
 
     # ---- any thread, any event loop ----
@@ -355,7 +355,7 @@ class WriterCore:
         if is_closed and on_loop:
             self._sender.send_here(self)
         elif is_closed:
-            self._intake.submit(self)
+            self._encode_queue.submit(self)
 
     async def flush(self) -> None:
         """Wait until all rows taken before are stored; raises the first failure that nobody awaited."""
@@ -371,7 +371,7 @@ class WriterCore:
     def flush_blocking(self) -> None:
         """As `flush`, in the calling thread."""
         runtime.check_process(self._pid, "writer")
-        for buffer in self._begin_flush(self._intake.submit):
+        for buffer in self._begin_flush(self._encode_queue.submit):
             buffer.outcome.join()
         self._raise_failure()
 
