@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from fluss.client.alteration import ColumnLike, alter_request
+from fluss.client.ask import ask
 from fluss.client.cluster import Cluster
-from fluss.client.coordinator import ask
 from fluss.client.lake import get_lake_snapshot
 from fluss.client.offsets import BucketKey, list_offsets, table_stats
 from fluss.client.views import partition_info, set_path, set_spec, table_info
@@ -215,10 +215,9 @@ class AdminCore:
     async def _change(self, api: Api[Req, Resp], request: Req) -> Resp:
         """Sent once: after a lost connection nobody knows whether it was done."""
         self._cluster.check_usable()
-        timeout_s = self._cluster.request_timeout_s
-        connection = await self._cluster.metadata.coordinator(timeout_s)
+        connection = await self._cluster.coordinator()
         try:
-            return await connection.request(api, request, timeout_s)
+            return await connection.request(api, request, self._cluster.request_timeout_s)
         except ConnectError as error:
             raise ConnectError(
                 f"{error.message} It is not known whether {api.name} was done; look before you repeat it."

@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from fluss.client.ask import ask
 from fluss.client.cluster import Cluster
-from fluss.client.coordinator import ask
 from fluss.model.errors import ErrorCode, InvalidRequestError, error_from_code
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
@@ -29,7 +29,7 @@ class BackupStatus(NamedTuple):
 async def make_backup(cluster: Cluster, directory: str, on_status: Callable[[BackupStatus], None]) -> BackupStatus:
     """Let the server make a backup and return when it is on its disk; it goes on if the caller goes away."""
     cluster.check_usable()
-    connection = await cluster.metadata.coordinator(cluster.request_timeout_s)
+    connection = await cluster.coordinator()
     if api_keys.START_BACKUP.key not in connection.versions:
         raise InvalidRequestError(
             f"Backups need a Flussbett server; the one at {connection.address} can't make one.",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from fluss.client.ask import check_buckets
 from fluss.client.batch_reader import log_format
 from fluss.client.cluster import Cluster
 from fluss.client.fetch_wire import parse_fetch_response
-from fluss.client.leaders import check_buckets
 from fluss.client.offsets import CLIENT_FOLLOWER_ID
 from fluss.formats.log_batch import walk
 from fluss.model.descriptor import LogFormat

@@ -7,11 +7,12 @@ import weakref
 
 from fluss.client import runtime
 from fluss.client.address import parse_bootstrap
+from fluss.client.connection import Connection
 from fluss.client.embedded import EMBEDDED_HOST, embedded_server
 from fluss.client.metadata import Metadata
 from fluss.client.per_loop import PerLoop
 from fluss.client.pool import ConnectionPool
-from fluss.client.retry import Backoff
+from fluss.client.retry import NotReadyError, Tries, is_retriable, repeat
 from fluss.client.sasl import Credentials
 from fluss.model.config import Config
 from fluss.model.endpoint import EMBEDDED_USER
@@ -70,28 +71,25 @@ class Cluster:
     async def ready_table(self, path: TablePath) -> TableInfo:
         """A table whose buckets all have leaders. They appear a moment after a table's creation."""
         self.check_usable()
-        backoff = Backoff(self.config.request_timeout_ms)
-        while True:
-            problem: FlussError | None = None
-            try:
-                await self.metadata.refresh(path)
-            except FlussError as error:
-                if not error.is_retriable:
-                    raise
-                problem = error
+
+        async def attempt(_: Tries) -> TableInfo:
+            await self.metadata.refresh(path)
             view = self.metadata.table(path)
-            if problem is None and view is not None:
-                # The buckets of a partitioned table are those of its partitions.
-                leaderless = [] if view.info.is_partitioned() else view.without_leader()
-                if not leaderless:
-                    return view.info
-                problem = TimeoutError(
-                    f"Buckets {leaderless[:10]} of table {path} have no leader after {self.request_timeout_s:g} s; "
-                    "are the cluster's tablet servers up?",
-                    ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
-                )
-            if not await backoff.pause():
-                raise problem or TimeoutError(f"Table {path} was not ready within {self.request_timeout_s:g} s.")
+            if view is None:
+                raise NotReadyError(TimeoutError(f"Table {path} was not ready within {self.request_timeout_s:g} s."))
+            # The buckets of a partitioned table are those of its partitions.
+            leaderless = [] if view.info.is_partitioned() else view.without_leader()
+            if leaderless:
+                text = f"Buckets {leaderless[:10]} of table {path} have no leader after {self.request_timeout_s:g} s; "
+                text += "are the cluster's tablet servers up?"
+                raise NotReadyError(TimeoutError(text, ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION))
+            return view.info
+
+        return await repeat(Tries(self.request_timeout_s, is_retriable), attempt)
+
+    async def coordinator(self) -> Connection:
+        """A connection to the coordinator, for those who have to see what it knows."""
+        return await self.metadata.coordinator(self.request_timeout_s)
 
     @property
     def is_foreign(self) -> bool:

@@ -38,17 +38,17 @@ class CurrentChanges:
 
     async def read(self, position: BucketPosition, partition_name: str | None) -> AsyncGenerator[Step]:
         """The steps of a bucket from a position on; rows that are lost on the way are opened again."""
-        backoff = self._rows.backoff()
+        tries = self._rows.tries()
         while True:
             try:
                 async with aclosing(self._read_once(position, partition_name)) as steps:
                     async for step in steps:
                         position = step.position
                         yield step
-                        backoff = self._rows.backoff()
+                        tries = self._rows.tries()
                 return
             except FlussError as error:
-                await self._rows.recover(error, backoff)
+                await tries.again(error)
 
     async def _read_once(self, position: BucketPosition, partition_name: str | None) -> AsyncGenerator[Step]:
         bucket = position.bucket

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.client import runtime
+from fluss.client.ask import ask_once
 from fluss.client.changelog_fold import ChangelogFold, Folded
 from fluss.client.cluster import Cluster
 from fluss.client.cursor import Cursor
@@ -93,9 +94,7 @@ class SnapshotRows:
     async def _latest_snapshot(self, bucket: TableBucket, partition_name: str | None) -> pb.PbKvSnapshot | None:
         request = pb.GetLatestKvSnapshotsRequest(partition_name=partition_name)
         set_path(request.table_path, self._info.table_path)
-        timeout_s = self._cluster.request_timeout_s
-        connection = await self._cluster.metadata.coordinator(timeout_s)
-        answer = await connection.request(api_keys.GET_LATEST_KV_SNAPSHOTS, request, timeout_s)
+        answer = await ask_once(self._cluster, api_keys.GET_LATEST_KV_SNAPSHOTS, request)
         for snapshot in answer.latest_snapshots:
             if snapshot.bucket_id == bucket.bucket and snapshot.HasField("snapshot_id"):
                 return snapshot
@@ -109,9 +108,7 @@ class SnapshotRows:
             bucket_id=bucket.bucket,
             snapshot_id=snapshot_id,
         )
-        timeout_s = self._cluster.request_timeout_s
-        connection = await self._cluster.metadata.coordinator(timeout_s)
-        answer = await connection.request(api_keys.GET_KV_SNAPSHOT_METADATA, request, timeout_s)
+        answer = await ask_once(self._cluster, api_keys.GET_KV_SNAPSHOT_METADATA, request)
         files = RemoteFiles(self._cluster)
         try:
             for directory in {item.remote_path.rsplit("/", 1)[0] for item in answer.snapshot_files}:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from fluss.client.answers import STALE_METADATA_CODES, server_error
+from fluss.client.ask import ask, ask_once
 from fluss.client.cluster import Cluster
-from fluss.client.coordinator import ask, ask_once
 from fluss.client.views import set_path
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
 from fluss.model.infos import LakeSnapshot, TableInfo
@@ -162,7 +162,7 @@ class LakeCore:
 
     async def _knows(self, api: Api[Any, Any]) -> bool:
         self._cluster.check_usable()
-        connection = await self._cluster.metadata.coordinator(self._cluster.request_timeout_s)
+        connection = await self._cluster.coordinator()
         return api.key in connection.versions
 
 

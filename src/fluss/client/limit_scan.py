@@ -8,16 +8,17 @@ import pyarrow as pa
 
 from fluss.client import runtime
 from fluss.client.admin import AdminCore
-from fluss.client.answers import STALE_METADATA_CODES, server_error
+from fluss.client.answers import server_error
+from fluss.client.ask import is_stale, leader_of
 from fluss.client.batch_reader import BatchReader, RawBatch
 from fluss.client.cluster import Cluster
 from fluss.client.cursor import Cursor
 from fluss.client.fetched import FetchedBatch
 from fluss.client.lookup_values import ValueReader
-from fluss.client.retry import Backoff
+from fluss.client.retry import Tries, repeat
 from fluss.formats.log_batch import walk
 from fluss.formats.values import decode_value_batch
-from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, TimeoutError
+from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
@@ -92,25 +93,16 @@ class LimitScanCore:
         request = pb.LimitScanRequest(
             table_id=self._info.table_id, partition_id=partition_id, bucket_id=bucket, limit=self._limit
         )
-        backoff = Backoff(self._cluster.request_timeout_s * 1000)
-        while True:
-            problem: FlussError = TimeoutError(f"Bucket {bucket} of table {path} has no leader.")
-            leader = metadata.leader(path, partition_id, bucket)
-            if leader is not None:
-                timeout_s = max(backoff.remaining_s, 0.001)
-                try:
-                    connection = await metadata.tablet(leader, timeout_s)
-                    answer = await connection.request(api_keys.LIMIT_SCAN, request, timeout_s)
-                    if not answer.error_code:
-                        return answer.records
-                    problem = self._explained(server_error(answer.error_code, answer.error_message))
-                except FlussError as error:
-                    problem = error
-            if leader is not None and problem.error_code not in STALE_METADATA_CODES:
-                raise problem
-            if not await backoff.pause():
-                raise problem
-            await metadata.refresh(path)
+
+        async def attempt(tries: Tries) -> bytes:
+            connection = await leader_of(metadata, path, self.bucket, tries)
+            answer = await connection.request(api_keys.LIMIT_SCAN, request, tries.wait_s)
+            if answer.error_code:
+                raise self._explained(server_error(answer.error_code, answer.error_message))
+            return answer.records
+
+        tries = Tries(self._cluster.request_timeout_s, is_stale, lambda: metadata.refresh(path))
+        return await repeat(tries, attempt)
 
     def _explained(self, error: FlussError) -> FlussError:
         if error.error_code != ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:

@@ -27,8 +27,8 @@ from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutErro
 from fluss.model.infos import ServerType, TableInfo
 
 if TYPE_CHECKING:
+    from fluss.client.ask import BucketKey
     from fluss.client.connection import Connection
-    from fluss.client.leaders import BucketKey
 
 REQUESTS_IN_FLIGHT_MAX = 4
 """Per leader. Few, so that batches form by themselves; more than one, so that the server always has work."""

@@ -13,8 +13,8 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 
 if TYPE_CHECKING:
+    from fluss.client.ask import BucketKey
     from fluss.client.connection import Answered, Connection
-    from fluss.client.leaders import BucketKey
 
 ALL_REPLICAS = -1
 

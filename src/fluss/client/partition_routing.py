@@ -109,5 +109,4 @@ class PartitionFinder:
         request = pb.CreatePartitionRequest(ignore_if_exists=True)
         set_path(request.table_path, path)
         set_spec(request.partition_spec, spec)
-        connection = await self._metadata.coordinator(self._timeout_s)
-        await connection.request(api_keys.CREATE_PARTITION, request, self._timeout_s)
+        await self._metadata.ask_coordinator(api_keys.CREATE_PARTITION, request, self._timeout_s)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from fluss.client.ask import ask_once
 from fluss.client.cluster import Cluster
 from fluss.model.errors import ErrorCode, FlussError, TimeoutError
 from fluss.model.json_text import parse_json
@@ -123,14 +124,12 @@ class RemoteFiles:
         return access.filesystem
 
     async def _access(self, uri: str) -> _Access:
-        timeout_s = self._cluster.request_timeout_s
-        connection = await self._cluster.metadata.coordinator(timeout_s)
         request = pb.GetFileSystemSecurityTokenRequest()
-        token = await connection.request(api_keys.GET_FILE_SYSTEM_SECURITY_TOKEN, request, timeout_s)
+        token = await ask_once(self._cluster, api_keys.GET_FILE_SYSTEM_SECURITY_TOKEN, request)
         life_s = TOKEN_LIFE_S_MAX
         if token.HasField("expiration_time"):
             life_s = min(life_s, token.expiration_time / 1000 - time.time())
-        filesystem = await self._in_thread(uri, filesystem_of, uri, token, timeout_s, self._trust)
+        filesystem = await self._in_thread(uri, filesystem_of, uri, token, self._cluster.request_timeout_s, self._trust)
         return _Access(filesystem, time.monotonic() + TOKEN_RENEWAL_RATIO * life_s)
 
 

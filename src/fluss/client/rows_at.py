@@ -78,7 +78,7 @@ class RowsAt:
                 ErrorCode.PARTITION_NOT_EXISTS,
             )
         after_key: bytes | None = None
-        backoff = self._rows.backoff()
+        tries = self._rows.tries()
         while True:
             try:
                 async with aclosing(self._read_once(partitions[partition_id], after_key)) as chunks:
@@ -87,10 +87,10 @@ class RowsAt:
                         narrowed = await runtime.in_worker(self._narrowed, chunk.rows)
                         if narrowed.num_rows:
                             yield narrowed
-                        backoff = self._rows.backoff()
+                        tries = self._rows.tries()
                 return
             except FlussError as error:
-                await self._rows.recover(error, backoff)
+                await tries.again(error)
 
     async def _read_once(self, partition_name: str | None, after_key: bytes | None) -> AsyncGenerator[_Chunk]:
         rows = await self._rows.open(self._bucket, partition_name, after_key)

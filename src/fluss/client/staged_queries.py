@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fluss.client.ask import ask, ask_once
 from fluss.client.cluster import Cluster
-from fluss.client.coordinator import ask, ask_once
 from fluss.client.staging import staging_connection
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.paths import TablePath

@@ -21,7 +21,7 @@ from fluss.client.connection import BytesLike, Connection
 from fluss.client.encoder import BatchLimits, Encoder, pieces
 from fluss.client.kv_chunk import KvEncoder, KvRowBuffer
 from fluss.client.partition_routing import PartitionFinder, router, writable_schema
-from fluss.client.retry import Backoff
+from fluss.client.retry import Tries, is_retriable, repeat
 from fluss.client.upsert import check_deletes
 from fluss.client.upsert_columns import UpsertColumns
 from fluss.client.write_request import BUCKET_OVERHEAD_BYTES, bucket_parts
@@ -46,7 +46,7 @@ Body: TypeAlias = Callable[[], Awaitable[list[BytesLike]]]
 
 async def staging_connection(cluster: Cluster) -> Connection:
     """A connection to a server that knows staged writes; raises for one that does not."""
-    connection = await cluster.metadata.coordinator(cluster.request_timeout_s)
+    connection = await cluster.coordinator()
     if api_keys.STAGE_WRITE.key not in connection.versions:
         raise InvalidRequestError(
             f"Exactly-once writes need a Flussbett server; the one at {connection.address} knows no staged writes. "
@@ -68,7 +68,7 @@ class StagedWriteCore:
         self.query_id = query_id
         self.batch_id = batch_id
         self._timeout_ms: int = cluster.config.request_timeout_ms
-        self._limit_ms: int = cluster.config.writer_delivery_timeout_ms
+        self._limit_s: float = cluster.config.writer_delivery_timeout_ms / 1000
         self.partitions = PartitionFinder(cluster.metadata, cluster.config)
 
     def writer(self, task: int, attempt: int, columns: Sequence[str] | None) -> StagedWriterCore:
@@ -128,16 +128,13 @@ class StagedWriteCore:
     async def _send(self, api: Api[Req, Resp], body: Body) -> Resp:
         """Ask until there is an answer that another try won't change, or the time is over."""
         self.cluster.check_usable()
-        backoff = Backoff(self._limit_ms)
-        timeout_s = self.cluster.request_timeout_s
-        while True:
-            try:
-                connection = await staging_connection(self.cluster)
-                answer = await connection.send(api, await body(), timeout_s)
-                return parse(api.response, answer, connection.address)
-            except FlussError as error:
-                if not error.is_retriable or not await backoff.pause():
-                    raise
+
+        async def attempt(_: Tries) -> Resp:
+            connection = await staging_connection(self.cluster)
+            answer = await connection.send(api, await body(), self.cluster.request_timeout_s)
+            return parse(api.response, answer, connection.address)
+
+        return await repeat(Tries(self._limit_s, is_retriable), attempt)
 
 
 class StagedWriterCore:

@@ -89,7 +89,7 @@ class TableRead:
 
     async def _read(self, bucket: TableBucket, partition_name: str | None) -> tuple[list[pa.RecordBatch], int]:
         async with self._turns:
-            backoff, losses = self._rows.backoff(), 0
+            tries, losses = self._rows.tries(), 0
             while True:
                 batches: list[pa.RecordBatch] = []
                 try:
@@ -99,8 +99,8 @@ class TableRead:
                         losses += 1
                         if losses == LOST_SCANS_MAX:
                             raise
-                        backoff = self._rows.backoff()
-                    await self._rows.recover(error, backoff)
+                        tries = self._rows.tries()
+                    await tries.again(error)
 
     async def _read_once(self, bucket: TableBucket, partition_name: str | None, batches: list[pa.RecordBatch]) -> int:
         """Rows go into `batches`; the offset is returned."""
