@@ -29,13 +29,13 @@ class WireBatch:
         "buffer",
         "header",
         "in_doubt",
-        "lent_on",
         "partition",
         "payload",
         "request",
         "row_count",
         "sequence",
         "size_bytes",
+        "taken_from",
         "writer_id",
     )
 
@@ -62,7 +62,7 @@ class WireBatch:
         self.sequence = -1
         self.in_doubt = False
         """An attempt ended without a clear answer: the server may have stored the batch."""
-        self.lent_on: Connection | None = None
+        self.taken_from: Connection | None = None
         """The connection of a caller's loop that the batch was taken back from: it may still be in its send buffer."""
 
     def number(self, writer_id: int, sequence: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 
 from fluss.client import runtime
@@ -10,7 +9,7 @@ from fluss.client.address import parse_bootstrap
 from fluss.client.connection import Connection
 from fluss.client.embedded import EMBEDDED_HOST, embedded_server
 from fluss.client.metadata import Metadata
-from fluss.client.per_loop import PerLoop
+from fluss.client.own_loop import OwnLoopConnections
 from fluss.client.pool import ConnectionPool
 from fluss.client.retry import NotReadyError, Tries, is_retriable, repeat
 from fluss.client.sasl import Credentials
@@ -33,10 +32,7 @@ class Cluster:
         embedded = embedded_server(config.bootstrap_servers)
         bootstrap = [] if embedded is not None else parse_bootstrap(config.bootstrap_servers)
         self.metadata = Metadata(self.pool, bootstrap, self.request_timeout_s, embedded)
-        self.loop_pools = PerLoop(self._loop_pool)
-
-    def _loop_pool(self, _: asyncio.AbstractEventLoop) -> ConnectionPool:
-        return ConnectionPool(self.config.connect_timeout_ms / 1000, parent=self.pool)
+        self.own_loops = OwnLoopConnections(config.connect_timeout_ms / 1000, self.pool)
 
     async def connect(self) -> None:
         """Connect to the first server of the bootstrap list that answers."""
@@ -96,14 +92,9 @@ class Cluster:
         """Whether there is nothing to close: a forked child has nothing of its parent's, an ended process nothing."""
         return self._pid != runtime.process_id or runtime.has_ended()
 
-    def cut_loops(self) -> None:
-        """Let nothing more leave the connections of callers' loops."""
-        for pool in self.loop_pools.all():
-            pool.cut()
-
     def close(self) -> None:
         """Close all connections. On the I/O loop."""
-        self.loop_pools.close()
+        self.own_loops.close()
         self.metadata.close()
         self.pool.close()
 

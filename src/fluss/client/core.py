@@ -12,7 +12,7 @@ from fluss.client.cluster import Cluster
 from fluss.client.lookup import Lookups
 from fluss.client.lookuper import LookupQueues
 from fluss.client.metadata import Metadata
-from fluss.client.per_loop import PerLoop
+from fluss.client.own_loop import PerLoop
 from fluss.client.sender import Sender
 from fluss.client.table import TableCore
 from fluss.model.config import Config
@@ -26,7 +26,7 @@ class ClientCore:
     def __init__(self, config: Config) -> None:
         cluster = self.cluster = Cluster(config)
         timeout_s = cluster.request_timeout_s
-        self.sender = Sender(cluster.config, cluster.metadata, cluster.loop_pools)
+        self.sender = Sender(cluster.config, cluster.metadata, cluster.own_loops)
         on_io_loop = Lookups(cluster.metadata, cluster.pool, timeout_s, runtime.call_soon)
         self.lookups = LookupQueues(on_io_loop, PerLoop(self._lookups_of))
         self.admin = AdminCore(cluster)
@@ -34,7 +34,7 @@ class ClientCore:
 
     def _lookups_of(self, loop: asyncio.AbstractEventLoop) -> Lookups:
         cluster = self.cluster
-        return Lookups(cluster.metadata, cluster.loop_pools.here(), cluster.request_timeout_s, loop.call_soon)
+        return Lookups(cluster.metadata, cluster.own_loops.pool(), cluster.request_timeout_s, loop.call_soon)
 
     @classmethod
     async def connect(cls, config: Config) -> ClientCore:
@@ -95,7 +95,7 @@ class ClientCore:
         """Send nothing any more: what is not acknowledged fails for this reason. On the I/O loop."""
         self.sender.close(reason)
         self.lookups.io.close()
-        self.cluster.cut_loops()
+        self.cluster.own_loops.cut()
         self.lookups.per_loop.close()
         self.cluster.close()
 

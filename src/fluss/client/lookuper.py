@@ -17,8 +17,8 @@ from fluss.client.lookup_keys import LookupKeys, Part
 from fluss.client.lookup_lane import TableLookups
 from fluss.client.lookup_values import ValueReader
 from fluss.client.lookup_wire import LookupKind
+from fluss.client.own_loop import PerLoop
 from fluss.client.pending_lookup import Lookup, Read, WaitingThread
-from fluss.client.per_loop import PerLoop
 from fluss.formats.arrays import places_array
 from fluss.formats.keys import KeyEncoder, primary_key_encoder
 from fluss.formats.lake_keys import ICEBERG, PAIMON

@@ -15,9 +15,7 @@ from fluss.client.fetcher import Fetcher
 from fluss.client.offsets import BucketKey
 from fluss.client.prefetch import Prefetcher
 from fluss.client.remote_log import RemoteLog
-from fluss.client.views import address_of
 from fluss.model.errors import TimeoutError
-from fluss.model.infos import ServerType
 from fluss.model.paths import TablePath
 
 BUFFERED_FETCHES_MAX = 2
@@ -40,7 +38,7 @@ class PollSession:
         self._fetcher = fetcher
         self._timeout_s = cluster.request_timeout_s
         self._metadata = cluster.metadata
-        self._loop_pools = cluster.loop_pools
+        self._own_loops = cluster.own_loops
         self.cursors: dict[BucketKey, Cursor] = {cursor.key: cursor for cursor in cursors}
         buffer_bytes_max = BUFFERED_FETCHES_MAX * cluster.config.scanner_log_fetch_max_bytes
         self._prefetcher = Prefetcher(
@@ -105,9 +103,7 @@ class PollSession:
         """The caller's own connection to the leader, if all buckets have the same and the connection is there."""
         leaders = {self._metadata.leader(self._path, *key) for key in list(self.cursors)}
         leader = leaders.pop() if len(leaders) == 1 else None
-        if leader is None or runtime.on_io_thread():
-            return None
-        return self._loop_pools.here().want(address_of(leader), ServerType.TABLET_SERVER)
+        return None if leader is None else self._own_loops.to_leader(leader)
 
     def take(self, max_records: int | None) -> list[FetchedBatch]:
         """The next rows that are there already, at most `max_records`; in any thread."""

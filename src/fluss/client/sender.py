@@ -19,10 +19,8 @@ from fluss.client.encoder import BatchLimits
 from fluss.client.intake import EncodeQueue, QueuedWriter, summed_up
 from fluss.client.memory import BufferMemory
 from fluss.client.metadata import Metadata
-from fluss.client.per_loop import PerLoop
-from fluss.client.pool import ConnectionPool
+from fluss.client.own_loop import OwnLoopConnections, OwnLoopSends
 from fluss.client.tasks import KeyedTasks
-from fluss.client.views import address_of
 from fluss.client.write_request import (
     ACKS,
     BUCKET_OVERHEAD_BYTES,
@@ -35,20 +33,17 @@ from fluss.client.write_request import (
 )
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError
-from fluss.model.infos import ServerType, TableInfo
+from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath
 
 Sent: TypeAlias = list[tuple[BucketQueue, WireBatch]]
 Failure: TypeAlias = tuple[BucketQueue, WireBatch, FlussError]
 
-# How long an event loop may leave an answer unread before what it sent is sent again by the I/O loop.
-LENT_S_MAX = 1.0
-
 
 class Sender:
     """One per client. Runs on the I/O loop, and where it says so on loops of callers; all state is under its lock."""
 
-    def __init__(self, config: Config, metadata: Metadata, loop_pools: PerLoop[ConnectionPool]) -> None:
+    def __init__(self, config: Config, metadata: Metadata, own_loops: OwnLoopConnections) -> None:
         self._metadata = metadata
         self._timeout_ms: int = config.request_timeout_ms
         self._retries: int = config.writer_retries
@@ -57,7 +52,7 @@ class Sender:
         self._in_flight_max: int = config.writer_max_inflight_requests_per_bucket if idempotent else 1
         self._idempotent = idempotent
         self._request_size_bytes_max = BatchLimits.of(config).request_size_bytes_max
-        self._loop_pools = loop_pools
+        self._own_loops = own_loops
         self._lock = threading.RLock()
         self._queues: dict[tuple[int, str | None, int], BucketQueue] = {}
         self._busy: set[BucketQueue] = set()  # queues with waiting batches
@@ -67,9 +62,7 @@ class Sender:
         self.encode_queue = EncodeQueue(
             memory, self._tasks, self._enqueue, self._pump, self._leaders.expect, self._lock
         )
-        self._lent: dict[BucketQueue, tuple[Connection, float]] = {}
-        """Queues that callers' loops have sent from: on which connection, and when."""
-        self._watches = False
+        self._own_loop_sends = OwnLoopSends(self._lock, self._is_answered, self._send_again, self._pump)
         self._timer: asyncio.TimerHandle | None = None
         metadata.on_gone = self._forget
 
@@ -109,40 +102,26 @@ class Sender:
         leader = self._leaders.known_leader(queue)
         if leader is None:
             return False
-        connection = self._loop_pools.here().want(address_of(leader), ServerType.TABLET_SERVER)
+        connection = self._own_loops.to_leader(leader)
         if connection is None:
             return False
         now = time.monotonic()
         if not queue.may_use(connection) or queue.next_to_send(now, self._in_flight_max) is not batch:
             return False
-        self._lent[queue] = (connection, now)
-        if not self._watches:
-            self._watches = True
-            runtime.call_soon(self._watch)
+        self._own_loop_sends.sent(queue, connection, now)
         self._send_group(connection, batch.request, [queue])
         self._busy.discard(queue)
         return True
 
-    def _watch(self) -> None:
-        """Take back what loops don't come to hear the answer of: they may have ended. On the I/O loop."""
-        with self._lock:
-            self._take_back(time.monotonic() - LENT_S_MAX)
-            self._watches = bool(self._lent) and self.encode_queue.closed is None
-        if self._watches:
-            asyncio.get_running_loop().call_later(LENT_S_MAX, self._watch)
+    def _is_answered(self, queue: BucketQueue, connection: Connection) -> bool:
+        return not queue.in_flight or queue.connection is not connection
 
-    def _take_back(self, sent_before: float) -> None:
-        """Send again what loops sent and have heard no answer of; their number makes it be stored once."""
-        for queue, (connection, sent_at) in list(self._lent.items()):
-            batches = [batch for batch in queue.in_flight if queue.connection is connection]
-            if batches and sent_at > sent_before:
-                continue
-            del self._lent[queue]
-            for batch in batches:
-                batch.lent_on = connection
-                queue.again(batch, time.monotonic(), in_doubt=True)
-                self._busy.add(queue)
-        self._pump()
+    def _send_again(self, queue: BucketQueue, connection: Connection) -> None:
+        """What a loop has sent and heard no answer of; its number makes it be stored once."""
+        for batch in list(queue.in_flight):
+            batch.taken_from = connection
+            queue.again(batch, time.monotonic(), in_doubt=True)
+        self._busy.add(queue)
 
     # ---- sending ----
 
@@ -306,8 +285,8 @@ class Sender:
 
     def _give_up_batch(self, batch: WireBatch, error: FlussError) -> None:
         """Report a failure. Nothing of the batch may be sent from then on, not by a loop that stood still either."""
-        if batch.lent_on is not None:
-            batch.lent_on.cut()
+        if batch.taken_from is not None:
+            batch.taken_from.cut()
         self.encode_queue.finish(batch, error)
 
     def _give_up_table(self, path: TablePath, error: FlussError, partition: str | None = None) -> None:
@@ -371,7 +350,7 @@ class Sender:
     async def drain(self) -> None:
         """Send what there is and wait for it; failures are not raised here, unsent rows are counted by `unsent`."""
         with self._lock:
-            self._take_back(time.monotonic())
+            self._own_loop_sends.take_back(time.monotonic())
         for writer in self.encode_queue.writers:
             await writer.settle()
 
@@ -383,6 +362,7 @@ class Sender:
             if self._timer is not None:
                 self._timer.cancel()
             self._tasks.stop()
+            self._own_loop_sends.stop()
             for queue in self._queues.values():
                 self._close_queue(queue, reason)
             self.encode_queue.close(reason)
