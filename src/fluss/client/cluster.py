@@ -60,7 +60,7 @@ class Cluster:
 
     def check_usable(self) -> None:
         """Raise when the client is closed or belongs to another process."""
-        self.check_process()
+        runtime.check_process(self._pid, "connection")
         if self.closed:
             raise FlussError("The connection is closed; open a new one.")
 

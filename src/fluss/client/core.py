@@ -10,7 +10,7 @@ from fluss.client.admin import AdminCore
 from fluss.client.closing import Closing
 from fluss.client.cluster import Cluster
 from fluss.client.lookup import Lookups
-from fluss.client.lookuper import LookupQueues
+from fluss.client.lookuper import ClientLookups
 from fluss.client.metadata import Metadata
 from fluss.client.own_loop import PerLoop
 from fluss.client.sender import Sender
@@ -28,7 +28,7 @@ class ClientCore:
         timeout_s = cluster.request_timeout_s
         self.sender = Sender(cluster.config, cluster.metadata, cluster.own_loops)
         on_io_loop = Lookups(cluster.metadata, cluster.pool, timeout_s, runtime.call_soon)
-        self.lookups = LookupQueues(on_io_loop, PerLoop(self._lookups_of))
+        self.lookups = ClientLookups(on_io_loop, PerLoop(self._lookups_of))
         self.admin = AdminCore(cluster)
         self._closing = Closing(self.sender, config.bootstrap_servers, config.close_timeout_ms / 1000, self.end)
 

@@ -33,8 +33,8 @@ KEYS_PER_PART_MAX = 512
 KeyRow: TypeAlias = Mapping[str, Any] | Sequence[Any]
 
 
-class LookupQueues(NamedTuple):
-    """Where the lookups of one client queue."""
+class ClientLookups(NamedTuple):
+    """The lookups of one client, by the loop that they go over."""
 
     io: Lookups
     """On the I/O loop"""
@@ -46,13 +46,13 @@ class _LookuperBase:
     """Encodes keys in the caller's thread and waits there, or in its loop."""
 
     def __init__(
-        self, cluster: Cluster, queues: LookupQueues, info: TableInfo, kind: LookupKind, keys: LookupKeys
+        self, cluster: Cluster, lookups: ClientLookups, info: TableInfo, kind: LookupKind, keys: LookupKeys
     ) -> None:
         self._cluster = cluster
-        self._queues = queues
+        self._lookups = lookups
         self._keys = keys
         self._kind = kind
-        self._table_lookups = self._table_lookups_of(queues.io, info)
+        self._table_lookups = self._table_lookups_of(lookups.io, info)
         # These live as long as their lookupers keep them. Of loops the last one is kept: others may be closed by now.
         self._on_loop: tuple[asyncio.AbstractEventLoop, Lookups, TableLookups] | None = None
         self.info = info
@@ -65,7 +65,7 @@ class _LookuperBase:
         loop = asyncio.get_running_loop()
         on_loop = self._on_loop
         if on_loop is None or on_loop[0] is not loop:
-            lookups = self._queues.per_loop.here()
+            lookups = self._lookups.per_loop.here()
             on_loop = self._on_loop = (loop, lookups, self._table_lookups_of(lookups, self.info))
         _, lookups, table_lookups = on_loop
         partition, bucket, key = self._keys.place(row)
@@ -78,7 +78,7 @@ class _LookuperBase:
         self._cluster.check_usable()
         partition, bucket, key = self._keys.place(row)
         thread = WaitingThread()
-        self._queues.io.start((self._table_lookups, read, partition, bucket), key, thread)
+        self._lookups.io.start((self._table_lookups, read, partition, bucket), key, thread)
         return thread.wait(self._table_lookups.timeout_s)
 
 
@@ -86,7 +86,7 @@ class LookuperCore(_LookuperBase):
     """Looks up rows by primary key."""
 
     def __init__(
-        self, cluster: Cluster, queues: LookupQueues, info: TableInfo, *, insert_if_not_exists: bool = False
+        self, cluster: Cluster, lookups: ClientLookups, info: TableInfo, *, insert_if_not_exists: bool = False
     ) -> None:
         check_primary_key(info)
         if insert_if_not_exists:
@@ -94,7 +94,7 @@ class LookuperCore(_LookuperBase):
         kind = LookupKind.ROW_OR_INSERT if insert_if_not_exists else LookupKind.ROW
         encoder = primary_key_encoder(info.descriptor)
         super().__init__(
-            cluster, queues, info, kind, LookupKeys(info, cluster.config, info.primary_keys, encoder, "primary key")
+            cluster, lookups, info, kind, LookupKeys(info, cluster.config, info.primary_keys, encoder, "primary key")
         )
         self._many_schema = pa.schema([field.with_nullable(True) for field in arrow_schema(info.schema)])
 
@@ -123,7 +123,7 @@ class LookuperCore(_LookuperBase):
     async def _find(self, parts: list[Part]) -> list[tuple[pa.RecordBatch, list[bool]]]:
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Any]] = [loop.create_future() for _ in parts]
-        self._queues.io.send(
+        self._lookups.io.send(
             [
                 Lookup((self._table_lookups, _batch, part.partition, part.bucket), part.keys, [future])
                 for part, future in zip(parts, futures, strict=True)
@@ -149,7 +149,7 @@ class LookuperCore(_LookuperBase):
 class PrefixLookuperCore(_LookuperBase):
     """Looks up all rows whose key begins with the table's bucket key."""
 
-    def __init__(self, cluster: Cluster, queues: LookupQueues, info: TableInfo, columns: Sequence[str]) -> None:
+    def __init__(self, cluster: Cluster, lookups: ClientLookups, info: TableInfo, columns: Sequence[str]) -> None:
         check_primary_key(info)
         names = list(columns)
         _check_prefix(info, names)
@@ -157,7 +157,7 @@ class PrefixLookuperCore(_LookuperBase):
         by_name = {column.name: column for column in info.schema.columns}
         encoder = KeyEncoder([by_name[name] for name in info.get_bucket_keys()])
         super().__init__(
-            cluster, queues, info, LookupKind.PREFIX, LookupKeys(info, cluster.config, names, encoder, "prefix")
+            cluster, lookups, info, LookupKind.PREFIX, LookupKeys(info, cluster.config, names, encoder, "prefix")
         )
 
     def begin(self, prefix: KeyRow) -> asyncio.Future[list[dict[str, Any]]]:

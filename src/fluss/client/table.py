@@ -14,7 +14,7 @@ from fluss.client.changes import ChangesCore
 from fluss.client.cluster import Cluster
 from fluss.client.filtering import ScanFilter
 from fluss.client.limit_scan import LimitScanCore
-from fluss.client.lookuper import LookuperCore, LookupQueues, PrefixLookuperCore
+from fluss.client.lookuper import ClientLookups, LookuperCore, PrefixLookuperCore
 from fluss.client.offsets import check_buckets, list_offsets
 from fluss.client.rows_at import RowsAt
 from fluss.client.scanner import LogScannerCore
@@ -41,7 +41,7 @@ class Client(Protocol):
     @property
     def sender(self) -> Sender: ...
     @property
-    def lookups(self) -> LookupQueues: ...
+    def lookups(self) -> ClientLookups: ...
 
 
 class TableCore:

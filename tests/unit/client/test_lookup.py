@@ -139,7 +139,7 @@ def test_what_comes_while_requests_are_under_way_travels_together(server: Script
     ]
     for thread in threads:
         thread.start()
-    while sum(server.key_counts) < 1 or len(lookuper._queues.io._queue):
+    while sum(server.key_counts) < 1 or len(lookuper._lookups.io._queue):
         time.sleep(0.001)
     release()
     for thread in threads:
@@ -161,7 +161,7 @@ def test_a_cancelled_lookup_disturbs_nobody(server: ScriptedKvServer) -> None:
         return await asyncio.gather(*futures, return_exceptions=True)
 
     found = asyncio.run(main())
-    assert lookuper._queues.io._under_way == 0
+    assert lookuper._lookups.io._under_way == 0
     assert isinstance(found[3], asyncio.CancelledError)
     assert [each for number, each in enumerate(found) if number != 3] == [row(n) for n in range(10) if n != 3]
 
