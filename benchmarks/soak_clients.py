@@ -375,7 +375,7 @@ class Churn(Role):
 
     def _back_up(self) -> None:
         target = self.folder / f"backup-{self.suffix}-{self.number}"
-        run(make_backup(self.connection._core, str(target), lambda _: None))
+        run(make_backup(self.connection._core.cluster, str(target), lambda _: None))
         shutil.rmtree(target)
 
 

@@ -101,7 +101,7 @@ def turn(number: int) -> pa.Table:
 
 def back_up(address: str, target: Path, give_up_ms: int = PATIENT_MS) -> None:
     with fluss.sync.connect(address, request_timeout_ms=give_up_ms) as connection:
-        run(make_backup(connection._core, str(target), lambda _: None))
+        run(make_backup(connection._core.cluster, str(target), lambda _: None))
 
 
 def check_restored(directory: Path, manifest: BackupManifest, turns_acked: int) -> None:

@@ -269,7 +269,7 @@ class Backups(Load):
     def run(self, until_s: float) -> str:
         for number in passing(until_s):
             target = self.folder / f"backup-{number}"
-            status = run(make_backup(self.connection._core, str(target), lambda _: None))
+            status = run(make_backup(self.connection._core.cluster, str(target), lambda _: None))
             shutil.rmtree(target)
         return f"{number + 1} of {status.bytes_total / 1e6:.0f} MB"
 

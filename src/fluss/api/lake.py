@@ -16,7 +16,7 @@ class LakeRegistry:
     """Which lake snapshots a server knows, and which tables it wants to be tiered."""
 
     def __init__(self, connection: FlussConnection) -> None:
-        self._core = LakeCore(connection._core)
+        self._core = LakeCore(connection._core.cluster)
 
     def latest(self, path: TablePath) -> LakeSnapshot | None:
         """The latest registered snapshot, or None."""

@@ -38,7 +38,7 @@ def backup(settings: Config, directory: Path) -> None:
         def show(status: BackupStatus) -> None:
             bar.set(status.bytes_done, status.bytes_total or None)
 
-        done = run(make_backup(connection._core, str(directory.absolute()), show))
+        done = run(make_backup(connection._core.cluster, str(directory.absolute()), show))
     click.echo(
         f"{directory.absolute()}: {done.table_count} tables, {done.bucket_count} buckets with rows, "
         f"{size_text(done.bytes_total)} in {done.elapsed_ms / 1000:.1f} s"

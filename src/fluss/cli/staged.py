@@ -47,7 +47,7 @@ def list_queries(table: str | None, settings: Config, output: str) -> None:
 
     with connected(settings) as connection:
         path = None if table is None else open_table(connection, table).table_path
-        found = run(list_staged(connection._core))
+        found = run(list_staged(connection._core.cluster))
     rows = [_listed(query) for query in found if path in (None, query.table_path)]
     if not rows and output == "table":
         click.echo("no queries with staged writes")
@@ -108,7 +108,7 @@ def accept(table: str, query: str, batch: int, yes: bool, settings: Config) -> N
         if not yes:
             question = f"Drop rows that query {query} writes to {info.table_path} again, in batches up to {batch}?"
             click.confirm(question, abort=True, err=True)
-        run(accept_staged(connection._core, info.table_id, query, batch))
+        run(accept_staged(connection._core.cluster, info.table_id, query, batch))
     click.echo(f"query {query}: batches up to {batch} that come again are taken for stored in {info.table_path}")
 
 
@@ -139,5 +139,5 @@ def reset(table: str, query: str, batch: int | None, give_up: bool, yes: bool, s
         if not yes:
             question = f"Store {which} of query {query} in {info.table_path}, those that it has already a second time?"
             click.confirm(question, abort=True, err=True)
-        run(reset_staged(connection._core, info.table_id, query, batch, gives_up=give_up))
+        run(reset_staged(connection._core.cluster, info.table_id, query, batch, gives_up=give_up))
     click.echo(f"query {query}: {which} that come are stored in {info.table_path}")

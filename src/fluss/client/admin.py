@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from fluss.client.alteration import ColumnLike, alter_request
-from fluss.client.coordinator import ask
+from fluss.client.ask import ask
+from fluss.client.cluster import Cluster
 from fluss.client.lake import get_lake_snapshot
-from fluss.client.offsets import BucketKey, list_offsets
-from fluss.client.stats import table_stats
+from fluss.client.offsets import BucketKey, list_offsets, table_stats
 from fluss.client.views import partition_info, set_path, set_spec, table_info
 from fluss.model.descriptor import DatabaseDescriptor, TableDescriptor, schema_from_bytes
 from fluss.model.errors import ConnectError, ErrorCode, InvalidRequestError, NotFoundError
@@ -30,15 +29,12 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api, Req, Resp
 
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
-
 
 class AdminCore:
     """Coroutines on the I/O loop. All but the offsets are answered by the coordinator."""
 
-    def __init__(self, client: ClientCore) -> None:
-        self._client = client
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
 
     async def create_database(
         self, name: str, descriptor: DatabaseDescriptor | None = None, ignore_if_exists: bool = False
@@ -52,9 +48,9 @@ class AdminCore:
     async def drop_database(self, name: str, ignore_if_not_exists: bool = False, cascade: bool = True) -> None:
         """Remove a database, with its tables when `cascade` is set."""
         request = pb.DropDatabaseRequest(database_name=name, ignore_if_not_exists=ignore_if_not_exists, cascade=cascade)
-        known = self._client.metadata.tables_of(name)
+        known = self._cluster.metadata.tables_of(name)
         await self._change(api_keys.DROP_DATABASE, request)
-        self._client.metadata.dropped(known)
+        self._cluster.metadata.dropped(known)
 
     async def list_databases(self) -> list[str]:
         """All databases."""
@@ -81,9 +77,9 @@ class AdminCore:
         """Remove a table."""
         request = pb.DropTableRequest(ignore_if_not_exists=ignore_if_not_exists)
         set_path(request.table_path, path)
-        known = self._client.metadata.table(path)
+        known = self._cluster.metadata.table(path)
         await self._change(api_keys.DROP_TABLE, request)
-        self._client.metadata.dropped([] if known is None else [known])
+        self._cluster.metadata.dropped([] if known is None else [known])
 
     async def get_table_info(self, path: TablePath) -> TableInfo:
         """Schema, properties and ids of a table."""
@@ -125,9 +121,9 @@ class AdminCore:
 
     async def list_offsets(self, path: TablePath, bucket_ids: Sequence[int], spec: OffsetSpec) -> dict[int, int]:
         """One offset per bucket."""
-        table = await self._client.table(path)
+        info = await self._cluster.ready_table(path)
         buckets = [(None, bucket) for bucket in bucket_ids]
-        offsets = await list_offsets(self._client.metadata, table.info, buckets, spec, self._client.request_timeout_s)
+        offsets = await list_offsets(self._cluster.metadata, info, buckets, spec, self._cluster.request_timeout_s)
         return {bucket: offset for (_, bucket), offset in offsets.items()}
 
     async def create_partition(
@@ -161,17 +157,17 @@ class AdminCore:
         self, path: TablePath, partition_name: str, bucket_ids: Sequence[int], spec: OffsetSpec
     ) -> dict[int, int]:
         """One offset per bucket of a partition."""
-        table = await self._client.table(path)
-        partition_id = await self._partition_id(table.info, partition_name)
+        info = await self._cluster.ready_table(path)
+        partition_id = await self._partition_id(info, partition_name)
         buckets: list[BucketKey] = [(partition_id, bucket) for bucket in bucket_ids]
-        offsets = await list_offsets(self._client.metadata, table.info, buckets, spec, self._client.request_timeout_s)
+        offsets = await list_offsets(self._cluster.metadata, info, buckets, spec, self._cluster.request_timeout_s)
         return {bucket: offset for (_, bucket), offset in offsets.items()}
 
     async def _partition_id(self, info: TableInfo, name: str) -> int:
         path = info.table_path
         if not info.is_partitioned():
             raise InvalidRequestError(f"Table {path} has no partitions.", ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION)
-        found = await self._client.metadata.find_partitions(path, [name])
+        found = await self._cluster.metadata.find_partitions(path, [name])
         if name not in found:
             raise NotFoundError(
                 f"Table {path} has no partition {name!r}; admin.list_partition_infos(path) lists those it has.",
@@ -181,8 +177,8 @@ class AdminCore:
 
     async def get_table_stats(self, path: TablePath, partition_name: str | None = None) -> TableStats:
         """How many rows a table, or one of its partitions, has."""
-        info = (await self._client.table(path)).info
-        metadata = self._client.metadata
+        info = await self._cluster.ready_table(path)
+        metadata = self._cluster.metadata
         partition_ids: list[int | None] = [None]
         if partition_name is not None:
             partition_ids = [await self._partition_id(info, partition_name)]
@@ -190,7 +186,7 @@ class AdminCore:
             names = [partition.partition_name for partition in await self.list_partition_infos(path)]
             partition_ids = list((await metadata.find_partitions(path, names)).values())
         buckets = [(partition_id, bucket) for partition_id in partition_ids for bucket in range(info.num_buckets)]
-        counts = await table_stats(metadata, info, buckets, self._client.request_timeout_s)
+        counts = await table_stats(metadata, info, buckets, self._cluster.request_timeout_s)
         by_bucket = dict.fromkeys(range(info.num_buckets), 0)
         for (_, bucket), row_count in counts.items():
             by_bucket[bucket] += row_count
@@ -198,7 +194,7 @@ class AdminCore:
 
     async def get_latest_lake_snapshot(self, path: TablePath) -> LakeSnapshot:
         """How far a table has been tiered to the lake."""
-        return await get_lake_snapshot(self._client, path)
+        return await get_lake_snapshot(self._cluster, path)
 
     async def describe_cluster_configs(self) -> list[ConfigEntry]:
         """The cluster's settings that it tells."""
@@ -212,21 +208,20 @@ class AdminCore:
 
     async def get_server_nodes(self) -> list[ServerNode]:
         """The cluster's servers."""
-        self._client.check_usable()
-        await self._client.metadata.refresh()
-        return self._client.metadata.cluster.nodes()
+        self._cluster.check_usable()
+        await self._cluster.metadata.refresh()
+        return self._cluster.metadata.cluster.nodes()
 
     async def _change(self, api: Api[Req, Resp], request: Req) -> Resp:
         """Sent once: after a lost connection nobody knows whether it was done."""
-        self._client.check_usable()
-        timeout_s = self._client.request_timeout_s
-        connection = await self._client.metadata.coordinator(timeout_s)
+        self._cluster.check_usable()
+        connection = await self._cluster.coordinator()
         try:
-            return await connection.request(api, request, timeout_s)
+            return await connection.request(api, request, self._cluster.request_timeout_s)
         except ConnectError as error:
             raise ConnectError(
                 f"{error.message} It is not known whether {api.name} was done; look before you repeat it."
             ) from error
 
     async def _read(self, api: Api[Req, Resp], request: Req) -> Resp:
-        return await ask(self._client, api, request)
+        return await ask(self._cluster, api, request)

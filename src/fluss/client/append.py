@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from fluss.client.buckets import OneBucket
-from fluss.client.chunk import Chunk, WireBatch
+from fluss.client.chunk import RowBuffer, WireBatch
+from fluss.client.cluster import Cluster
 from fluss.client.encoder import BatchLimits, Encoder
 from fluss.client.partition_routing import BucketRouter, Route, Router, router, writable_schema
+from fluss.client.sender import Sender
 from fluss.client.writer import WriterCore
 from fluss.formats import arrow_payload, row_log, statistics
 from fluss.formats.arrow_payload import Codec
@@ -19,9 +20,6 @@ from fluss.model.descriptor import LogFormat
 from fluss.model.infos import TableInfo
 from fluss.model.table_options import LOG_FORMAT
 from fluss.protocol.writes import PRODUCE_LOG
-
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
 
 # What a column can take at most of a batch that is encoded without Arrow.
 SMALL_COLUMN_BYTES_MAX = 1024
@@ -32,9 +30,9 @@ class AppendWriterCore(WriterCore):
 
     append = WriterCore.take_row
 
-    def __init__(self, client: ClientCore, info: TableInfo) -> None:
-        encoder = LogEncoder(info, BatchLimits.of(client.config), router(info, client.config))
-        super().__init__(client, info, encoder, writable_schema(info))
+    def __init__(self, cluster: Cluster, sender: Sender, info: TableInfo) -> None:
+        encoder = LogEncoder(info, BatchLimits.of(cluster.config), router(info, cluster.config))
+        super().__init__(cluster, sender, info, encoder, writable_schema(info))
 
 
 class LogEncoder(Encoder):
@@ -54,18 +52,18 @@ class LogEncoder(Encoder):
         if is_plain and limits.batch_size_bytes >= SMALL_COLUMN_BYTES_MAX * (1 + len(columns)):
             self._bucket_of_small = route.one_bucket if isinstance(route, BucketRouter) else None
 
-    def _fill(self, chunk: Chunk) -> None:
+    def _fill(self, buffer: RowBuffer) -> None:
         """Most batches of somebody who waits for each row are small, and then all that can be spared counts."""
-        payload = None if self._bucket_of_small is None else chunk.take_payload(self._codec)
+        payload = None if self._bucket_of_small is None else buffer.take_payload(self._codec)
         if self._bucket_of_small is None or payload is None:
-            super()._fill(chunk)
+            super()._fill(buffer)
             return
-        header = encode_header(payload, schema_id=self._info.schema_id, record_count=chunk.row_count)
+        header = encode_header(payload, schema_id=self._info.schema_id, record_count=buffer.row_count)
         bucket = self._bucket_of_small.choose()
-        chunk.batches.append(WireBatch(chunk, bucket, header, memoryview(payload), chunk.row_count))
+        buffer.batches.append(WireBatch(buffer, bucket, header, memoryview(payload), buffer.row_count))
 
-    def _routes(self, chunk: Chunk) -> Iterable[Route]:
-        routes, chunk.partitions = self._route(chunk.take_rows())
+    def _routes(self, buffer: RowBuffer) -> Iterable[Route]:
+        routes, buffer.partitions = self._route(buffer.take_rows())
         return routes
 
     def _batch(self, rows: pa.RecordBatch) -> tuple[bytearray, memoryview]:

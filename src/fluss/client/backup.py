@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from fluss.client.coordinator import ask
+from fluss.client.ask import ask
+from fluss.client.cluster import Cluster
 from fluss.model.errors import ErrorCode, InvalidRequestError, error_from_code
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
 
 POLL_S: Final = 0.1
 
@@ -28,19 +26,19 @@ class BackupStatus(NamedTuple):
     elapsed_ms: int
 
 
-async def make_backup(client: ClientCore, directory: str, on_status: Callable[[BackupStatus], None]) -> BackupStatus:
+async def make_backup(cluster: Cluster, directory: str, on_status: Callable[[BackupStatus], None]) -> BackupStatus:
     """Let the server make a backup and return when it is on its disk; it goes on if the caller goes away."""
-    client.check_usable()
-    connection = await client.metadata.coordinator(client.request_timeout_s)
+    cluster.check_usable()
+    connection = await cluster.coordinator()
     if api_keys.START_BACKUP.key not in connection.versions:
         raise InvalidRequestError(
             f"Backups need a Flussbett server; the one at {connection.address} can't make one.",
             ErrorCode.UNSUPPORTED_VERSION,
         )
     backup_id = uuid.uuid4().hex
-    await ask(client, api_keys.START_BACKUP, pb.StartBackupRequest(backup_id=backup_id, directory=directory))
+    await ask(cluster, api_keys.START_BACKUP, pb.StartBackupRequest(backup_id=backup_id, directory=directory))
     while True:
-        answer = await ask(client, api_keys.GET_BACKUP, pb.GetBackupRequest(backup_id=backup_id))
+        answer = await ask(cluster, api_keys.GET_BACKUP, pb.GetBackupRequest(backup_id=backup_id))
         if answer.HasField("error_code"):
             raise error_from_code(answer.error_code, answer.error_message)
         status = BackupStatus(

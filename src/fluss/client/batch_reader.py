@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -26,8 +26,8 @@ from fluss.model.table_options import LOG_FORMAT
 SCHEMAS_MAX = 10_000
 
 
-class Part(NamedTuple):
-    """One log batch of an answer, not decoded yet."""
+class RawBatch(NamedTuple):
+    """One log batch as it came, not decoded yet, and the cursor that it was asked for."""
 
     cursor: Cursor
     records: memoryview
@@ -35,28 +35,6 @@ class Part(NamedTuple):
     header: BatchHeader
     projected: bool
     """Whether the server was asked to leave columns out."""
-
-    @property
-    def next_offset(self) -> int:
-        return self.header.next_offset
-
-    @property
-    def size_bytes(self) -> int:
-        return self.header.size_bytes
-
-
-class Skip(NamedTuple):
-    """Offsets that hold nothing for this scan."""
-
-    cursor: Cursor
-    next_offset: int
-    size_bytes: int = 0
-
-
-Piece: TypeAlias = Part | Skip
-
-Decoded: TypeAlias = tuple[Part, FetchedBatch | FlussError | None]
-"""A part and its rows, None for none, or what is wrong with it."""
 
 
 class _Plan(NamedTuple):
@@ -114,13 +92,13 @@ class BatchReader:
         self._schemas: dict[int, Schema] = {info.schema_id: info.schema}
         self._plans: dict[int | None, _Plan] = {}
 
-    def unknown(self, parts: Sequence[Part]) -> set[int]:
+    def unknown(self, batches: Sequence[RawBatch]) -> set[int]:
         """The schemas that batches name and that are not known yet."""
-        return {part.header.schema_id for part in parts if not part.projected} - self._schemas.keys()
+        return {batch.header.schema_id for batch in batches if not batch.projected} - self._schemas.keys()
 
-    async def learn(self, parts: Sequence[Part]) -> None:
+    async def learn(self, batches: Sequence[RawBatch]) -> None:
         """Ask for the schemas that are not known yet."""
-        for schema_id in self.unknown(parts):
+        for schema_id in self.unknown(batches):
             if len(self._schemas) >= SCHEMAS_MAX:
                 raise FlussError(f"Table {self._info.table_path} has more than {SCHEMAS_MAX} schemas.")
             _, self._schemas[schema_id] = await self._admin.get_table_schema(self._info.table_path, schema_id)
@@ -150,24 +128,25 @@ class BatchReader:
         raw_rows = RawRows.of(on_wire) if is_plain else None
         return _Plan(written, on_wire, output, sources, filtered, raw_rows)
 
-    def decode(self, parts: Sequence[Part]) -> list[Decoded]:
-        """Each part's rows from its cursor's offset on."""
-        results: list[Decoded] = []
-        for part in parts:
+    def decode(self, batches: Sequence[RawBatch]) -> list[FetchedBatch | FlussError | None]:
+        """For each batch its rows from its cursor's offset on, None for none, or what is wrong with it."""
+        results: list[FetchedBatch | FlussError | None] = []
+        for batch in batches:
             try:
-                results.append((part, self._decode(part)))
+                results.append(self._decode(batch))
             except FlussError as error:
-                results.append((part, self._named(part, error)))
+                results.append(self._named(batch, error))
             except Exception as error:  # no batch may be passed over in silence
-                results.append((part, self._named(part, FlussError(f"unexpected failure: {error!r}"))))
+                results.append(self._named(batch, FlussError(f"unexpected failure: {error!r}")))
         return results
 
-    def _named(self, part: Part, error: FlussError) -> FlussError:
-        place = f"bucket {part.cursor.bucket.bucket} of table {self._info.table_path}, offset {part.header.base_offset}"
+    def _named(self, batch: RawBatch, error: FlussError) -> FlussError:
+        bucket, offset = batch.cursor.bucket.bucket, batch.header.base_offset
+        place = f"bucket {bucket} of table {self._info.table_path}, offset {offset}"
         return type(error)(f"Can't read {place}: {error.message}", error.error_code)
 
-    def _decode(self, part: Part) -> FetchedBatch | None:
-        cursor, records, position, header, projected = part
+    def _decode(self, batch: RawBatch) -> FetchedBatch | None:
+        cursor, records, position, header, projected = batch
         if not projected:
             verify_crc(records, position, header)
         skipped = max(0, cursor.start_offset - header.base_offset)
@@ -181,7 +160,7 @@ class BatchReader:
             if rows is not None and len(rows) == count:
                 place = (cursor.bucket, header.base_offset, header.last_offset, header.commit_timestamp_ms)
                 return FetchedBatch(plan.raw_rows.no_rows, *place, None, rows=rows)
-        change_types, on_wire = self._rows(part, plan)
+        change_types, on_wire = self._rows(batch, plan)
         fetched = FetchedBatch(
             _conform(plan, on_wire),
             cursor.bucket,
@@ -197,10 +176,10 @@ class BatchReader:
             fetched = kept
         return with_changes(fetched) if self._changelog else fetched
 
-    def _rows(self, part: Part, plan: _Plan) -> tuple[bytes | None, pa.RecordBatch]:
+    def _rows(self, batch: RawBatch, plan: _Plan) -> tuple[bytes | None, pa.RecordBatch]:
         if self.is_arrow:
-            return decode_changes(part.records, part.position, part.header, plan.on_wire)
-        return decode_rows(part.records, part.position, part.header, plan.written, log_format(self._info))
+            return decode_changes(batch.records, batch.position, batch.header, plan.on_wire)
+        return decode_rows(batch.records, batch.position, batch.header, plan.written, log_format(self._info))
 
 
 def _conform(plan: _Plan, on_wire: pa.RecordBatch) -> pa.RecordBatch:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from fluss.client.ask import check_buckets
 from fluss.client.batch_reader import log_format
-from fluss.client.leaders import check_buckets
+from fluss.client.cluster import Cluster
 from fluss.client.offsets import CLIENT_FOLLOWER_ID
 from fluss.formats.log_batch import walk
 from fluss.model.descriptor import LogFormat
@@ -18,35 +18,32 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.fetches import parse_fetch_response
 
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
-
 QUESTIONS_AT_ONCE_MAX = 8
 # The server sends one whole batch however little is asked for.
 _FETCH_BYTES = 1
 
 
-async def batch_starts(client: ClientCore, info: TableInfo, bucket: TableBucket, offsets: Sequence[int]) -> list[int]:
+async def batch_starts(cluster: Cluster, info: TableInfo, bucket: TableBucket, offsets: Sequence[int]) -> list[int]:
     """For each offset where the batch that holds it begins; the offset itself where the leader does not tell."""
     key = (bucket.partition_id, bucket.bucket)
     check_buckets(info, [key])
     if bucket.partition_id is not None:
-        client.metadata.watch_partitions(info.table_path, [bucket.partition_id])
-        await client.metadata.refresh(info.table_path)
+        cluster.metadata.watch_partitions(info.table_path, [bucket.partition_id])
+        await cluster.metadata.refresh(info.table_path)
     turns = asyncio.Semaphore(QUESTIONS_AT_ONCE_MAX)
 
     async def ask(offset: int) -> int:
         async with turns:
             try:
-                return await _batch_start(client, info, bucket, offset)
+                return await _batch_start(cluster, info, bucket, offset)
             except FlussError:
                 return offset  # cutting elsewhere costs a little time, not a row
 
     return await asyncio.gather(*map(ask, offsets))
 
 
-async def _batch_start(client: ClientCore, info: TableInfo, bucket: TableBucket, offset: int) -> int:
-    leader = client.metadata.leader(info.table_path, bucket.partition_id, bucket.bucket)
+async def _batch_start(cluster: Cluster, info: TableInfo, bucket: TableBucket, offset: int) -> int:
+    leader = cluster.metadata.leader(info.table_path, bucket.partition_id, bucket.bucket)
     if leader is None:
         return offset
     request = pb.FetchLogRequest(
@@ -60,8 +57,8 @@ async def _batch_start(client: ClientCore, info: TableInfo, bucket: TableBucket,
     table.buckets_req.add(
         partition_id=bucket.partition_id, bucket_id=bucket.bucket, fetch_offset=offset, max_fetch_bytes=_FETCH_BYTES
     )
-    timeout_s = client.request_timeout_s
-    connection = await client.metadata.tablet(leader, timeout_s)
+    timeout_s = cluster.request_timeout_s
+    connection = await cluster.metadata.tablet(leader, timeout_s)
     body = await connection.send(api_keys.FETCH_LOG, (request.SerializeToString(),), timeout_s)
     for answer in parse_fetch_response(body, leader.address):
         for _, header in walk(answer.records):

@@ -169,7 +169,7 @@ class BucketQueue:
 
     def expired(self, now: float) -> list[WireBatch]:
         """The first waiting batches, as far as their time is over."""
-        return list(takewhile(lambda batch: batch.chunk.deadline <= now, self.waiting))
+        return list(takewhile(lambda batch: batch.buffer.deadline <= now, self.waiting))
 
     def _pause(self, now: float) -> None:
         self.failures += 1

@@ -1,4 +1,4 @@
-"""Which bucket rows go to. A splitter takes the rows of a chunk and keeps their order within each bucket."""
+"""Which bucket rows go to. A splitter takes the rows of a row buffer and keeps their order within each bucket."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fluss.model.config import Config
 from fluss.model.infos import TableInfo
 from fluss.model.table_options import DATALAKE_FORMAT
 
-# The least size of a slice of a chunk, and of one where a chunk is cut into more than a few: a thousand small batches
-# cost more than an even spread is worth.
+# The least size of a slice of a row buffer, and of one where a row buffer is cut into more than a few: a thousand
+# small batches cost more than an even spread is worth.
 SLICE_ROWS_MIN = 1_000
 SLICE_BYTES_MIN = 64 << 10
 SMALL_SLICES_MAX = 8
@@ -50,18 +50,18 @@ def bucket_splitter(info: TableInfo, config: Config) -> BucketSplit:
 
 
 class OneBucket:
-    """All rows of a chunk to one bucket, whatever they are; here to the only one."""
+    """All rows of a row buffer to one bucket, whatever they are; here to the only one."""
 
     def __call__(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         return [(self.choose(), rows)]
 
     def choose(self) -> int:
-        """The bucket of the next chunk."""
+        """The bucket of the next row buffer."""
         return 0
 
 
 class Sticky(OneBucket):
-    """All rows of a chunk to one bucket, the next chunk to another."""
+    """All rows of a row buffer to one bucket, the next row buffer to another."""
 
     def __init__(self, bucket_count: int) -> None:
         self._count = bucket_count
@@ -73,7 +73,7 @@ class Sticky(OneBucket):
 
 
 class Slices(OneBucket):
-    """The rows of a chunk in slices of one size, each to another bucket; all to one bucket if they are few."""
+    """The rows of a row buffer in slices of one size, each to another bucket; all to one bucket if they are few."""
 
     def __init__(self, bucket_count: int) -> None:
         self._count = bucket_count
@@ -100,7 +100,7 @@ class Slices(OneBucket):
     def _take(self, count: int) -> int:
         """The first of so many buckets, behind those taken last.
 
-        Now and then one is left out: if partitions take turns, one must not have the same bucket again in every chunk.
+        Now and then one is left out: if partitions take turns, one must not have the same bucket again every time.
         """
         first = self._next
         self._next = (first + count + random.randrange(2)) % self._count
@@ -108,7 +108,7 @@ class Slices(OneBucket):
 
 
 class RoundRobin:
-    """Each row to the bucket after that of the row before it, going on where the last chunk ended."""
+    """Each row to the bucket after that of the row before it, going on where the last row buffer ended."""
 
     def __init__(self, bucket_count: int) -> None:
         self._count = bucket_count

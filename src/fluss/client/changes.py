@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from fluss.client import runtime
+from fluss.client.cluster import Cluster
 from fluss.client.current_changes import CurrentChanges, Step
 from fluss.client.current_rows import CurrentRows
 from fluss.client.offsets import BucketKey, list_offsets
@@ -20,9 +21,6 @@ from fluss.model.infos import TableInfo
 from fluss.model.offsets import EARLIEST_OFFSET, OffsetSpec
 from fluss.model.paths import TableBucket
 from fluss.model.positions import BucketPosition, ChangesPosition
-
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
 
 PARTITION_LOOK_INTERVAL_S = 2.0
 
@@ -37,12 +35,12 @@ class ChangesCore:
     that is cancelled while it waits misses nothing.
     """
 
-    def __init__(self, client: ClientCore, info: TableInfo) -> None:
-        self._client = client
+    def __init__(self, cluster: Cluster, info: TableInfo) -> None:
+        self._cluster = cluster
         self._info = info
         self._pid = runtime.process_id
-        self._scanner = LogScannerCore(client, info, changelog=True)
-        self._current = CurrentChanges(CurrentRows(client, info), self._scanner) if info.has_primary_key() else None
+        self._scanner = LogScannerCore(cluster, info, changelog=True)
+        self._current = CurrentChanges(CurrentRows(cluster, info), self._scanner) if info.has_primary_key() else None
         self._snapshot = False
         self._partitions: dict[int | None, str | None] = {}
         self._look: asyncio.Task[None] | None = None
@@ -79,7 +77,7 @@ class ChangesCore:
     async def start(self, start: Start) -> None:
         """Fix where each bucket begins; partitions that come later begin with their first row."""
         self._check_usable()
-        known = await watched_partitions(self._client, self._info)
+        known = await watched_partitions(self._cluster, self._info)
         keys = [(partition, bucket) for partition in known for bucket in range(self._info.num_buckets)]
         positions: dict[BucketKey, BucketPosition] = {}
         if isinstance(start, ChangesPosition):
@@ -91,8 +89,8 @@ class ChangesCore:
             spec = _spec(start)
             offsets = dict.fromkeys(keys, EARLIEST_OFFSET)
             if spec.kind != OffsetSpec.EARLIEST:
-                timeout_s = self._client.request_timeout_s
-                offsets = await list_offsets(self._client.metadata, self._info, keys, spec, timeout_s)
+                timeout_s = self._cluster.request_timeout_s
+                offsets = await list_offsets(self._cluster.metadata, self._info, keys, spec, timeout_s)
             positions = {key: BucketPosition(self._bucket(key), offset) for key, offset in offsets.items()}
         await self._add(known, positions)
         self._looked_at = time.monotonic()
@@ -192,7 +190,7 @@ class ChangesCore:
 
     async def _update_partitions(self) -> None:
         """Leave out partitions that are gone, and read those that are new."""
-        existing = await existing_partitions(self._client, self._info)
+        existing = await existing_partitions(self._cluster, self._info)
         for gone in self._partitions.keys() - existing.keys():
             del self._partitions[gone]
             for bucket in range(self._info.num_buckets):
@@ -203,7 +201,7 @@ class ChangesCore:
         new = {partition: name for partition, name in existing.items() if partition not in self._partitions}
         if new:
             try:
-                await watched_partitions(self._client, self._info)
+                await watched_partitions(self._cluster, self._info)
                 await self._add(new, {})
             except NotFoundError as error:
                 if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
@@ -256,7 +254,7 @@ class ChangesCore:
 
     def _check_usable(self) -> None:
         runtime.check_process(self._pid, "reader of changes")
-        self._client.check_usable()
+        self._cluster.check_usable()
         if self._closed:
             raise FlussError(f"The reader of changes of table {self._info.table_path} is closed.")
 

@@ -1,9 +1,9 @@
-"""Rows on their way from a writer to the wire: a chunk is closed as one, then becomes wire batches of its buckets."""
+"""Rows on their way from a writer to the wire: a row buffer is closed as one, then becomes batches of its buckets."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -12,12 +12,12 @@ from fluss.formats.arrow_payload import Codec
 from fluss.formats.kernel import RowAppender
 from fluss.formats.row_builder import RowBuilder
 from fluss.model.errors import FlussError
+from fluss.model.paths import TablePath
 from fluss.protocol.writes import PRODUCE_LOG, WriteRequest
 
 if TYPE_CHECKING:
     from fluss.client.connection import Connection
     from fluss.client.partition_routing import RowPartitions
-    from fluss.client.writer import WriterCore
 
 
 class WireBatch:
@@ -26,22 +26,22 @@ class WireBatch:
     __slots__ = (
         "attempts",
         "bucket",
-        "chunk",
+        "buffer",
         "header",
         "in_doubt",
-        "lent_on",
         "partition",
         "payload",
         "request",
         "row_count",
         "sequence",
         "size_bytes",
+        "taken_from",
         "writer_id",
     )
 
     def __init__(
         self,
-        chunk: Chunk,
+        buffer: RowBuffer,
         bucket: int,
         header: bytearray,
         payload: memoryview,
@@ -49,7 +49,7 @@ class WireBatch:
         partition: str | None = None,
         request: WriteRequest = PRODUCE_LOG,
     ) -> None:
-        self.chunk = chunk
+        self.buffer = buffer
         self.request = request
         self.partition = partition
         self.bucket = bucket
@@ -62,8 +62,8 @@ class WireBatch:
         self.sequence = -1
         self.in_doubt = False
         """An attempt ended without a clear answer: the server may have stored the batch."""
-        self.lent_on: Connection | None = None
-        """The connection of a caller's loop that the batch was taken back from: it may still be in its buffer."""
+        self.taken_from: Connection | None = None
+        """The connection of a caller's loop that the batch was taken back from: it may still be in its send buffer."""
 
     def number(self, writer_id: int, sequence: int) -> None:
         """Give the batch its place among those of a writer."""
@@ -71,11 +71,24 @@ class WireBatch:
         self.request.set_writer(self.header, writer_id, sequence, self.payload)
 
     def forget_bytes(self) -> None:
-        """It is done. A batch and its chunk refer to each other, so they stay until such cycles are collected."""
+        """It is done. A batch and its row buffer refer to each other, so they stay until such cycles are collected."""
         self.header, self.payload = bytearray(), memoryview(b"")
 
 
-class Chunk:
+class BufferOwner(Protocol):
+    """The writer whose rows a row buffer holds."""
+
+    @property
+    def table_path(self) -> TablePath: ...
+    def grow(self, buffer: RowBuffer) -> None: ...
+    def give_back(self, builder: RowBuilder) -> None: ...
+    def expedite(self, buffer: RowBuffer, *, on_loop: bool) -> None: ...
+    def finished(self, buffer: RowBuffer, error: FlussError | None) -> None: ...
+    def seen(self, error: FlussError) -> None: ...
+    def left(self, buffer: RowBuffer) -> None: ...
+
+
+class RowBuffer:
     """Rows of one writer that were closed together and share an outcome."""
 
     __slots__ = (
@@ -100,14 +113,19 @@ class Chunk:
     )
 
     def __init__(
-        self, writer: WriterCore, delivery_timeout_s: float, builder: RowBuilder | None = None, *, deletes: bool = False
+        self,
+        writer: BufferOwner,
+        delivery_timeout_s: float,
+        builder: RowBuilder | None = None,
+        *,
+        deletes: bool = False,
     ) -> None:
         self.writer = writer
         self.deletes = deletes
         """The Arrow batches are keys of rows to delete."""
         self._builder = builder
         self.add_row = None if builder is None else builder.append
-        """Takes a row; None when the chunk gathers Arrow batches."""
+        """Takes a row; None when the row buffer gathers Arrow batches."""
         self.records: list[pa.RecordBatch] = []
         self._row_count = 0
         self._size_bytes = 0

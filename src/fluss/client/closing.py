@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import builtins
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from fluss.client import runtime
+from fluss.client.sender import Sender
 from fluss.model.errors import FlussError, TimeoutError
-
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
 
 # A close that waits for longer says so in the log.
 QUIET_S_MAX: Final = 2.0
@@ -30,16 +29,19 @@ _log = logging.getLogger(__name__)
 class Closing:
     """Made with its client. Coroutines run on the I/O loop where nothing else is said."""
 
-    def __init__(self, client: ClientCore, timeout_s: float) -> None:
-        self._client = client
+    def __init__(self, sender: Sender, servers: str, timeout_s: float, end: Callable[[FlussError], None]) -> None:
+        """`end` closes what the client has, with the reason for which the rest fails."""
+        self._sender = sender
+        self._servers = servers
         self._timeout_s = timeout_s
+        self._end_client = end
         self._ending: asyncio.Task[None] | None = None
         self._given_up: asyncio.Event = asyncio.Event()
 
     async def close(self) -> None:
         """Settle and end; raises the first failure that nobody was told of."""
         await asyncio.shield(self._begin())
-        failure = self._client.sender.take_failure()
+        failure = self._sender.take_failure()
         if failure is not None:
             raise failure
 
@@ -76,7 +78,7 @@ class Closing:
         """Wait no longer. Failures nobody was told of are in the log: whoever closed has another error."""
         self._given_up.set()
         await asyncio.shield(self._begin())
-        failure = self._client.sender.take_failure()
+        failure = self._sender.take_failure()
         if failure is not None:
             _log.warning("A connection was closed without waiting any longer: %s", failure)
 
@@ -86,19 +88,19 @@ class Closing:
         return self._ending
 
     async def _end(self) -> None:
-        sender = self._client.sender
+        sender = self._sender
         sender.refuse_rows()
         reason = FlussError("the connection was closed before they were acknowledged")
         try:
             if sender.unsent() and not await self._settled():
                 reason = self._late()
         finally:
-            self._client.end(reason)
+            self._end_client(reason)
         await asyncio.sleep(0)  # then the sockets are closed, too
 
     async def _settled(self) -> bool:
         """Whether everything was stored or has failed within the time limit; False also when it was given up."""
-        draining = asyncio.ensure_future(self._client.sender.drain())
+        draining = asyncio.ensure_future(self._sender.drain())
         giving_up = asyncio.ensure_future(self._given_up.wait())
         either = {draining, giving_up}
         try:
@@ -113,11 +115,11 @@ class Closing:
             giving_up.cancel()
 
     def _say_what_is_left(self) -> None:
-        tables = ", ".join(f"{row_count} of {table}" for table, row_count in self._client.sender.unsent())
+        tables = ", ".join(f"{row_count} of {table}" for table, row_count in self._sender.unsent())
         _log.warning(
             "Closing the connection to %s waits for rows that are not acknowledged yet (%s), "
             "for up to %g s more (close.timeout-ms).",
-            self._client.config.bootstrap_servers,
+            self._servers,
             tables,
             self._timeout_s - QUIET_S_MAX,
         )

@@ -38,17 +38,17 @@ class CurrentChanges:
 
     async def read(self, position: BucketPosition, partition_name: str | None) -> AsyncGenerator[Step]:
         """The steps of a bucket from a position on; rows that are lost on the way are opened again."""
-        backoff = self._rows.backoff()
+        tries = self._rows.tries()
         while True:
             try:
                 async with aclosing(self._read_once(position, partition_name)) as steps:
                     async for step in steps:
                         position = step.position
                         yield step
-                        backoff = self._rows.backoff()
+                        tries = self._rows.tries()
                 return
             except FlussError as error:
-                await self._rows.recover(error, backoff)
+                await tries.again(error)
 
     async def _read_once(self, position: BucketPosition, partition_name: str | None) -> AsyncGenerator[Step]:
         bucket = position.bucket
@@ -68,12 +68,12 @@ class CurrentChanges:
 
     async def _caught_up(self, bucket: TableBucket, start: int, stop: int, after_key: bytes) -> AsyncGenerator[Step]:
         """What has changed between two offsets in the rows up to a key."""
-        reading = self._scanner.between([Cursor(bucket, start, stop)])
+        session = self._scanner.between([Cursor(bucket, start, stop)])
         try:
-            while batches := await reading.next():
+            while batches := await session.next():
                 for fetched in batches:
                     given = pc.less_equal(self._rows.keys.encode(fetched.batch), pa.scalar(after_key))
                     position = BucketPosition(bucket, fetched.last_offset + 1, after_key)
                     yield Step(fetched.batch.filter(given), position)
         finally:
-            reading.close()
+            session.close()

@@ -22,7 +22,7 @@ class GiveUp(Protocol):
     def __call__(self, path: TablePath, error: FlussError, partition: str | None = None) -> None: ...
 
 
-class Destinations:
+class LeaderFinder:
     """Connections to the leaders of buckets, and writer ids. Runs on the I/O loop."""
 
     def __init__(self, config: Config, metadata: Metadata, tasks: KeyedTasks, give_up: GiveUp) -> None:

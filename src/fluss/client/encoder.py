@@ -1,4 +1,4 @@
-"""Chunks into wire batches of a limited size, bucket by bucket."""
+"""Row buffers into wire batches of a limited size, bucket by bucket."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from fluss.client.chunk import Chunk, WireBatch
+from fluss.client.chunk import RowBuffer, WireBatch
 from fluss.client.partition_routing import Route, Router
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
@@ -31,7 +31,7 @@ class BatchLimits(NamedTuple):
 
 
 class Encoder:
-    """Cuts a table's chunks into wire batches. Has no state of its own, so that workers can share it."""
+    """Cuts a table's row buffers into wire batches. Has no state of its own, so that workers can share it."""
 
     __slots__ = ("_info", "_limits", "_request", "_route")
     record_count_max = 1 << 31
@@ -42,39 +42,39 @@ class Encoder:
         self._route = route
         self._request = request
 
-    def prepare(self, chunk: Chunk) -> None:
-        """Fill the chunk's wire batches, or its error. Never raises: the chunk would wait for ever."""
+    def prepare(self, buffer: RowBuffer) -> None:
+        """Fill the row buffer's wire batches, or its error. Never raises: the row buffer would wait for ever."""
         try:
-            self._fill(chunk)
+            self._fill(buffer)
         except FlussError as error:
-            chunk.error = error
+            buffer.error = error
         except Exception as error:
-            chunk.error = FlussError(f"Rows for table {self._info.table_path} could not be encoded: {error!r}")
-            chunk.error.__cause__ = error
-        if chunk.error is not None:
-            chunk.batches.clear()
+            buffer.error = FlussError(f"Rows for table {self._info.table_path} could not be encoded: {error!r}")
+            buffer.error.__cause__ = error
+        if buffer.error is not None:
+            buffer.batches.clear()
 
-    def _fill(self, chunk: Chunk) -> None:
-        # Encoded keys and rows take a little more than the Arrow that a chunk is measured by: no reason to halve it.
+    def _fill(self, buffer: RowBuffer) -> None:
+        # Encoded keys and rows take a little more than the Arrow that a buffer is measured by: no reason to halve it.
         size_bytes = self._limits.batch_size_bytes * 5 // 4
-        for partition, bucket, rows in self._routes(chunk):
+        for partition, bucket, rows in self._routes(buffer):
             for piece in pieces(rows, size_bytes):
-                self._encode(chunk, partition, bucket, piece)
+                self._encode(buffer, partition, bucket, piece)
 
-    def _routes(self, chunk: Chunk) -> Iterable[Route]:
-        """Where the chunk's rows go; rows of one bucket in their order."""
+    def _routes(self, buffer: RowBuffer) -> Iterable[Route]:
+        """Where the row buffer's rows go; rows of one bucket in their order."""
         raise NotImplementedError
 
     def _batch(self, rows: pa.RecordBatch) -> tuple[bytearray, memoryview]:
         """Header and payload."""
         raise NotImplementedError
 
-    def _encode(self, chunk: Chunk, partition: str | None, bucket: int, rows: pa.RecordBatch) -> None:
+    def _encode(self, buffer: RowBuffer, partition: str | None, bucket: int, rows: pa.RecordBatch) -> None:
         if rows.num_rows <= self.record_count_max:
             header, payload = self._batch(rows)
-            batch = WireBatch(chunk, bucket, header, payload, rows.num_rows, partition, self._request)
+            batch = WireBatch(buffer, bucket, header, payload, rows.num_rows, partition, self._request)
             if batch.size_bytes <= self._limits.request_size_bytes_max:
-                chunk.batches.append(batch)
+                buffer.batches.append(batch)
                 return
             if rows.num_rows == 1:
                 raise InvalidRequestError(
@@ -83,8 +83,8 @@ class Encoder:
                     ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
                 )
         half = rows.num_rows // 2
-        self._encode(chunk, partition, bucket, rows.slice(0, half))
-        self._encode(chunk, partition, bucket, rows.slice(half))
+        self._encode(buffer, partition, bucket, rows.slice(0, half))
+        self._encode(buffer, partition, bucket, rows.slice(half))
 
 
 def pieces(rows: pa.RecordBatch, size_bytes: int) -> list[pa.RecordBatch]:

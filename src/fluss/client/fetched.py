@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fluss.client.cursor import Cursor
 from fluss.model.paths import TableBucket
 
 ROW_SIZE_BYTES = 1_024
@@ -81,3 +82,13 @@ class FetchedBatch:
             changes,
             offsets,
         )
+
+
+class ScanStep(NamedTuple):
+    """What brings a reader on in one bucket: rows, or just an offset to move on to, where nothing is for this scan."""
+
+    cursor: Cursor
+    next_offset: int
+    fetched: FetchedBatch | None = None
+    size_bytes: int = 0
+    """About what the rows take in memory"""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from fluss.client import runtime
 from fluss.client.answers import server_error
-from fluss.client.batch_reader import BatchReader, Decoded, Part, Piece, Skip
+from fluss.client.batch_reader import BatchReader, RawBatch
+from fluss.client.cluster import Cluster
 from fluss.client.cursor import Cursor
-from fluss.client.fetch_wait import FetchWait
-from fluss.client.fetched import FetchedBatch
+from fluss.client.fetched import FetchedBatch, ScanStep
 from fluss.client.filtering import ScanFilter
 from fluss.client.offsets import CLIENT_FOLLOWER_ID, list_offsets
 from fluss.formats.log_batch import walk
@@ -24,9 +24,6 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.fetches import BucketAnswer, parse_fetch_response
 
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
-
 # Decoding this much takes less time than handing it to a worker and back.
 INLINE_DECODE_BYTES_MAX = 32 << 10
 
@@ -34,13 +31,12 @@ INLINE_DECODE_BYTES_MAX = 32 << 10
 # the processor's caches has another.
 BUCKET_BYTES_MAX = 4 << 20
 
+# How long a server may wait for rows at least before it answers.
+WAIT_MS_MIN = 10
 
-DecodedPiece: TypeAlias = tuple[Piece, FetchedBatch | None]
-"""What the reader moves on over, and its rows, if any."""
 
-
-class Asked(NamedTuple):
-    """A request."""
+class FetchRequest(NamedTuple):
+    """A request for batches, and how it was made."""
 
     parts: tuple[bytes]
     projected: bool
@@ -52,35 +48,64 @@ class Asked(NamedTuple):
 class Fetch(NamedTuple):
     """A request under way."""
 
-    asked: Asked
+    request: FetchRequest
     answer: asyncio.Future[memoryview]
+
+
+class FetchWait:
+    """How long a server may wait for rows before it answers: what is configured, or less where rows would come late.
+
+    Apache Fluss does not wake a fetch that waits: rows that come meanwhile are in its answer when the wait is over.
+    So rows in an answer that took all of its wait make the next waits short, and every empty answer doubles them: a
+    reader is about as late as rows are rare, and an idle one asks no more often than before. A server that answers as
+    soon as it has something never makes them short. What a user has set stays as it is.
+    """
+
+    __slots__ = ("_is_fixed", "_max_ms", "ms")
+
+    def __init__(self, config: Config) -> None:
+        self._max_ms: int = config.scanner_log_fetch_wait_max_time_ms
+        # Who wants more bytes than one row has, wants to wait for them.
+        is_patient = config.scanner_log_fetch_min_bytes > 1
+        self._is_fixed = is_patient or Config.scanner_log_fetch_wait_max_time_ms.key in config.to_dict()
+        self.ms = self._max_ms
+        """For the next fetch."""
+
+    def learn(self, asked_ms: int, took_s: float, *, has_rows: bool) -> None:
+        """An answer came so long after a request that allowed a wait of `asked_ms`."""
+        if self._is_fixed:
+            return
+        if not has_rows:
+            self.ms = min(2 * self.ms, self._max_ms)
+        elif took_s * 1000 >= asked_ms:
+            self.ms = min(WAIT_MS_MIN, self._max_ms)
 
 
 class Fetcher:
     """Asks, and keeps cursors up to date. Runs on the I/O loop."""
 
     def __init__(
-        self, client: ClientCore, info: TableInfo, reader: BatchReader, scan_filter: ScanFilter | None = None
+        self, cluster: Cluster, info: TableInfo, reader: BatchReader, scan_filter: ScanFilter | None = None
     ) -> None:
-        self._client = client
+        self._cluster = cluster
         self._info = info
         self._reader = reader
         self._filter = scan_filter
         self._pushes_projection = reader.pushed_fields is not None
         self._turn = 0
-        self._bucket_bytes: int = client.config.scanner_log_fetch_max_bytes_for_bucket
-        self._bucket_bytes_given = Config.scanner_log_fetch_max_bytes_for_bucket.key in client.config.to_dict()
-        self._max_bytes: int = client.config.scanner_log_fetch_max_bytes
-        self._wait = FetchWait(client.config)
-        self.timeout_s = client.request_timeout_s + self._wait.ms / 1000
+        self._bucket_bytes: int = cluster.config.scanner_log_fetch_max_bytes_for_bucket
+        self._bucket_bytes_given = Config.scanner_log_fetch_max_bytes_for_bucket.key in cluster.config.to_dict()
+        self._max_bytes: int = cluster.config.scanner_log_fetch_max_bytes
+        self._wait = FetchWait(cluster.config)
+        self.timeout_s = cluster.request_timeout_s + self._wait.ms / 1000
 
     async def send(self, node: ServerNode, cursors: list[Cursor], min_bytes: int) -> Fetch:
         """Send a request for the cursors' offsets; the future has the answer's body."""
-        connection = await self._client.metadata.tablet(node, self._client.request_timeout_s)
-        asked = self.request(cursors, min_bytes)
-        return Fetch(asked, connection.send(api_keys.FETCH_LOG, asked.parts, self.timeout_s))
+        connection = await self._cluster.metadata.tablet(node, self._cluster.request_timeout_s)
+        request = self.request(cursors, min_bytes)
+        return Fetch(request, connection.send(api_keys.FETCH_LOG, request.parts, self.timeout_s))
 
-    def request(self, cursors: list[Cursor], min_bytes: int) -> Asked:
+    def request(self, cursors: list[Cursor], min_bytes: int) -> FetchRequest:
         """A request for the cursors' offsets; on any loop."""
         wait_ms = self._wait.ms
         request = pb.FetchLogRequest(
@@ -107,7 +132,7 @@ class Fetcher:
                 fetch_offset=cursor.fetch_offset,
                 max_fetch_bytes=bucket_bytes,
             )
-        return Asked((request.SerializeToString(),), projected, wait_ms, time.monotonic())
+        return FetchRequest((request.SerializeToString(),), projected, wait_ms, time.monotonic())
 
     def _bucket_bytes_max(self, bucket_count: int) -> int:
         if self._bucket_bytes_given:
@@ -115,14 +140,14 @@ class Fetcher:
         return max(self._bucket_bytes, min(self._max_bytes // bucket_count, BUCKET_BYTES_MAX))
 
     def receive_small(
-        self, body: memoryview, asked: Asked, sender: object, cursors: list[Cursor]
-    ) -> list[DecodedPiece] | None:
+        self, body: memoryview, request: FetchRequest, sender: object, cursors: list[Cursor]
+    ) -> list[ScanStep] | None:
         """What an answer has, decoded at once; None, and cursors are where they were, if there is more to do."""
         if len(body) > INLINE_DECODE_BYTES_MAX:
             return None
         before = [cursor.fetch_offset for cursor in cursors]
         try:
-            decoded = self.decode_small(self.receive(body, asked, sender, cursors))
+            decoded = self.decode_small(self.receive(body, request, sender, cursors))
         except Exception:  # it comes again on the I/O loop, which tells it
             decoded = None
         if decoded is None or any(not cursor.wanted or cursor.trouble is not None for cursor in cursors):
@@ -131,33 +156,35 @@ class Fetcher:
             return None
         return decoded
 
-    def receive(self, body: memoryview, asked: Asked, sender: object, cursors: list[Cursor]) -> list[Piece]:
+    def receive(
+        self, body: memoryview, request: FetchRequest, sender: object, cursors: list[Cursor]
+    ) -> list[RawBatch | ScanStep]:
         """Batches of an answer, cursors moved behind them."""
         by_key = {cursor.key: cursor for cursor in cursors}
-        pieces: list[Piece] = []
+        items: list[RawBatch | ScanStep] = []
         for answer in parse_fetch_response(body, sender):
             partition_id = answer.item.partition_id if answer.item.HasField("partition_id") else None
             cursor = by_key.get((partition_id, answer.item.bucket_id))
             if cursor is None or answer.table_id != self._info.table_id:
                 continue
             if answer.item.error_code:
-                self._failed(cursor, answer, asked.projected)
+                self._failed(cursor, answer, request.projected)
             elif answer.item.HasField("remote_log_fetch_info"):
                 cursor.remote = answer.item.remote_log_fetch_info
             else:
                 cursor.trouble = None
                 try:
-                    self._walk(cursor, answer, asked.projected, pieces)
+                    self._walk(cursor, answer, request.projected, items)
                 except FlussError as error:
                     cursor.error = self.named(cursor, error)
-        self._wait.learn(asked.wait_ms, time.monotonic() - asked.at, has_rows=bool(pieces))
-        return pieces
+        self._wait.learn(request.wait_ms, time.monotonic() - request.at, has_rows=bool(items))
+        return items
 
-    def _walk(self, cursor: Cursor, answer: BucketAnswer, projected: bool, pieces: list[Piece]) -> None:
+    def _walk(self, cursor: Cursor, answer: BucketAnswer, projected: bool, items: list[RawBatch | ScanStep]) -> None:
         for position, header in walk(answer.records):
             if header.next_offset <= cursor.fetch_offset or cursor.fetched:
                 continue
-            pieces.append(Part(cursor, answer.records, position, header, projected))
+            items.append(RawBatch(cursor, answer.records, position, header, projected))
             cursor.fetch_offset = header.next_offset
         end = cursor.fetch_offset
         if answer.item.HasField("filtered_end_offset"):
@@ -165,7 +192,7 @@ class Fetcher:
         elif not answer.records and end == EARLIEST_OFFSET and cursor.stop_offset is not None:
             end = cursor.stop_offset  # a bounded read of a log that holds nothing any more
         if end > cursor.fetch_offset:
-            pieces.append(Skip(cursor, end))
+            items.append(ScanStep(cursor, end))
             cursor.fetch_offset = end
 
     def _failed(self, cursor: Cursor, answer: BucketAnswer, projected: bool) -> None:
@@ -187,40 +214,42 @@ class Fetcher:
         place = f"bucket {cursor.bucket.bucket} of table {self._info.table_path} at offset {cursor.fetch_offset}"
         return type(error)(f"Can't read {place}: {error.message}", error.error_code)
 
-    def decode_small(self, pieces: Sequence[Piece]) -> list[DecodedPiece] | None:
+    def decode_small(self, items: Sequence[RawBatch | ScanStep]) -> list[ScanStep] | None:
         """Decode at once if that does not take long; a cursor whose batch is bad gets the error."""
-        parts = [piece for piece in pieces if isinstance(piece, Part)]
-        if sum([part.header.size_bytes for part in parts]) > INLINE_DECODE_BYTES_MAX or self._reader.unknown(parts):
+        batches = [item for item in items if isinstance(item, RawBatch)]
+        size_bytes = sum([batch.header.size_bytes for batch in batches])
+        if size_bytes > INLINE_DECODE_BYTES_MAX or self._reader.unknown(batches):
             return None
-        return self._good(pieces, self._reader.decode(parts))
+        return self._steps(items, self._reader.decode(batches))
 
-    async def decode(self, pieces: Sequence[Piece]) -> list[DecodedPiece]:
+    async def decode(self, items: Sequence[RawBatch | ScanStep]) -> list[ScanStep]:
         """Decode, beside the loop when there is much; a cursor whose batch is bad gets the error."""
-        parts = [piece for piece in pieces if isinstance(piece, Part)]
+        batches = [item for item in items if isinstance(item, RawBatch)]
         try:
-            await self._reader.learn(parts)
+            await self._reader.learn(batches)
         except FlussError as error:
-            for part in parts:
-                part.cursor.error = part.cursor.error or self.named(part.cursor, error)
+            for batch in batches:
+                batch.cursor.error = batch.cursor.error or self.named(batch.cursor, error)
             return []
-        small = self.decode_small(pieces)
-        return self._good(pieces, await self._decode_beside(parts)) if small is None else small
+        small = self.decode_small(items)
+        return self._steps(items, await self._decode_beside(batches)) if small is None else small
 
-    def _good(self, pieces: Sequence[Piece], results: list[Decoded]) -> list[DecodedPiece]:
+    def _steps(
+        self, items: Sequence[RawBatch | ScanStep], results: list[FetchedBatch | FlussError | None]
+    ) -> list[ScanStep]:
+        """Steps over what could be decoded, up to the first bad batch of each cursor."""
         decoded = iter(results)
-        good: list[DecodedPiece] = []
-        for piece in pieces:
-            result = next(decoded)[1] if isinstance(piece, Part) else None
-            if isinstance(result, FlussError):
-                piece.cursor.error = piece.cursor.error or result
-            elif piece.cursor.error is None:
-                good.append((piece, result))
-        return good
+        steps: list[ScanStep] = []
+        for item in items:
+            step = item if isinstance(item, ScanStep) else _step(item, next(decoded))
+            if step is not None and step.cursor.error is None:
+                steps.append(step)
+        return steps
 
-    async def _decode_beside(self, parts: list[Part]) -> list[Decoded]:
+    async def _decode_beside(self, batches: list[RawBatch]) -> list[FetchedBatch | FlussError | None]:
         """Halves at a time: columns are decoded side by side as well, but never take equally long."""
-        half = (len(parts) + 1) // 2
-        halves = [group for group in (parts[:half], parts[half:]) if group]
+        half = (len(batches) + 1) // 2
+        halves = [group for group in (batches[:half], batches[half:]) if group]
         results = await asyncio.gather(*(runtime.in_worker(self._reader.decode, group) for group in halves))
         return [result for group in results for result in group]
 
@@ -228,10 +257,10 @@ class Fetcher:
         """The error, with the offsets there are when the cursor asked for another."""
         if error.error_code != ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
             return error
-        timeout_s = self._client.request_timeout_s
+        timeout_s = self._cluster.request_timeout_s
         try:
             first, end = [
-                (await list_offsets(self._client.metadata, self._info, [cursor.key], spec, timeout_s))[cursor.key]
+                (await list_offsets(self._cluster.metadata, self._info, [cursor.key], spec, timeout_s))[cursor.key]
                 for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
             ]
         except FlussError:
@@ -241,3 +270,13 @@ class Fetcher:
             f"exist: the bucket has offsets {first} to {end} (the next row gets {end}). Subscribe again from there.",
             ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
         )
+
+
+def _step(batch: RawBatch, result: FetchedBatch | FlussError | None) -> ScanStep | None:
+    """The step over a batch; None, and its cursor has the error, when it is bad."""
+    cursor, header = batch.cursor, batch.header
+    if isinstance(result, FlussError):
+        cursor.error = cursor.error or result
+        return None
+    size_bytes = 0 if result is None else max(result.size_bytes, header.size_bytes)
+    return ScanStep(cursor, header.next_offset, result, size_bytes)

@@ -1,4 +1,4 @@
-"""From writers to the buckets' queues: chunks are encoded and handed on in the order in which they were closed."""
+"""From writers to the buckets' queues: row buffers are encoded and handed on in the order in which they were closed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from fluss.client import runtime
-from fluss.client.chunk import Chunk, WireBatch
+from fluss.client.chunk import BufferOwner, RowBuffer, WireBatch
+from fluss.client.encoder import Encoder
 from fluss.client.handles import own_copy
 from fluss.client.memory import BufferMemory
 from fluss.client.tasks import KeyedTasks
@@ -17,18 +18,33 @@ from fluss.model.errors import FlussError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath
 
-if TYPE_CHECKING:
-    from fluss.client.writer import WriterCore
-
-# Encoding a chunk of this size takes less time than handing it to a worker and back.
-INLINE_CHUNK_BYTES_MAX = 32 << 10
+# Encoding a row buffer of this size takes less time than handing it to a worker and back.
+INLINE_BUFFER_BYTES_MAX = 32 << 10
 # Failures that are told together with another one.
 NOTES_MAX = 20
 IN_DOUBT = "; they may have been stored"
 
 
-class Intake:
-    """The chunks of all writers of a client. Runs on the I/O loop where nothing else is said."""
+class QueuedWriter(BufferOwner, Protocol):
+    """A writer whose closed row buffers are to be encoded and sent."""
+
+    @property
+    def info(self) -> TableInfo: ...
+    @property
+    def encoder(self) -> Encoder: ...
+    @property
+    def preparing(self) -> deque[RowBuffer]: ...
+    @property
+    def is_under_way(self) -> bool: ...
+    @property
+    def pending_rows(self) -> int: ...
+    def close_open(self) -> None: ...
+    def take_failures(self) -> list[FlussError]: ...
+    async def settle(self) -> None: ...
+
+
+class EncodeQueue:
+    """The row buffers of all writers of a client. Runs on the I/O loop where nothing else is said."""
 
     def __init__(
         self,
@@ -40,8 +56,8 @@ class Intake:
         lock: threading.RLock,
     ) -> None:
         self.memory = memory
-        self._writers: weakref.WeakSet[WriterCore] = weakref.WeakSet()
-        self.failed: dict[WriterCore, None] = {}
+        self._writers: weakref.WeakSet[QueuedWriter] = weakref.WeakSet()
+        self.failed: dict[QueuedWriter, None] = {}
         """Writers with failures that nobody was told of: theirs are reported even if they are forgotten."""
         self.refuses = False
         """Rows are not taken any more."""
@@ -53,31 +69,31 @@ class Intake:
         self.expect = expect
         """Batches of a table will come: what can be found out before is."""
         self._lock = lock
-        self._submitted: deque[WriterCore] = deque()
+        self._submitted: deque[QueuedWriter] = deque()
         self._woken = False
 
     # ---- any thread ----
 
-    def register(self, writer: WriterCore) -> None:
+    def register(self, writer: QueuedWriter) -> None:
         """A new writer; kept by weak reference."""
         with self._lock:
             self._writers.add(writer)
 
     @property
-    def writers(self) -> list[WriterCore]:
+    def writers(self) -> list[QueuedWriter]:
         """All writers."""
         with self._lock:
             return list(self._writers)
 
-    def submit(self, writer: WriterCore) -> None:
-        """The writer has closed a chunk."""
+    def submit(self, writer: QueuedWriter) -> None:
+        """The writer has closed a row buffer."""
         self._submitted.append(writer)
         if not self._woken:
             self._woken = True
             runtime.call_soon(self._wake)
 
     def relieve(self) -> None:
-        """The buffer is full: send what writers are still gathering, unless something under way will make room.
+        """The write memory is full: send what writers are still gathering, unless something under way will make room.
 
         Otherwise every row that waits for room would be sent alone as soon as the next one comes.
         """
@@ -86,7 +102,7 @@ class Intake:
             for writer in writers:
                 writer.close_open()
 
-    # ---- chunks in ----
+    # ---- row buffers in ----
 
     def _wake(self) -> None:
         self._woken = False
@@ -95,84 +111,84 @@ class Intake:
                 self._prepare(self._submitted.popleft())
             self._pump()
 
-    def prepare_here(self, writer: WriterCore) -> Chunk | None:
-        """Encode and hand on a chunk in the calling thread, with the lock held, if it is small and the only one."""
+    def prepare_here(self, writer: QueuedWriter) -> RowBuffer | None:
+        """Encode and hand on a row buffer here if it is small and the only one; with the lock held."""
         if len(writer.preparing) != 1 or self.closed is not None:
             return None
-        chunk = writer.preparing[0]
-        if chunk.prepared or chunk.size_bytes > INLINE_CHUNK_BYTES_MAX:
+        buffer = writer.preparing[0]
+        if buffer.prepared or buffer.size_bytes > INLINE_BUFFER_BYTES_MAX:
             return None
         self._prepare(writer)
-        return chunk
+        return buffer
 
-    def _prepare(self, writer: WriterCore) -> None:
-        """Encode what is new; large chunks beside the loop."""
-        for chunk in list(writer.preparing):
-            if chunk.prepared or chunk in self._tasks:
+    def _prepare(self, writer: QueuedWriter) -> None:
+        """Encode what is new; large row buffers beside the loop."""
+        for buffer in list(writer.preparing):
+            if buffer.prepared or buffer in self._tasks:
                 continue
             if self.closed is not None:
-                chunk.error, chunk.prepared = self.closed, True
-            elif chunk.size_bytes <= INLINE_CHUNK_BYTES_MAX:
-                writer.encoder.prepare(chunk)
-                chunk.prepared = True
+                buffer.error, buffer.prepared = self.closed, True
+            elif buffer.size_bytes <= INLINE_BUFFER_BYTES_MAX:
+                writer.encoder.prepare(buffer)
+                buffer.prepared = True
             else:
-                self._tasks.start(chunk, self._prepare_aside, writer, chunk)
+                self._tasks.start(buffer, self._prepare_aside, writer, buffer)
         self._distribute(writer)
 
-    async def _prepare_aside(self, writer: WriterCore, chunk: Chunk) -> None:
-        await runtime.in_worker(writer.encoder.prepare, chunk)
+    async def _prepare_aside(self, writer: QueuedWriter, buffer: RowBuffer) -> None:
+        await runtime.in_worker(writer.encoder.prepare, buffer)
         with self._lock:
-            chunk.prepared = True
+            buffer.prepared = True
             self._distribute(writer)
 
-    def _distribute(self, writer: WriterCore) -> None:
-        """Move encoded chunks into the queues of their buckets, in the order in which they were closed."""
+    def _distribute(self, writer: QueuedWriter) -> None:
+        """Move encoded row buffers into the queues of their buckets, in the order in which they were closed."""
         while writer.preparing and writer.preparing[0].prepared:
-            chunk = writer.preparing.popleft()
-            if self.closed is not None and chunk.error is None:
-                chunk.error = self.closed
-            if chunk.error is not None:
-                self._release(chunk, chunk.reserved_bytes)
-                writer.finished(chunk, _named(chunk.error, chunk.row_count, "", writer.table_path))
+            buffer = writer.preparing.popleft()
+            if self.closed is not None and buffer.error is None:
+                buffer.error = self.closed
+            if buffer.error is not None:
+                self._release(buffer, buffer.reserved_bytes)
+                writer.finished(buffer, _named(buffer.error, buffer.row_count, "", writer.table_path))
                 continue
-            chunk.unfinished = len(chunk.batches)
-            self._release(chunk, chunk.reserved_bytes - sum(batch.size_bytes for batch in chunk.batches))
-            for batch in chunk.batches:
+            buffer.unfinished = len(buffer.batches)
+            self._release(buffer, buffer.reserved_bytes - sum(batch.size_bytes for batch in buffer.batches))
+            for batch in buffer.batches:
                 self._enqueue(writer.info, batch)
 
-    def _release(self, chunk: Chunk, size_bytes: int) -> None:
-        chunk.reserved_bytes -= size_bytes
+    def _release(self, buffer: RowBuffer, size_bytes: int) -> None:
+        buffer.reserved_bytes -= size_bytes
         self.memory.release(size_bytes)
 
     # ---- batches done ----
 
     def finish(self, batch: WireBatch, error: FlussError | None) -> None:
-        """A batch is stored or given up; its chunk is when all its batches are."""
-        chunk = batch.chunk
+        """A batch is stored or given up; its row buffer is when all its batches are."""
+        buffer = batch.buffer
         if error is not None:
-            self._fail(chunk, batch, error)
-        self._release(chunk, batch.size_bytes)
+            self._fail(buffer, batch, error)
+        self._release(buffer, batch.size_bytes)
         batch.forget_bytes()
-        chunk.unfinished -= 1
-        if chunk.unfinished == 0:
-            chunk.writer.finished(chunk, chunk.error)
+        buffer.unfinished -= 1
+        if buffer.unfinished == 0:
+            buffer.writer.finished(buffer, buffer.error)
 
-    def _fail(self, chunk: Chunk, batch: WireBatch, error: FlussError) -> None:
+    def _fail(self, buffer: RowBuffer, batch: WireBatch, error: FlussError) -> None:
         doubt = IN_DOUBT if batch.in_doubt else ""
-        named = _named(error, batch.row_count, _place(batch), chunk.writer.table_path, doubt)
-        known = chunk.failures.setdefault(batch.partition, named)
-        chunk.error = chunk.error or named
+        named = _named(error, batch.row_count, _place(batch), buffer.writer.table_path, doubt)
+        known = buffer.failures.setdefault(batch.partition, named)
+        buffer.error = buffer.error or named
         if known is not named:
             _note(known, named)
 
     # ---- the end ----
 
     def close(self, reason: FlussError) -> None:
-        """Chunks not handed on fail; so does what comes later."""
+        """Row buffers not handed on fail; so does what comes later."""
         self.refuses, self.closed = True, reason
         for writer in self.writers:
-            for chunk in writer.preparing:
-                chunk.error, chunk.prepared = reason, True
+            for buffer in writer.preparing:
+                buffer.error, buffer.prepared = reason, True
             self._distribute(writer)
 
 

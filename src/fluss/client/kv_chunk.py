@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from fluss.client.buckets import row_numbers
-from fluss.client.chunk import Chunk
+from fluss.client.chunk import BufferOwner, RowBuffer
 from fluss.client.encoder import BatchLimits, Encoder
 from fluss.client.partition_routing import Route, Router
 from fluss.client.upsert_columns import KeyBuilder, UpsertColumns
@@ -25,9 +25,6 @@ from fluss.model.merge_mode import MergeMode
 from fluss.model.table_options import KV_FORMAT
 from fluss.protocol.writes import put_kv
 
-if TYPE_CHECKING:
-    from fluss.client.upsert import UpsertWriterCore
-
 _ROW_INDEX = ""  # no column of a table has this name
 
 
@@ -39,11 +36,18 @@ class Operations(NamedTuple):
     order: pa.Array | None
 
 
-class KvChunk(Chunk):
+class KvBufferOwner(BufferOwner, Protocol):
+    """The writer whose upserts and deletes a row buffer holds."""
+
+    @property
+    def columns(self) -> UpsertColumns: ...
+
+
+class KvRowBuffer(RowBuffer):
     """Operations on a primary-key table that were closed together."""
 
     __slots__ = ("_deleted_at", "_keys")
-    writer: UpsertWriterCore
+    writer: KvBufferOwner
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -95,12 +99,12 @@ class KvEncoder(Encoder):
         indexed = info.properties.get(KV_FORMAT, KvFormat.COMPACTED).upper() == KvFormat.INDEXED
         self._row_format = (IndexedFormat if indexed else CompactedFormat)(info.schema.columns)
 
-    def _routes(self, chunk: Chunk) -> Iterable[Route]:
-        assert isinstance(chunk, KvChunk)
-        key_columns, records = self._records(chunk.take_operations())
+    def _routes(self, buffer: RowBuffer) -> Iterable[Route]:
+        assert isinstance(buffer, KvRowBuffer)
+        key_columns, records = self._records(buffer.take_operations())
         columns = [*key_columns.columns, row_numbers(records.num_rows)]
         numbered = pa.RecordBatch.from_arrays(columns, [*key_columns.schema.names, _ROW_INDEX])
-        routes, chunk.partitions = self._route(numbered)
+        routes, buffer.partitions = self._route(numbered)
         if len(routes) == 1:
             ((partition, bucket, _),) = routes
             return [(partition, bucket, records)]

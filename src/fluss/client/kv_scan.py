@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.client.answers import server_error
+from fluss.client.cluster import Cluster
 from fluss.client.connection import Connection
 from fluss.client.lookup_values import ValueReader
 from fluss.formats.keys import PrimaryKeyEncoder
@@ -19,9 +19,6 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.protobuf import parse_answer
 
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
-
 # What one answer may take, and what is read ahead of the reader.
 ANSWER_SIZE_BYTES_MAX = 4 << 20
 
@@ -31,13 +28,13 @@ class KvScan:
 
     def __init__(
         self,
-        client: ClientCore,
+        cluster: Cluster,
         connection: Connection,
         values: ValueReader,
         keys: PrimaryKeyEncoder,
         after_key: bytes | None,
     ) -> None:
-        self._timeout_s = client.request_timeout_s
+        self._timeout_s = cluster.request_timeout_s
         self._connection = connection
         self._values = values
         self._keys = keys

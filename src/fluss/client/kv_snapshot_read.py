@@ -10,13 +10,15 @@ import re
 import tempfile
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.client import runtime
+from fluss.client.ask import ask_once
 from fluss.client.changelog_fold import ChangelogFold, Folded
+from fluss.client.cluster import Cluster
 from fluss.client.cursor import Cursor
 from fluss.client.lookup_values import ValueReader
 from fluss.client.offsets import list_offsets
@@ -31,9 +33,6 @@ from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
 
 CHUNK_ROWS_MAX = 50_000
 CHUNK_SIZE_BYTES_MAX = 4 << 20
@@ -52,13 +51,13 @@ class SnapshotRows:
 
     def __init__(
         self,
-        client: ClientCore,
+        cluster: Cluster,
         info: TableInfo,
         values: ValueReader,
         keys: PrimaryKeyEncoder,
         after_key: bytes | None,
     ) -> None:
-        self._client = client
+        self._cluster = cluster
         self._info = info
         self._values = values
         self._keys = keys
@@ -90,14 +89,12 @@ class SnapshotRows:
             self._tail_place = self._tail.place_after(self.last_key)
 
     async def _offsets(self, key: tuple[int | None, int], spec: OffsetSpec) -> dict[tuple[int | None, int], int]:
-        return await list_offsets(self._client.metadata, self._info, [key], spec, self._client.request_timeout_s)
+        return await list_offsets(self._cluster.metadata, self._info, [key], spec, self._cluster.request_timeout_s)
 
     async def _latest_snapshot(self, bucket: TableBucket, partition_name: str | None) -> pb.PbKvSnapshot | None:
         request = pb.GetLatestKvSnapshotsRequest(partition_name=partition_name)
         set_path(request.table_path, self._info.table_path)
-        timeout_s = self._client.request_timeout_s
-        connection = await self._client.metadata.coordinator(timeout_s)
-        answer = await connection.request(api_keys.GET_LATEST_KV_SNAPSHOTS, request, timeout_s)
+        answer = await ask_once(self._cluster, api_keys.GET_LATEST_KV_SNAPSHOTS, request)
         for snapshot in answer.latest_snapshots:
             if snapshot.bucket_id == bucket.bucket and snapshot.HasField("snapshot_id"):
                 return snapshot
@@ -111,10 +108,8 @@ class SnapshotRows:
             bucket_id=bucket.bucket,
             snapshot_id=snapshot_id,
         )
-        timeout_s = self._client.request_timeout_s
-        connection = await self._client.metadata.coordinator(timeout_s)
-        answer = await connection.request(api_keys.GET_KV_SNAPSHOT_METADATA, request, timeout_s)
-        files = RemoteFiles(self._client)
+        answer = await ask_once(self._cluster, api_keys.GET_KV_SNAPSHOT_METADATA, request)
+        files = RemoteFiles(self._cluster)
         try:
             for directory in {item.remote_path.rsplit("/", 1)[0] for item in answer.snapshot_files}:
                 await files.check_directory(directory, bucket.table_id)
@@ -140,13 +135,13 @@ class SnapshotRows:
 
     async def _fold(self, bucket: TableBucket, start_offset: int) -> Folded:
         fold = ChangelogFold(self._keys, arrow_schema(self._info.schema))
-        scanner = LogScannerCore(self._client, self._info)
-        reading = scanner.between([Cursor(bucket, start_offset, self.log_offset)])
+        scanner = LogScannerCore(self._cluster, self._info)
+        session = scanner.between([Cursor(bucket, start_offset, self.log_offset)])
         try:
-            while batches := await reading.next():
+            while batches := await session.next():
                 await runtime.in_worker(fold.add, batches)
         finally:
-            reading.close()
+            session.close()
             scanner.close()
         return await runtime.in_worker(fold.result)
 

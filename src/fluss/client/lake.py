@@ -8,10 +8,11 @@ its own predecessor, and removes the offsets file of both.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from fluss.client.answers import STALE_METADATA_CODES, server_error
-from fluss.client.coordinator import ask, ask_once
+from fluss.client.ask import ask, ask_once
+from fluss.client.cluster import Cluster
 from fluss.client.views import set_path
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
 from fluss.model.infos import LakeSnapshot, TableInfo
@@ -21,19 +22,16 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api
 
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
-
 KEEP_ALL: Final = -1
 
 
-async def get_lake_snapshot(client: ClientCore, path: TablePath, snapshot_id: int | None = None) -> LakeSnapshot:
+async def get_lake_snapshot(cluster: Cluster, path: TablePath, snapshot_id: int | None = None) -> LakeSnapshot:
     """A registered lake snapshot; the latest without `snapshot_id`."""
     request = pb.GetLakeSnapshotRequest()
     set_path(request.table_path, path)
     if snapshot_id is not None:
         request.snapshot_id = snapshot_id
-    answer = await ask(client, api_keys.GET_LAKE_SNAPSHOT, request)
+    answer = await ask(cluster, api_keys.GET_LAKE_SNAPSHOT, request)
     offsets = {
         TableBucket(
             answer.table_id, item.bucket_id, item.partition_id if item.HasField("partition_id") else None
@@ -47,13 +45,13 @@ async def get_lake_snapshot(client: ClientCore, path: TablePath, snapshot_id: in
 class LakeCore:
     """Coroutines on the I/O loop."""
 
-    def __init__(self, client: ClientCore) -> None:
-        self._client = client
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
 
     async def find_snapshot(self, path: TablePath, snapshot_id: int | None = None) -> LakeSnapshot | None:
         """As `get_lake_snapshot`, None where there is none."""
         try:
-            return await get_lake_snapshot(self._client, path, snapshot_id)
+            return await get_lake_snapshot(self._cluster, path, snapshot_id)
         except FlussError as error:
             if error.error_code != ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
                 raise
@@ -68,7 +66,7 @@ class LakeCore:
             table.bucket_offsets.add(
                 partition_id=bucket.partition_id, bucket_id=bucket.bucket_id, log_end_offset=offset
             )
-        answer = await ask(self._client, api_keys.PREPARE_LAKE_TABLE_SNAPSHOT, request)
+        answer = await ask(self._cluster, api_keys.PREPARE_LAKE_TABLE_SNAPSHOT, request)
         for item in answer.prepare_lake_table_resp:
             _raise_if_failed(item)
             if item.lake_table_offsets_path:
@@ -100,14 +98,14 @@ class LakeCore:
         for bucket, offset in offsets.items():
             table.buckets_req.add(partition_id=bucket.partition_id, bucket_id=bucket.bucket_id, log_end_offset=offset)
         try:
-            answer = await ask_once(self._client, api_keys.COMMIT_LAKE_TABLE_SNAPSHOT, request)
+            answer = await ask_once(self._cluster, api_keys.COMMIT_LAKE_TABLE_SNAPSHOT, request)
         except FlussError as error:
             if error.error_code not in STALE_METADATA_CODES:
                 raise
             # It may have been done. Then the snapshot is among those there are, and has to be kept.
             if earliest_to_keep is None:
                 metadata.earliest_snapshot_id_to_keep = snapshot_id
-            answer = await ask(self._client, api_keys.COMMIT_LAKE_TABLE_SNAPSHOT, request)
+            answer = await ask(self._cluster, api_keys.COMMIT_LAKE_TABLE_SNAPSHOT, request)
         for item in answer.table_resp:
             _raise_if_failed(item)
         if not answer.table_resp:
@@ -127,7 +125,7 @@ class LakeCore:
             failed_tables=map(_reported, failed),
             request_table=request_table,
         )
-        answer = await ask(self._client, api_keys.LAKE_TIERING_HEARTBEAT, request)
+        answer = await ask(self._cluster, api_keys.LAKE_TIERING_HEARTBEAT, request)
         errors = {
             item.table_id: server_error(item.error.error_code, item.error.error_message)
             for items in (answer.tiering_table_resp, answer.finished_table_resp, answer.failed_table_resp)
@@ -144,13 +142,13 @@ class LakeCore:
     async def report(self, table_id: int, error: str | None) -> None:
         """Tell how a round ended, for people to see: why it failed, None if it did not; Apache Fluss is not told."""
         if await self._knows(api_keys.REPORT_LAKE_ROUND):
-            await ask(self._client, api_keys.REPORT_LAKE_ROUND, _round_report(table_id, error))
+            await ask(self._cluster, api_keys.REPORT_LAKE_ROUND, _round_report(table_id, error))
 
     async def last_error(self, table_id: int) -> LakeError | None:
         """Why the last round of a table failed; None if it did not, or if the server does not keep that."""
         if not await self._knows(api_keys.GET_LAKE_ERROR):
             return None
-        answer = await ask(self._client, api_keys.GET_LAKE_ERROR, pb.GetLakeErrorRequest(table_id=table_id))
+        answer = await ask(self._cluster, api_keys.GET_LAKE_ERROR, pb.GetLakeErrorRequest(table_id=table_id))
         return LakeError(answer.error, answer.time_ms) if answer.HasField("error") else None
 
     async def can_forget(self) -> bool:
@@ -160,11 +158,11 @@ class LakeCore:
     async def forget(self, table_id: int) -> None:
         """Have the server forget all snapshots of a table."""
         request = pb.ForgetLakeSnapshotsRequest(table_id=table_id)
-        await ask(self._client, api_keys.FORGET_LAKE_SNAPSHOTS, request)
+        await ask(self._cluster, api_keys.FORGET_LAKE_SNAPSHOTS, request)
 
     async def _knows(self, api: Api[Any, Any]) -> bool:
-        self._client.check_usable()
-        connection = await self._client.metadata.coordinator(self._client.request_timeout_s)
+        self._cluster.check_usable()
+        connection = await self._cluster.coordinator()
         return api.key in connection.versions
 
 

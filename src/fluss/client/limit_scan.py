@@ -3,40 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from fluss.client import runtime
-from fluss.client.answers import STALE_METADATA_CODES, server_error
-from fluss.client.batch_reader import BatchReader, Part
+from fluss.client.admin import AdminCore
+from fluss.client.answers import server_error
+from fluss.client.ask import is_stale, leader_of
+from fluss.client.batch_reader import BatchReader, RawBatch
+from fluss.client.cluster import Cluster
 from fluss.client.cursor import Cursor
 from fluss.client.fetched import FetchedBatch
 from fluss.client.lookup_values import ValueReader
-from fluss.client.retry import Backoff
+from fluss.client.retry import Tries, repeat
 from fluss.formats.log_batch import walk
 from fluss.formats.values import decode_value_batch
-from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, TimeoutError
+from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
 
 
 class LimitScanCore:
     """One scan of one bucket. Coroutines are for the I/O loop."""
 
     def __init__(
-        self, client: ClientCore, info: TableInfo, bucket: TableBucket, limit: int, projection: Sequence[int] | None
+        self, cluster: Cluster, info: TableInfo, bucket: TableBucket, limit: int, projection: Sequence[int] | None
     ) -> None:
-        self._client = client
+        self._cluster = cluster
         self._info = info
         self._limit = limit
         self._projection = projection
-        self._reader = BatchReader(client.admin, info, projection)
+        self._reader = BatchReader(AdminCore(cluster), info, projection)
         self._pid = runtime.process_id
         self._spent = False
         self.bucket = bucket
@@ -48,7 +47,7 @@ class LimitScanCore:
     async def next_batch(self) -> FetchedBatch | None:
         """The rows at the first call, None afterwards, also when the first has failed."""
         runtime.check_process(self._pid, "scanner")
-        self._client.check_usable()
+        self._cluster.check_usable()
         if self._spent:
             return None
         self._spent = True
@@ -68,16 +67,16 @@ class LimitScanCore:
     async def _current(self, records: bytes) -> FetchedBatch:
         """Rows as they are now: they have no place in the log."""
         values = decode_value_batch(records) if records else []
-        rows = await ValueReader(self._client.admin, self._info).decode(values[: self._limit])
+        rows = await ValueReader(AdminCore(self._cluster), self._info).decode(values[: self._limit])
         rows = rows if self._projection is None else rows.select(list(self._projection))
         return FetchedBatch(rows, self.bucket, 0, -1, 0, None)
 
     async def _decoded(self, records: memoryview) -> list[FetchedBatch]:
         cursor = Cursor(self.bucket, 0)
-        parts = [Part(cursor, records, position, header, projected=False) for position, header in walk(records)]
-        await self._reader.learn(parts)
+        raw = [RawBatch(cursor, records, position, header, projected=False) for position, header in walk(records)]
+        await self._reader.learn(raw)
         batches: list[FetchedBatch] = []
-        for _, result in await runtime.in_worker(self._reader.decode, parts):
+        for result in await runtime.in_worker(self._reader.decode, raw):
             if isinstance(result, FlussError):
                 raise result
             if result is not None:
@@ -86,7 +85,7 @@ class LimitScanCore:
 
     async def _ask(self) -> bytes:
         """The answer's records; asked again while the bucket's leader moves."""
-        metadata, path = self._client.metadata, self._info.table_path
+        metadata, path = self._cluster.metadata, self._info.table_path
         partition_id, bucket = self.bucket.partition_id, self.bucket.bucket
         if partition_id is not None:
             metadata.watch_partitions(path, [partition_id])
@@ -94,25 +93,16 @@ class LimitScanCore:
         request = pb.LimitScanRequest(
             table_id=self._info.table_id, partition_id=partition_id, bucket_id=bucket, limit=self._limit
         )
-        backoff = Backoff(self._client.request_timeout_s * 1000)
-        while True:
-            problem: FlussError = TimeoutError(f"Bucket {bucket} of table {path} has no leader.")
-            leader = metadata.leader(path, partition_id, bucket)
-            if leader is not None:
-                timeout_s = max(backoff.remaining_s, 0.001)
-                try:
-                    connection = await metadata.tablet(leader, timeout_s)
-                    answer = await connection.request(api_keys.LIMIT_SCAN, request, timeout_s)
-                    if not answer.error_code:
-                        return answer.records
-                    problem = self._explained(server_error(answer.error_code, answer.error_message))
-                except FlussError as error:
-                    problem = error
-            if leader is not None and problem.error_code not in STALE_METADATA_CODES:
-                raise problem
-            if not await backoff.pause():
-                raise problem
-            await metadata.refresh(path)
+
+        async def attempt(tries: Tries) -> bytes:
+            connection = await leader_of(metadata, path, self.bucket, tries)
+            answer = await connection.request(api_keys.LIMIT_SCAN, request, tries.wait_s)
+            if answer.error_code:
+                raise self._explained(server_error(answer.error_code, answer.error_message))
+            return answer.records
+
+        tries = Tries(self._cluster.request_timeout_s, is_stale, lambda: metadata.refresh(path))
+        return await repeat(tries, attempt)
 
     def _explained(self, error: FlussError) -> FlussError:
         if error.error_code != ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:

@@ -1,7 +1,7 @@
 """Lookups of one table on one event loop: queues for leaders, requests and their answers.
 
-A lookup is in one of three places: queued for its leader, in a request, or lost: its partition or leader is not known,
-or its last try failed in a way that may pass.
+A lookup is in one of three places: queued for its leader, in a request, or rerouted, because its partition or leader is
+not known, or because its last try failed in a way that may pass.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fluss.client import runtime
 from fluss.client.answers import server_error
-from fluss.client.lookup_lost import LostLookups, closed_error, remaining_s, unexpected
+from fluss.client.lookup_lost import Rerouting, closed_error, remaining_s, unexpected
 from fluss.client.lookup_values import ValueReader
 from fluss.client.metadata import Metadata
+from fluss.client.pending_lookup import Lookup
 from fluss.client.pool import ConnectionPool
 from fluss.client.views import address_of
 from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError
@@ -27,9 +28,8 @@ from fluss.model.infos import ServerType, TableInfo
 from fluss.protocol.lookups import LookupKind, lookup_request, parse_lookup_response
 
 if TYPE_CHECKING:
+    from fluss.client.ask import BucketKey
     from fluss.client.connection import Connection
-    from fluss.client.leaders import BucketKey
-    from fluss.client.lookup import Lookup
 
 REQUESTS_IN_FLIGHT_MAX = 4
 """Per leader. Few, so that batches form by themselves; more than one, so that the server always has work."""
@@ -68,7 +68,7 @@ class _Found(NamedTuple):
     size_bytes: int  # of the answer
 
 
-class Lane:
+class TableLookups:
     """Lookups of one table and kind, which may share requests."""
 
     def __init__(
@@ -89,14 +89,14 @@ class Lane:
         self._hand_back = hand_back
         self.timeout_s = timeout_s
         self._leaders: dict[int, _Leader] = {}
-        self._lost = LostLookups(metadata, info, timeout_s, self)
+        self._rerouting = Rerouting(metadata, info, timeout_s, self)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def close(self) -> None:
         """Lookups end with an error, now and from now on; those in requests when their connections are closed."""
         self._closed = True
-        waiting = self._lost.close()
+        waiting = self._rerouting.close()
         for leader in self._leaders.values():
             waiting += leader.queue
             leader.queue.clear()
@@ -108,7 +108,7 @@ class Lane:
             self.fail(lookups, closed_error())
             return
         places: dict[tuple[str | None, int], tuple[int | None, _Leader | None]] = {}
-        lost: list[Lookup] = []
+        rerouted: list[Lookup] = []
         for lookup in lookups:
             place = (lookup.partition, lookup.bucket)
             route = places.get(place)
@@ -116,11 +116,11 @@ class Lane:
                 route = places[place] = self._route(*place)
             lookup.partition_id, leader = route
             if leader is None:
-                lost.append(lookup)
+                rerouted.append(lookup)
             else:
                 leader.queue.append(lookup)
-        if lost:
-            self._lost.add(lost)
+        if rerouted:
+            self._rerouting.add(rerouted)
         self._pump()
 
     def _route(self, partition: str | None, bucket: int) -> tuple[int | None, _Leader | None]:
@@ -318,9 +318,9 @@ class Lane:
         self._hand_back(failed)
 
     def _try_again(self, lookups: Iterable[Lookup], error: FlussError) -> None:
-        """Lookups that failed are lost, or have failed for good."""
+        """Reroute lookups that failed, or fail them for good."""
         now = time.monotonic()
-        lost: list[Lookup] = []
+        rerouted: list[Lookup] = []
         for lookup in lookups:
             may_pass = error.is_retriable or (
                 lookup.partition is not None and error.error_code == ErrorCode.PARTITION_NOT_EXISTS
@@ -333,11 +333,11 @@ class Lane:
                 self._hand_back([lookup])
             else:
                 lookup.attempts += 1
-                lost.append(lookup)
-        if lost:
-            self._lost.add(lost)
+                rerouted.append(lookup)
+        if rerouted:
+            self._rerouting.add(rerouted)
 
-    # ---- what becomes of the lost: see LostLookups ----
+    # ---- what becomes of rerouted lookups ----
 
     def found(self, lookups: list[Lookup]) -> None:
         """Their leaders are known again."""

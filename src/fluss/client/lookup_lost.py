@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 import builtins
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from fluss.client import runtime
 from fluss.client.metadata import Metadata
+from fluss.client.pending_lookup import Lookup
 from fluss.client.retry import pause_s
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError, TimeoutError
 from fluss.model.infos import TableInfo
 from fluss.model.partitions import spec_of_name
 
-if TYPE_CHECKING:
-    from fluss.client.lookup import Lookup
 
-
-class Finder(Protocol):
-    """Who takes lost lookups back."""
+class LookupOwner(Protocol):
+    """Takes rerouted lookups back, or tells their callers what became of them."""
 
     def found(self, lookups: list[Lookup]) -> None: ...
     def missing(self, lookups: list[Lookup]) -> None: ...
@@ -27,61 +25,61 @@ class Finder(Protocol):
     def fail(self, lookups: list[Lookup], error: FlussError) -> None: ...
 
 
-class LostLookups:
-    """The lost lookups of one lane, found again with growing pauses."""
+class Rerouting:
+    """Finds the leaders of a table's lookups anew, with growing pauses."""
 
-    def __init__(self, metadata: Metadata, info: TableInfo, timeout_s: float, owner: Finder) -> None:
+    def __init__(self, metadata: Metadata, info: TableInfo, timeout_s: float, owner: LookupOwner) -> None:
         self._metadata = metadata
         self._info = info
         self._timeout_s = timeout_s
         self._owner = owner
-        self._lost: list[Lookup] = []
+        self._waiting: list[Lookup] = []
         self._finding: asyncio.Task[None] | None = None
 
     def add(self, lookups: list[Lookup]) -> None:
         """Look for these, too."""
-        self._lost += lookups
+        self._waiting += lookups
         if self._finding is None:
             self._finding = asyncio.ensure_future(self._find_all())
 
     def close(self) -> list[Lookup]:
         """Stop; those that nobody looks for yet are returned, the others fail."""
-        waiting, self._lost = self._lost, []
+        waiting, self._waiting = self._waiting, []
         if self._finding is not None:
             self._finding.cancel()
         return waiting
 
     async def _find_all(self) -> None:
         try:
-            while self._lost:
-                attempts = min(lookup.attempts for lookup in self._lost)
+            while self._waiting:
+                attempts = min(lookup.attempts for lookup in self._waiting)
                 if attempts:
-                    await asyncio.sleep(min(pause_s(attempts), remaining_s(self._lost)))
-                lost, self._lost = self._lost, []
+                    await asyncio.sleep(min(pause_s(attempts), remaining_s(self._waiting)))
+                lookups, self._waiting = self._waiting, []
                 try:
-                    await self._find(lost)
+                    await self._find(lookups)
                 except asyncio.CancelledError:
-                    self._owner.fail(lost, closed_error())
+                    self._owner.fail(lookups, closed_error())
                     raise
                 except FlussError as error:
-                    self._owner.not_found(lost, error)
+                    self._owner.not_found(lookups, error)
                 except Exception as error:
-                    self._owner.fail(lost, unexpected(error))
+                    self._owner.fail(lookups, unexpected(error))
         finally:
             self._finding = None
 
-    async def _find(self, lost: list[Lookup]) -> None:
+    async def _find(self, lookups: list[Lookup]) -> None:
         """Ask where lookups belong, and give those back that have a leader now; those of a missing partition end."""
         path = self._info.table_path
-        await self._ask(lost)
+        await self._ask(lookups)
         view = self._metadata.table(path)
         if view is not None and view.info.table_id != self._info.table_id:
             message = f"Table {path} was dropped and made anew; get it again."
-            self._owner.fail(lost, NotFoundError(message, ErrorCode.TABLE_NOT_EXIST))
+            self._owner.fail(lookups, NotFoundError(message, ErrorCode.TABLE_NOT_EXIST))
             return
         found: list[Lookup] = []
         missing: list[Lookup] = []
-        for lookup in lost:
+        for lookup in lookups:
             partition_id = None if lookup.partition is None else self._metadata.partition_id(path, lookup.partition)
             if lookup.partition is not None and partition_id is None:
                 missing.append(lookup)
@@ -93,15 +91,15 @@ class LostLookups:
         self._owner.missing(missing)
         self._owner.found(found)
 
-    async def _ask(self, lost: list[Lookup]) -> None:
+    async def _ask(self, lookups: list[Lookup]) -> None:
         path = self._info.table_path
-        names = {lookup.partition for lookup in lost if lookup.partition is not None}
+        names = {lookup.partition for lookup in lookups if lookup.partition is not None}
         names = {name for name in names if self._may_exist(name)}
         try:
-            async with asyncio.timeout(remaining_s(lost)):
+            async with asyncio.timeout(remaining_s(lookups)):
                 if names:
                     await runtime.bridge(self._metadata.find_partitions(path, names))
-                elif any(lookup.partition is None for lookup in lost):
+                elif any(lookup.partition is None for lookup in lookups):
                     await runtime.bridge(self._metadata.refresh(path))
         except builtins.TimeoutError:
             raise TimeoutError(f"The leaders of table {path} were not found within {self._timeout_s:g} s.") from None

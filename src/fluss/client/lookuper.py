@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from fluss.client import runtime
-from fluss.client.lookup import Lookup, Lookups, Read, WaitingThread
+from fluss.client.admin import AdminCore
+from fluss.client.cluster import Cluster
+from fluss.client.lookup import Lookups
 from fluss.client.lookup_keys import LookupKeys, Part
-from fluss.client.lookup_lane import Lane
+from fluss.client.lookup_lane import TableLookups
 from fluss.client.lookup_values import ValueReader
+from fluss.client.own_loop import PerLoop
+from fluss.client.pending_lookup import Lookup, Read, WaitingThread
 from fluss.formats.arrays import places_array
 from fluss.formats.keys import KeyEncoder, primary_key_encoder
 from fluss.formats.lake_keys import ICEBERG, PAIMON
@@ -23,62 +27,75 @@ from fluss.model.infos import TableInfo
 from fluss.model.table_options import DATALAKE_FORMAT, KV_FORMAT_VERSION
 from fluss.protocol.lookups import LookupKind
 
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
-
 KEYS_PER_PART_MAX = 512
 """Of lookup_many: the rows of a part are decoded as one batch."""
 
 KeyRow: TypeAlias = Mapping[str, Any] | Sequence[Any]
 
 
+class ClientLookups(NamedTuple):
+    """The lookups of one client, by the loop that they go over."""
+
+    io: Lookups
+    """On the I/O loop"""
+    per_loop: PerLoop[Lookups]
+    """On loops of callers"""
+
+
 class _LookuperBase:
     """Encodes keys in the caller's thread and waits there, or in its loop."""
 
-    def __init__(self, client: ClientCore, info: TableInfo, kind: LookupKind, keys: LookupKeys) -> None:
-        self._client = client
+    def __init__(
+        self, cluster: Cluster, lookups: ClientLookups, info: TableInfo, kind: LookupKind, keys: LookupKeys
+    ) -> None:
+        self._cluster = cluster
+        self._lookups = lookups
         self._keys = keys
         self._kind = kind
-        self._lane = self._lane_of(client.lookups, info)
-        # A lane lives as long as its lookupers keep it. Of loops the last one is kept: others may be closed by now.
-        self._on_loop: tuple[asyncio.AbstractEventLoop, Lookups, Lane] | None = None
+        self._table_lookups = self._table_lookups_of(lookups.io, info)
+        # These live as long as their lookupers keep them. Of loops the last one is kept: others may be closed by now.
+        self._on_loop: tuple[asyncio.AbstractEventLoop, Lookups, TableLookups] | None = None
         self.info = info
 
-    def _lane_of(self, lookups: Lookups, info: TableInfo) -> Lane:
-        return lookups.lane(info, self._kind, lambda: ValueReader(self._client.admin, info))
+    def _table_lookups_of(self, lookups: Lookups, info: TableInfo) -> TableLookups:
+        return lookups.of_table(info, self._kind, lambda: ValueReader(AdminCore(self._cluster), info))
 
     def _begin(self, row: KeyRow, read: Read) -> asyncio.Future[Any]:
-        self._client.check_usable()
+        self._cluster.check_usable()
         loop = asyncio.get_running_loop()
         on_loop = self._on_loop
         if on_loop is None or on_loop[0] is not loop:
-            lookups = self._client.loop_lookups.here()
-            on_loop = self._on_loop = (loop, lookups, self._lane_of(lookups, self.info))
-        _, lookups, lane = on_loop
+            lookups = self._lookups.per_loop.here()
+            on_loop = self._on_loop = (loop, lookups, self._table_lookups_of(lookups, self.info))
+        _, lookups, table_lookups = on_loop
         partition, bucket, key = self._keys.place(row)
         future = loop.create_future()
-        lookups.start((lane, read, partition, bucket), key, future)
+        lookups.start((table_lookups, read, partition, bucket), key, future)
         return future
 
     def _look(self, row: KeyRow, read: Read) -> Any:
         runtime.check_may_block()
-        self._client.check_usable()
+        self._cluster.check_usable()
         partition, bucket, key = self._keys.place(row)
         thread = WaitingThread()
-        self._client.lookups.start((self._lane, read, partition, bucket), key, thread)
-        return thread.wait(self._lane.timeout_s)
+        self._lookups.io.start((self._table_lookups, read, partition, bucket), key, thread)
+        return thread.wait(self._table_lookups.timeout_s)
 
 
 class LookuperCore(_LookuperBase):
     """Looks up rows by primary key."""
 
-    def __init__(self, client: ClientCore, info: TableInfo, *, insert_if_not_exists: bool = False) -> None:
+    def __init__(
+        self, cluster: Cluster, lookups: ClientLookups, info: TableInfo, *, insert_if_not_exists: bool = False
+    ) -> None:
         check_primary_key(info)
         if insert_if_not_exists:
             _check_insertable(info)
         kind = LookupKind.ROW_OR_INSERT if insert_if_not_exists else LookupKind.ROW
         encoder = primary_key_encoder(info.descriptor)
-        super().__init__(client, info, kind, LookupKeys(info, client.config, info.primary_keys, encoder, "primary key"))
+        super().__init__(
+            cluster, lookups, info, kind, LookupKeys(info, cluster.config, info.primary_keys, encoder, "primary key")
+        )
         self._many_schema = pa.schema([field.with_nullable(True) for field in arrow_schema(info.schema)])
 
     def begin(self, key: KeyRow) -> asyncio.Future[dict[str, Any] | None]:
@@ -92,23 +109,23 @@ class LookuperCore(_LookuperBase):
 
     async def lookup_many(self, keys: Any) -> pa.Table:
         """A row for each key, in their order, on the I/O loop; all null where there is none."""
-        self._client.check_usable()
+        self._cluster.check_usable()
         count, parts = await runtime.in_worker(self._keys.parts, keys, KEYS_PER_PART_MAX)
         found = await self._find(parts)
         return await runtime.in_worker(self._in_order, count, parts, found)
 
     def look_many(self, keys: Any) -> pa.Table:
         """The same, in the calling thread."""
-        self._client.check_usable()
+        self._cluster.check_usable()
         count, parts = self._keys.parts(keys, KEYS_PER_PART_MAX)
         return self._in_order(count, parts, runtime.run(self._find(parts)))
 
     async def _find(self, parts: list[Part]) -> list[tuple[pa.RecordBatch, list[bool]]]:
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Any]] = [loop.create_future() for _ in parts]
-        self._client.lookups.send(
+        self._lookups.io.send(
             [
-                Lookup((self._lane, _batch, part.partition, part.bucket), part.keys, [future])
+                Lookup((self._table_lookups, _batch, part.partition, part.bucket), part.keys, [future])
                 for part, future in zip(parts, futures, strict=True)
             ]
         )
@@ -132,14 +149,16 @@ class LookuperCore(_LookuperBase):
 class PrefixLookuperCore(_LookuperBase):
     """Looks up all rows whose key begins with the table's bucket key."""
 
-    def __init__(self, client: ClientCore, info: TableInfo, columns: Sequence[str]) -> None:
+    def __init__(self, cluster: Cluster, lookups: ClientLookups, info: TableInfo, columns: Sequence[str]) -> None:
         check_primary_key(info)
         names = list(columns)
         _check_prefix(info, names)
         self.columns = names
         by_name = {column.name: column for column in info.schema.columns}
         encoder = KeyEncoder([by_name[name] for name in info.get_bucket_keys()])
-        super().__init__(client, info, LookupKind.PREFIX, LookupKeys(info, client.config, names, encoder, "prefix"))
+        super().__init__(
+            cluster, lookups, info, LookupKind.PREFIX, LookupKeys(info, cluster.config, names, encoder, "prefix")
+        )
 
     def begin(self, prefix: KeyRow) -> asyncio.Future[list[dict[str, Any]]]:
         """The rows of a prefix, for the caller's running loop to await."""

@@ -10,7 +10,7 @@ from fluss.client.address import Address
 from fluss.client.connection import Connection
 from fluss.client.embedded import EMBEDDED_HOST, EmbeddedServer
 from fluss.client.pool import ConnectionPool
-from fluss.client.retry import Backoff
+from fluss.client.retry import Tries, repeat
 from fluss.client.sasl import Credentials, login_missing
 from fluss.client.views import ClusterView, TableView, address_of, partition_info, set_path, set_spec, table_view
 from fluss.model.endpoint import EMBEDDED_USER, Endpoint
@@ -27,6 +27,7 @@ from fluss.model.partitions import PartitionSpec
 from fluss.model.paths import TablePath
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.api_keys import Api, Req, Resp
 
 # One server that does not answer must not use up the time of the others.
 ONE_SERVER_S_MAX = 5.0
@@ -139,6 +140,14 @@ class Metadata:
                 raise FlussError("The client was closed.") from None
             raise
 
+    async def try_refresh(self, path: TablePath) -> None:
+        """As `refresh`, for those who come again anyway: a failure that may pass is none."""
+        try:
+            await self.refresh(path)
+        except FlussError as error:
+            if not error.is_retriable:
+                raise
+
     def close(self) -> None:
         """Ask no more: an embedded server would be started for nobody."""
         self._closed = True
@@ -203,8 +212,7 @@ class Metadata:
         set_path(request.table_path, path)
         if spec is not None:
             set_spec(request.partial_partition_spec, spec)
-        connection = await self.coordinator(timeout_s)
-        answer = await connection.request(api_keys.LIST_PARTITION_INFOS, request, timeout_s)
+        answer = await self.ask_coordinator(api_keys.LIST_PARTITION_INFOS, request, timeout_s)
         return list(map(partition_info, answer.partitions_info))
 
     async def _explained(self, path: TablePath | None, error: FlussError) -> FlussError:
@@ -214,7 +222,7 @@ class Metadata:
         request = pb.GetTableInfoRequest()
         set_path(request.table_path, path)
         try:
-            await (await self.coordinator(self._timeout_s)).request(api_keys.GET_TABLE_INFO, request, self._timeout_s)
+            await self.ask_coordinator(api_keys.GET_TABLE_INFO, request, self._timeout_s)
         except NotFoundError:
             self._forget(path)
             return _no_table(path)
@@ -261,20 +269,24 @@ class Metadata:
 
     async def coordinator(self, timeout_s: float) -> Connection:
         """A connection to the coordinator. Connecting is tried until the limit; nothing was sent yet."""
-        backoff = Backoff(timeout_s * 1000)
-        while True:
-            try:
-                if self.cluster.coordinator is None:
-                    await self.refresh()
-                node = self.cluster.coordinator
-                if node is None:
-                    raise ConnectError("The cluster has no coordinator at the moment; try again later.")
-                limit_s = max(backoff.remaining_s, 0.001)
-                return await self._pool.get(address_of(node), ServerType.COORDINATOR_SERVER, limit_s)
-            except ConnectError:
-                if not await backoff.pause():
-                    raise
+
+        async def attempt(tries: Tries) -> Connection:
+            if self.cluster.coordinator is None:
+                await self.refresh()
+            node = self.cluster.coordinator
+            if node is None:
+                raise ConnectError("The cluster has no coordinator at the moment; try again later.")
+            return await self._pool.get(address_of(node), ServerType.COORDINATOR_SERVER, tries.wait_s)
+
+        async def forget() -> None:
             self.cluster.coordinator = None
+
+        return await repeat(Tries(timeout_s, lambda error: isinstance(error, ConnectError), forget), attempt)
+
+    async def ask_coordinator(self, api: Api[Req, Resp], request: Req, timeout_s: float) -> Resp:
+        """Ask the coordinator, once."""
+        connection = await self.coordinator(timeout_s)
+        return await connection.request(api, request, timeout_s)
 
     async def tablet(self, node: ServerNode, timeout_s: float | None = None) -> Connection:
         """A connection to a tablet server."""

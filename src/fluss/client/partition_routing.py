@@ -46,7 +46,7 @@ class BucketRouter:
 
     def __init__(self, split: BucketSplit) -> None:
         self.one_bucket = split if isinstance(split, OneBucket) else None
-        """Says where all rows of a chunk go, if that does not depend on them."""
+        """Says where all rows of a row buffer go, if that does not depend on them."""
         self._split = split
 
     def __call__(self, rows: pa.RecordBatch) -> tuple[list[Route], RowPartitions | None]:
@@ -109,5 +109,4 @@ class PartitionFinder:
         request = pb.CreatePartitionRequest(ignore_if_exists=True)
         set_path(request.table_path, path)
         set_spec(request.partition_spec, spec)
-        connection = await self._metadata.coordinator(self._timeout_s)
-        await connection.request(api_keys.CREATE_PARTITION, request, self._timeout_s)
+        await self._metadata.ask_coordinator(api_keys.CREATE_PARTITION, request, self._timeout_s)

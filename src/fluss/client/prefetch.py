@@ -9,19 +9,19 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple
+from typing import Any
 
 from fluss.client import runtime
-from fluss.client.batch_reader import Piece
+from fluss.client.batch_reader import RawBatch
 from fluss.client.connection import Connection
 from fluss.client.cursor import Cursor
-from fluss.client.fetched import FetchedBatch
-from fluss.client.fetcher import DecodedPiece, Fetch, Fetcher
+from fluss.client.fetched import ScanStep
+from fluss.client.fetcher import Fetch, Fetcher
 from fluss.client.metadata import Metadata
 from fluss.client.offsets import BucketKey
 from fluss.client.remote_log import RemoteLog
 from fluss.client.retry import pause_s
-from fluss.client.tail import Tail
+from fluss.client.tail import OwnLoopFetch
 from fluss.client.views import address_of
 from fluss.model.errors import ConnectError, ErrorCode, FlussError, NotFoundError
 from fluss.model.infos import ServerNode
@@ -29,15 +29,6 @@ from fluss.model.paths import TableBucket, TablePath
 
 # A scanner that nobody polls stops asking, so that a forgotten one costs nothing.
 IDLE_S_MAX = 10.0
-
-
-class Ready(NamedTuple):
-    """Something for the reader: rows, or just an offset to move on to."""
-
-    cursor: Cursor
-    fetched: FetchedBatch | None
-    next_offset: int
-    size_bytes: int
 
 
 def _complete(future: asyncio.Future[None] | None) -> None:
@@ -79,7 +70,7 @@ class Prefetcher:
         self.lock = threading.Lock()
         self._buffered_bytes = 0
         self._polled_at = 0.0
-        self._ready: deque[Ready] = deque()
+        self._ready: deque[ScanStep] = deque()
         self._loops: dict[int, asyncio.Task[None]] = {}
         self._remote_reads: dict[Cursor, asyncio.Task[None]] = {}
         self._healing: asyncio.Task[None] | None = None
@@ -88,7 +79,7 @@ class Prefetcher:
         self._room: asyncio.Future[None] | None = None
         self._arrived: asyncio.Future[None] | None = None
         self._waiting = 0
-        self._tail: Tail | None = None
+        self._own_loop: OwnLoopFetch | None = None
         self._offered: Connection | None = None
         self.closed = False
 
@@ -97,7 +88,7 @@ class Prefetcher:
     def start(self) -> None:
         """Somebody polls: have a fetch under way at every leader, once they are known where one has failed."""
         self._polled_at = time.monotonic()
-        if self.closed or self._tail is not None or self._healing is not None:
+        if self.closed or self._own_loop is not None or self._healing is not None:
             return
         for cursor in list(self._cursors.values()):
             if not cursor.wanted:
@@ -123,21 +114,21 @@ class Prefetcher:
         _complete(self._changed)
 
     @property
-    def tail(self) -> Tail | None:
-        """Whom the scan is lent to, if to anybody; in any thread."""
-        tail = self._tail
-        return tail if tail is not None and tail.is_lent else None
+    def own_loop(self) -> OwnLoopFetch | None:
+        """The caller's loop that fetches for this scan, or None. Thread-safe."""
+        own_loop = self._own_loop
+        return own_loop if own_loop is not None and own_loop.is_active else None
 
     def take_back(self) -> None:
-        """Somebody else than the one it is lent to has to do with the scan."""
+        """Fetch on the I/O loop again: the subscription changed, or another reader polls."""
         with self.lock:
-            tail, self._tail = self._tail, None
-            if tail is not None:
-                tail.end()
-        if tail is not None:
-            runtime.call_on(tail.loop, tail.release)
+            own_loop, self._own_loop = self._own_loop, None
+            if own_loop is not None:
+                own_loop.end()
+        if own_loop is not None:
+            runtime.call_on(own_loop.loop, own_loop.release)
 
-    def _lend(self, node: ServerNode, cursors: list[Cursor]) -> bool:
+    def _hand_over(self, node: ServerNode, cursors: list[Cursor]) -> bool:
         """Let a loop that offered it fetch alone, if there is nothing but fetching from one leader to do."""
         connection = self._offered
         if connection is None or connection.closed or connection.address != address_of(node) or self._waiting != 1:
@@ -146,7 +137,7 @@ class Prefetcher:
             return False
         if self._remote_reads or self._healing is not None:
             return False
-        self._tail = Tail(connection, self._fetcher, self._cursors, self._min_bytes, self.lock, self._put)
+        self._own_loop = OwnLoopFetch(connection, self._fetcher, self._cursors, self._min_bytes, self.lock, self._put)
         return True
 
     @property
@@ -165,24 +156,24 @@ class Prefetcher:
             self._waiting -= 1
             self._offered = None
 
-    def take(self) -> Ready | None:
+    def take(self) -> ScanStep | None:
         """The next thing for the reader, who polls by that."""
         self._polled_at = time.monotonic()
         while self._ready:
-            item = self._ready.popleft()
-            self._buffered_bytes -= item.size_bytes
+            step = self._ready.popleft()
+            self._buffered_bytes -= step.size_bytes
             room = self._room
             if room is not None and self._has_room():
                 self._room = None
                 room.get_loop().call_soon_threadsafe(_complete, room)
-            if self._cursors.get(item.cursor.key) is item.cursor:
-                return item
+            if self._cursors.get(step.cursor.key) is step.cursor:
+                return step
         return None
 
-    def put_back(self, item: Ready) -> None:
+    def put_back(self, step: ScanStep) -> None:
         """A part that the reader did not take."""
-        self._ready.appendleft(item)
-        self._buffered_bytes += item.size_bytes
+        self._ready.appendleft(step)
+        self._buffered_bytes += step.size_bytes
 
     def close(self) -> None:
         """Stop all fetches."""
@@ -250,10 +241,10 @@ class Prefetcher:
                 fetch = await self._ask(node, cursors)
                 if fetch is None:
                     continue
-                pieces = self._fetcher.receive(fetch.answer.result(), fetch.asked, node.address, cursors)
+                items = self._fetcher.receive(fetch.answer.result(), fetch.request, node.address, cursors)
                 if delivering is not None:
                     await delivering
-                delivering = self._begin_delivery(pieces)
+                delivering = self._begin_delivery(items)
                 for cursor in cursors:
                     if cursor.remote is not None:
                         self._start_remote(cursor, delivering)
@@ -261,7 +252,7 @@ class Prefetcher:
                     self._heal()
                     return
                 self._failures = 0
-                if delivering is None and pieces and self._lend(node, cursors):
+                if delivering is None and items and self._hand_over(node, cursors):
                     return
         except FlussError as error:
             self._all_failed(node, error)
@@ -289,28 +280,26 @@ class Prefetcher:
         fetch.answer.result()  # raises here what went wrong
         return fetch
 
-    def _begin_delivery(self, pieces: Sequence[Piece]) -> asyncio.Task[None] | None:
+    def _begin_delivery(self, items: Sequence[RawBatch | ScanStep]) -> asyncio.Task[None] | None:
         """A few rows are there for the reader before the leader is asked again; more are decoded meanwhile."""
-        decoded = self._fetcher.decode_small(pieces)
+        decoded = self._fetcher.decode_small(items)
         if decoded is None:
-            return asyncio.ensure_future(self._deliver(pieces))
+            return asyncio.ensure_future(self._deliver(items))
         with self.lock:
             self._put(decoded)
         self._notify()
         return None
 
-    async def _deliver(self, pieces: Sequence[Piece]) -> None:
-        decoded = await self._fetcher.decode(pieces)
+    async def _deliver(self, items: Sequence[RawBatch | ScanStep]) -> None:
+        decoded = await self._fetcher.decode(items)
         with self.lock:
             self._put(decoded)
         self._notify()
 
-    def _put(self, decoded: Sequence[DecodedPiece]) -> None:
+    def _put(self, steps: Sequence[ScanStep]) -> None:
         """With the lock held."""
-        for piece, fetched in decoded:
-            size_bytes = 0 if fetched is None else max(fetched.size_bytes, piece.size_bytes)
-            self._ready.append(Ready(piece.cursor, fetched, piece.next_offset, size_bytes))
-            self._buffered_bytes += size_bytes
+        self._ready.extend(steps)
+        self._buffered_bytes += sum([step.size_bytes for step in steps])
 
     def _all_failed(self, node: ServerNode, error: FlussError) -> None:
         for cursor in self._cursors_of(node.id):
@@ -334,8 +323,8 @@ class Prefetcher:
             return
         try:
             async with aclosing(self._remote_log.read(cursor, cursor.remote)) as batches:
-                async for parts in batches:
-                    await self._deliver(parts)
+                async for items in batches:
+                    await self._deliver(items)
                     cursor.trouble, cursor.remote_failures = None, 0
                     while self._buffered_bytes >= self._buffer_bytes_max and self._is_read(cursor):
                         await self._wait_for_room()

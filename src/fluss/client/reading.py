@@ -5,33 +5,28 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from fluss.client import runtime
+from fluss.client.cluster import Cluster
 from fluss.client.connection import Connection
 from fluss.client.cursor import Cursor
-from fluss.client.fetched import FetchedBatch
+from fluss.client.fetched import FetchedBatch, ScanStep
 from fluss.client.fetcher import Fetcher
 from fluss.client.offsets import BucketKey
-from fluss.client.prefetch import Prefetcher, Ready
+from fluss.client.prefetch import Prefetcher
 from fluss.client.remote_log import RemoteLog
-from fluss.client.views import address_of
 from fluss.model.errors import TimeoutError
-from fluss.model.infos import ServerType
 from fluss.model.paths import TablePath
-
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
 
 BUFFERED_FETCHES_MAX = 2
 
 
-class Reading:
+class PollSession:
     """Cursors and what keeps them filled. Runs on the I/O loop; `cursors` may be changed from any thread."""
 
     def __init__(
         self,
-        client: ClientCore,
+        cluster: Cluster,
         path: TablePath,
         fetcher: Fetcher,
         remote_log: RemoteLog,
@@ -41,13 +36,13 @@ class Reading:
     ) -> None:
         self._path = path
         self._fetcher = fetcher
-        self._timeout_s = client.request_timeout_s
-        self._metadata = client.metadata
-        self._loop_pools = client.loop_pools
+        self._timeout_s = cluster.request_timeout_s
+        self._metadata = cluster.metadata
+        self._own_loops = cluster.own_loops
         self.cursors: dict[BucketKey, Cursor] = {cursor.key: cursor for cursor in cursors}
-        buffer_bytes_max = BUFFERED_FETCHES_MAX * client.config.scanner_log_fetch_max_bytes
+        buffer_bytes_max = BUFFERED_FETCHES_MAX * cluster.config.scanner_log_fetch_max_bytes
         self._prefetcher = Prefetcher(
-            client.metadata, path, fetcher, remote_log, self.cursors, buffer_bytes_max, min_bytes
+            cluster.metadata, path, fetcher, remote_log, self.cursors, buffer_bytes_max, min_bytes
         )
 
     def changed(self) -> None:
@@ -68,17 +63,17 @@ class Reading:
                 return batches
 
     async def poll_here(self, timeout_s: float, max_records: int | None = None) -> list[FetchedBatch]:
-        """The same on the caller's own loop, which may fetch by itself: see `Tail`.
+        """The same on the caller's own loop, which may fetch by itself: see `OwnLoopFetch`.
 
         Rows are taken on that loop: on their way from another one they would be lost to a caller that is cancelled.
         """
         deadline = time.monotonic() + timeout_s
         loop = asyncio.get_running_loop()
         while True:
-            tail = self._prefetcher.tail
-            if tail is not None and tail.loop is loop:
+            own_loop = self._prefetcher.own_loop
+            if own_loop is not None and own_loop.loop is loop:
                 if not self._prefetcher.has_ready:
-                    await tail.wait(deadline - time.monotonic())
+                    await own_loop.wait(deadline - time.monotonic())
             else:
                 await runtime.bridge(self._wait(deadline, self._connection_here()))
             batches = self.take(max_records)
@@ -100,7 +95,7 @@ class Reading:
                 return
             await self._raise_trouble()
             remaining_s = deadline - time.monotonic()
-            if remaining_s <= 0 or self._prefetcher.tail is not None:
+            if remaining_s <= 0 or self._prefetcher.own_loop is not None:
                 return
             await self._prefetcher.wait(remaining_s, offered)
 
@@ -108,9 +103,7 @@ class Reading:
         """The caller's own connection to the leader, if all buckets have the same and the connection is there."""
         leaders = {self._metadata.leader(self._path, *key) for key in list(self.cursors)}
         leader = leaders.pop() if len(leaders) == 1 else None
-        if leader is None or runtime.on_io_thread():
-            return None
-        return self._loop_pools.here().want(address_of(leader), ServerType.TABLET_SERVER)
+        return None if leader is None else self._own_loops.to_leader(leader)
 
     def take(self, max_records: int | None) -> list[FetchedBatch]:
         """The next rows that are there already, at most `max_records`; in any thread."""
@@ -118,18 +111,18 @@ class Reading:
         room = max_records
         with self._prefetcher.lock:
             while room is None or room > 0:
-                item = self._prefetcher.take()
-                if item is None:
+                step = self._prefetcher.take()
+                if step is None:
                     break
-                if item.fetched is None:
-                    item.cursor.position = item.next_offset
+                if step.fetched is None:
+                    step.cursor.position = step.next_offset
                     continue
-                fetched, rest = item.fetched, None
+                fetched, rest = step.fetched, None
                 if room is not None and fetched.row_count > room:
                     fetched, rest = fetched.slice(0, room), fetched.slice(room, fetched.row_count - room)
-                    rest_bytes = item.size_bytes * rest.row_count // item.fetched.row_count
-                    self._prefetcher.put_back(Ready(item.cursor, rest, item.next_offset, rest_bytes))
-                item.cursor.position = item.next_offset if rest is None else rest.base_offset
+                    rest_bytes = step.size_bytes * rest.row_count // step.fetched.row_count
+                    self._prefetcher.put_back(ScanStep(step.cursor, step.next_offset, rest, rest_bytes))
+                step.cursor.position = step.next_offset if rest is None else rest.base_offset
                 batches.append(fetched)
                 room = None if room is None else room - fetched.row_count
         return batches
@@ -145,7 +138,7 @@ class Reading:
                 raise trouble
 
 
-class BoundedReading(Reading):
+class BoundedSession(PollSession):
     """Reads up to the cursors' stop offsets, once. Ends with an error when nothing has come for a request's time."""
 
     async def next(self) -> list[FetchedBatch]:

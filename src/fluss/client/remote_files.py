@@ -9,20 +9,19 @@ import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from fluss.client.ask import ask_once
+from fluss.client.cluster import Cluster
 from fluss.model.errors import ErrorCode, FlussError, TimeoutError
 from fluss.model.json_text import parse_json
 from fluss.model.trust import S3_SCHEMES, Trust, UntrustedError, check_kind, is_inside, is_local, local_path_of
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
 
 T = TypeVar("T")
 
@@ -44,12 +43,12 @@ class _Access(NamedTuple):
 class RemoteFiles:
     """Opens and reads files in its own threads, in folders that were checked. Coroutines are for the I/O loop."""
 
-    def __init__(self, client: ClientCore) -> None:
-        self._client = client
-        self._trust = Trust.of(client.config)
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._trust = Trust.of(cluster.config)
         self._directories: set[str] = set()
         self._threads = ThreadPoolExecutor(
-            client.config.remote_file_download_thread_num, thread_name_prefix="fluss-remote"
+            cluster.config.remote_file_download_thread_num, thread_name_prefix="fluss-remote"
         )
         self._accesses: dict[tuple[str, str], _Access] = {}
 
@@ -108,7 +107,7 @@ class RemoteFiles:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _in_thread(self, uri: str, function: Callable[..., T], *args: Any) -> T:
-        timeout_s = self._client.request_timeout_s
+        timeout_s = self._cluster.request_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
@@ -125,14 +124,12 @@ class RemoteFiles:
         return access.filesystem
 
     async def _access(self, uri: str) -> _Access:
-        timeout_s = self._client.request_timeout_s
-        connection = await self._client.metadata.coordinator(timeout_s)
         request = pb.GetFileSystemSecurityTokenRequest()
-        token = await connection.request(api_keys.GET_FILE_SYSTEM_SECURITY_TOKEN, request, timeout_s)
+        token = await ask_once(self._cluster, api_keys.GET_FILE_SYSTEM_SECURITY_TOKEN, request)
         life_s = TOKEN_LIFE_S_MAX
         if token.HasField("expiration_time"):
             life_s = min(life_s, token.expiration_time / 1000 - time.time())
-        filesystem = await self._in_thread(uri, filesystem_of, uri, token, timeout_s, self._trust)
+        filesystem = await self._in_thread(uri, filesystem_of, uri, token, self._cluster.request_timeout_s, self._trust)
         return _Access(filesystem, time.monotonic() + TOKEN_RENEWAL_RATIO * life_s)
 
 

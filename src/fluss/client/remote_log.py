@@ -10,19 +10,17 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from fluss.client.batch_reader import Part
+from fluss.client.batch_reader import RawBatch
+from fluss.client.cluster import Cluster
 from fluss.client.cursor import Cursor
 from fluss.client.remote_files import RemoteFiles
 from fluss.formats.log_batch import HEADER_SIZE_BYTES_MAX, parse_header, walk
 from fluss.model.errors import CorruptDataError
 from fluss.protocol import messages_pb2 as pb
-
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
 
 RANGE_BYTES = 4 << 20
 # A UUID, and nothing that leads elsewhere.
@@ -40,9 +38,9 @@ class _Range(NamedTuple):
 class RemoteLog:
     """Reads remote segments for one scanner. Runs on the I/O loop."""
 
-    def __init__(self, client: ClientCore) -> None:
-        self._files = RemoteFiles(client)
-        config = client.config
+    def __init__(self, cluster: Cluster) -> None:
+        self._files = RemoteFiles(cluster)
+        config = cluster.config
         self.segments_ahead_max: int = config.scanner_remote_log_prefetch_num
         self.ranges_per_segment_max: int = config.scanner_remote_log_read_concurrency
         self.buffer_bytes_max: int = config.scanner_log_fetch_max_bytes
@@ -53,14 +51,14 @@ class RemoteLog:
         """What one bucket may read ahead: those that are read share the buffer."""
         return max(self.buffer_bytes_max // max(self._reads, 1), RANGE_BYTES)
 
-    async def read(self, cursor: Cursor, info: pb.PbRemoteLogFetchInfo) -> AsyncGenerator[list[Part]]:
+    async def read(self, cursor: Cursor, info: pb.PbRemoteLogFetchInfo) -> AsyncGenerator[list[RawBatch]]:
         """The batches of the segments in `info` from the cursor's offset on, which moves behind them."""
         await self._files.check_directory(info.remote_log_tablet_dir, cursor.bucket.table_id)
         read = _SegmentsRead(self, self._files, cursor, info)
         self._reads += 1
         try:
-            async for parts in read.run():
-                yield parts
+            async for batches in read.run():
+                yield batches
         finally:
             self._reads -= 1
             read.close()
@@ -84,7 +82,7 @@ class _SegmentsRead:
         self._window: deque[tuple[_Range, asyncio.Task[bytes]]] = deque()
         self._opened: dict[int, asyncio.Task[pa.NativeFile]] = {}
 
-    async def run(self) -> AsyncGenerator[list[Part]]:
+    async def run(self) -> AsyncGenerator[list[RawBatch]]:
         """Batches in the order of their offsets, a few at a time."""
         rest = memoryview(b"")
         self._fill(0)
@@ -95,9 +93,9 @@ class _SegmentsRead:
             self._fill(part.segment)
             if rest:
                 data = memoryview(b"".join((rest, data)))
-            parts, rest = self._cut(data, part)
-            if parts:
-                yield parts
+            batches, rest = self._cut(data, part)
+            if batches:
+                yield batches
         expected = self._segments[-1].remote_log_end_offset if self._segments else self._cursor.fetch_offset + 1
         if not self._cursor.fetched and self._cursor.fetch_offset < expected:
             raise CorruptDataError(f"the remote segments end before offset {expected}, which they should reach")
@@ -146,9 +144,9 @@ class _SegmentsRead:
         elif not opening.cancelled() and opening.exception() is None:
             opening.result().close()
 
-    def _cut(self, data: memoryview, part: _Range) -> tuple[list[Part], memoryview]:
+    def _cut(self, data: memoryview, part: _Range) -> tuple[list[RawBatch], memoryview]:
         """Whole batches of a piece, and the beginning of one that goes on in the next."""
-        parts: list[Part] = []
+        batches: list[RawBatch] = []
         cursor = self._cursor
         position = 0
         for position, header in walk(data):
@@ -157,7 +155,7 @@ class _SegmentsRead:
                     raise CorruptDataError(
                         f"{self._uri(part.segment)} has no offsets {cursor.fetch_offset} to {header.base_offset - 1}"
                     )
-                parts.append(Part(cursor, data, position, header, projected=False))
+                batches.append(RawBatch(cursor, data, position, header, projected=False))
                 cursor.fetch_offset = header.next_offset
             position += header.size_bytes
         rest = data[position:]
@@ -167,7 +165,7 @@ class _SegmentsRead:
         needed_bytes = parse_header(rest).size_bytes if len(rest) >= HEADER_SIZE_BYTES_MAX else len(rest)
         if rest and (left_bytes == 0 or needed_bytes > len(rest) + left_bytes):
             raise CorruptDataError(f"{self._uri(part.segment)} ends inside a batch")
-        return parts, rest
+        return batches, rest
 
 
 def _ranges(segments: list[pb.PbRemoteLogSegment], first_position: int) -> Iterator[_Range]:

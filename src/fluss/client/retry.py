@@ -1,14 +1,22 @@
-"""Deadlines and pauses between tries."""
+"""Trying again: deadlines, pauses with jitter, and which failures are worth it."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from fluss.model.errors import FlussError
+
+T = TypeVar("T")
 
 PAUSE_MS_MIN = 20
 PAUSE_MS_MAX = 1_000
 JITTER = 0.3
+# What a try has that begins at the deadline: enough for what needs no waiting.
+LAST_TRY_S_MIN = 0.001
 
 
 class Backoff:
@@ -23,6 +31,11 @@ class Backoff:
     @property
     def remaining_s(self) -> float:
         return max(0.0, self.deadline - time.monotonic())
+
+    @property
+    def wait_s(self) -> float:
+        """A limit for the next try: what remains, and never nothing."""
+        return max(self.remaining_s, LAST_TRY_S_MIN)
 
     @property
     def expired(self) -> bool:
@@ -41,3 +54,65 @@ def pause_s(attempts: int) -> float:
     """The pause after the n-th failure in a row, n from 1."""
     pause_ms: float = min(PAUSE_MS_MIN * 2 ** min(attempts - 1, 16), PAUSE_MS_MAX)
     return pause_ms / 1000 * (1 - JITTER + 2 * JITTER * random.random())
+
+
+class NotReadyError(Exception):
+    """A try that found nobody to ask. Another one may, whatever the problem is that ends the last."""
+
+    def __init__(self, problem: FlussError) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+class Tries:
+    """The tries of one call until its deadline.
+
+    `may_pass` says which failures another try may get over, `renew` is done before it: looking for a new leader, say.
+    What it raises is final.
+    """
+
+    __slots__ = ("_may_pass", "_renew", "backoff")
+
+    def __init__(
+        self,
+        limit_s: float,
+        may_pass: Callable[[FlussError], bool],
+        renew: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.backoff = Backoff(limit_s * 1000)
+        self._may_pass = may_pass
+        self._renew = renew
+
+    @property
+    def wait_s(self) -> float:
+        """A limit for the next try."""
+        return self.backoff.wait_s
+
+    async def again(self, error: FlussError | NotReadyError) -> None:
+        """Return when it is time for another try; raise the error if none would help, or the time is over."""
+        if isinstance(error, NotReadyError):
+            if not await self.backoff.pause():
+                raise error.problem from None
+        elif not self._may_pass(error) or not await self.backoff.pause():
+            raise error
+        if self._renew is not None:
+            await self._renew()
+
+
+async def repeat(tries: Tries, attempt: Callable[[Tries], Awaitable[T]]) -> T:
+    """The result of the first attempt that has one."""
+    while True:
+        try:
+            return await attempt(tries)
+        except (FlussError, NotReadyError) as error:
+            await tries.again(error)
+
+
+def is_retriable(error: FlussError) -> bool:
+    """Whether the same call may succeed later."""
+    return error.is_retriable
+
+
+def never(_: FlussError) -> bool:
+    """For calls whose failures are all final."""
+    return False

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.client import runtime
 from fluss.client.changelog_fold import ChangelogFold, Folded
+from fluss.client.cluster import Cluster
 from fluss.client.current_rows import BucketRows, CurrentRows
 from fluss.client.cursor import Cursor
 from fluss.client.filtering import ScanFilter
@@ -29,9 +30,6 @@ from fluss.model.paths import TableBucket
 from fluss.model.records import ChangeType
 from fluss.model.table_options import CHANGELOG_IMAGE
 
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
-
 CHUNK_ROWS_MAX = 50_000
 
 
@@ -45,19 +43,19 @@ class RowsAt:
 
     def __init__(
         self,
-        client: ClientCore,
+        cluster: Cluster,
         info: TableInfo,
         bucket: TableBucket,
         offset: int | None,
         projection: Sequence[int] | None = None,
         scan_filter: ScanFilter | None = None,
     ) -> None:
-        self._client = client
+        self._cluster = cluster
         self._info = info
         self._bucket = bucket
         self._offset = offset
         self._filter = scan_filter
-        self._rows = CurrentRows(client, info)
+        self._rows = CurrentRows(cluster, info)
         self._schema = arrow_schema(info.schema)
         self._wanted = list(range(len(self._schema))) if projection is None else list(projection)
 
@@ -72,7 +70,7 @@ class RowsAt:
 
     async def _read(self) -> AsyncGenerator[pa.RecordBatch]:
         """Rows that are lost on the way are opened again, and go on behind those that were given."""
-        partitions = await watched_partitions(self._client, self._info)
+        partitions = await watched_partitions(self._cluster, self._info)
         partition_id = self._bucket.partition_id
         if partition_id not in partitions:
             raise NotFoundError(
@@ -80,7 +78,7 @@ class RowsAt:
                 ErrorCode.PARTITION_NOT_EXISTS,
             )
         after_key: bytes | None = None
-        backoff = self._rows.backoff()
+        tries = self._rows.tries()
         while True:
             try:
                 async with aclosing(self._read_once(partitions[partition_id], after_key)) as chunks:
@@ -89,10 +87,10 @@ class RowsAt:
                         narrowed = await runtime.in_worker(self._narrowed, chunk.rows)
                         if narrowed.num_rows:
                             yield narrowed
-                        backoff = self._rows.backoff()
+                        tries = self._rows.tries()
                 return
             except FlussError as error:
-                await self._rows.recover(error, backoff)
+                await tries.again(error)
 
     async def _read_once(self, partition_name: str | None, after_key: bytes | None) -> AsyncGenerator[_Chunk]:
         rows = await self._rows.open(self._bucket, partition_name, after_key)
@@ -114,17 +112,17 @@ class RowsAt:
         if backwards and not has_old_images(self._info.properties):
             raise self._not_kept(f"{CHANGELOG_IMAGE} is WAL, and rows have changed since. Read them again as of now")
         fold = ChangelogFold(self._rows.keys, self._schema, backwards=backwards)
-        scanner = LogScannerCore(self._client, self._info)
-        reading = scanner.between([Cursor(self._bucket, *sorted((opened_at, offset)))])
+        scanner = LogScannerCore(self._cluster, self._info)
+        session = scanner.between([Cursor(self._bucket, *sorted((opened_at, offset)))])
         is_first = backwards
         try:
-            while batches := await reading.next():
+            while batches := await session.next():
                 if is_first and (batches[0].change_types or b"\0")[0] == ChangeType.UpdateAfter:
                     raise self._not_kept("it lies in the middle of an update. Take the next one")
                 is_first = False
                 await runtime.in_worker(fold.add, batches)
         finally:
-            reading.close()
+            session.close()
             scanner.close()
         return await runtime.in_worker(fold.result)
 

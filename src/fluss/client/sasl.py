@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from fluss.client.retry import Backoff
+from fluss.client.address import Address
+from fluss.client.retry import Tries, repeat
 from fluss.model.config import Config
 from fluss.model.errors import AuthenticationError, ErrorCode, FlussError, InvalidRequestError, TimeoutError
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.api_keys import Api, Req, Resp
 
-if TYPE_CHECKING:
-    from fluss.client.connection import Connection
+
+class Handshaken(Protocol):
+    """A connection that can be logged in on."""
+
+    @property
+    def address(self) -> Address: ...
+    async def request(self, api: Api[Req, Resp], message: Req, timeout_s: float) -> Resp: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +49,33 @@ class Credentials:
         return b"\0" + self.username.encode() + b"\0" + self.password.encode()
 
 
-async def log_in(connection: Connection, credentials: Credentials, timeout_s: float) -> None:
+async def log_in(connection: Handshaken, credentials: Credentials, timeout_s: float) -> None:
     """Log in, again and again while the server says that it can't check just now."""
-    backoff = Backoff(timeout_s * 1000)
     request = pb.AuthenticateRequest(protocol=credentials.mechanism, token=credentials.token())
     answer: FlussError | None = None
-    while True:
+
+    async def attempt(tries: Tries) -> None:
+        nonlocal answer
         try:
             # A real server answers with an empty challenge: PLAIN has nothing to say to it, the login is done.
-            await connection.request(api_keys.AUTHENTICATE, request, max(backoff.remaining_s, 0.001))
+            await connection.request(api_keys.AUTHENTICATE, request, tries.wait_s)
         except FlussError as error:
             # The last attempt may have had no time for an answer: what the server said before is the better reason.
             answer = answer if answer is not None and isinstance(error, TimeoutError) else error
-            later = error.error_code == ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION
-            if not later or not await backoff.pause():
-                raise _refused(connection, credentials, answer) from error
-        else:
-            return
+            raise
+
+    try:
+        await repeat(Tries(timeout_s, _can_not_check), attempt)
+    except FlussError as error:
+        raise _refused(connection, credentials, answer or error) from error
 
 
-def _refused(connection: Connection, credentials: Credentials, error: FlussError) -> FlussError:
-    if error.error_code == ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION:
+def _can_not_check(error: FlussError) -> bool:
+    return error.error_code == ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION
+
+
+def _refused(connection: Handshaken, credentials: Credentials, error: FlussError) -> FlussError:
+    if _can_not_check(error):
         return AuthenticationError(
             f"The server at {connection.address} can't check the login of user {credentials.username!r} just now: "
             f"{error.message.rstrip('.')}. Try again later.",

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from fluss.client import runtime
+from fluss.client.admin import AdminCore
 from fluss.client.batch_reader import BatchReader
+from fluss.client.cluster import Cluster
 from fluss.client.cursor import Cursor
 from fluss.client.fetched import FetchedBatch
 from fluss.client.fetcher import Fetcher
 from fluss.client.filtering import ScanFilter
 from fluss.client.offsets import BucketKey, check_buckets, list_offsets
 from fluss.client.prefetch import partition_gone
-from fluss.client.reading import BoundedReading, Reading
+from fluss.client.reading import BoundedSession, PollSession
 from fluss.client.remote_log import RemoteLog
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec
 from fluss.model.paths import TableBucket, TablePath
-
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
 
 __all__ = ["FetchedBatch", "LogScannerCore"]
 
@@ -33,7 +31,7 @@ class LogScannerCore:
 
     def __init__(
         self,
-        client: ClientCore,
+        cluster: Cluster,
         info: TableInfo,
         projection: Sequence[int] | None = None,
         scan_filter: ScanFilter | None = None,
@@ -42,20 +40,26 @@ class LogScannerCore:
         changelog: bool = False,
         records: bool = False,
     ) -> None:
-        self._client = client
+        self._cluster = cluster
         self._info = info
         self._pid = runtime.process_id
         self._reader = BatchReader(
-            client.admin, info, projection, scan_filter, fixed_schema=fixed_schema, changelog=changelog, records=records
+            AdminCore(cluster),
+            info,
+            projection,
+            scan_filter,
+            fixed_schema=fixed_schema,
+            changelog=changelog,
+            records=records,
         )
-        self._fetcher = Fetcher(client, info, self._reader, scan_filter)
-        self._remote_log = RemoteLog(client)
-        self._reading = Reading(
-            client,
+        self._fetcher = Fetcher(cluster, info, self._reader, scan_filter)
+        self._remote_log = RemoteLog(cluster)
+        self._session = PollSession(
+            cluster,
             info.table_path,
             self._fetcher,
             self._remote_log,
-            min_bytes=client.config.scanner_log_fetch_min_bytes,
+            min_bytes=cluster.config.scanner_log_fetch_min_bytes,
         )
         self._closed = False
 
@@ -73,7 +77,7 @@ class LogScannerCore:
 
     @property
     def max_poll_records(self) -> int:
-        limit: int = self._client.config.scanner_log_max_poll_records
+        limit: int = self._cluster.config.scanner_log_max_poll_records
         return limit
 
     async def subscribe(self, offsets: Mapping[BucketKey, int]) -> None:
@@ -86,17 +90,17 @@ class LogScannerCore:
         await self._watch(offsets)
         latest = await self._latest([key for key, offset in offsets.items() if offset == LATEST_OFFSET])
         for key, offset in offsets.items():
-            self._reading.cursors[key] = Cursor(self._bucket(key), latest.get(key, offset))
-        self._reading.changed()
+            self._session.cursors[key] = Cursor(self._bucket(key), latest.get(key, offset))
+        self._session.changed()
 
     async def _watch(self, keys: Iterable[BucketKey]) -> None:
         """From now on the leaders of these buckets are known, if they have partitions."""
         partitions = {partition_id for partition_id, _ in keys if partition_id is not None}
         if partitions:
-            self._client.metadata.watch_partitions(self.table_path, partitions)
-            await self._client.metadata.refresh(self.table_path)
+            self._cluster.metadata.watch_partitions(self.table_path, partitions)
+            await self._cluster.metadata.refresh(self.table_path)
             for key in keys:
-                if key[0] is not None and self._client.metadata.is_gone(self.table_path, key[0]):
+                if key[0] is not None and self._cluster.metadata.is_gone(self.table_path, key[0]):
                     raise partition_gone(self.table_path, self._bucket(key))
 
     async def subscribe_positions(self, positions: Mapping[TableBucket, int]) -> None:
@@ -112,8 +116,8 @@ class LogScannerCore:
     async def _latest(self, keys: list[BucketKey]) -> dict[BucketKey, int]:
         if not keys:
             return {}
-        timeout_s = self._client.request_timeout_s
-        return await list_offsets(self._client.metadata, self._info, keys, OffsetSpec.latest(), timeout_s)
+        timeout_s = self._cluster.request_timeout_s
+        return await list_offsets(self._cluster.metadata, self._info, keys, OffsetSpec.latest(), timeout_s)
 
     def _bucket(self, key: BucketKey) -> TableBucket:
         return TableBucket(self._info.table_id, key[1], key[0])
@@ -121,26 +125,26 @@ class LogScannerCore:
     def unsubscribe(self, partition_id: int | None, bucket: int) -> None:
         """Stop reading a bucket; rows read ahead are dropped."""
         check_buckets(self._info, [(partition_id, bucket)])
-        self._reading.cursors.pop((partition_id, bucket), None)
+        self._session.cursors.pop((partition_id, bucket), None)
 
     def positions(self) -> dict[TableBucket, int]:
         """The offset each bucket is read from next."""
-        return {cursor.bucket: cursor.position for cursor in list(self._reading.cursors.values())}
+        return {cursor.bucket: cursor.position for cursor in list(self._session.cursors.values())}
 
     async def poll_batches(self, timeout_ms: int, max_records: int | None = None) -> list[FetchedBatch]:
         """The next rows, at most `max_records`; waits for the first one up to the limit, then returns none."""
         self._check_poll(timeout_ms)
-        return await self._reading.poll(timeout_ms / 1000, max_records)
+        return await self._session.poll(timeout_ms / 1000, max_records)
 
     async def poll_batches_here(self, timeout_ms: int, max_records: int | None = None) -> list[FetchedBatch]:
         """The same for any event loop."""
         self._check_poll(timeout_ms)
-        return await self._reading.poll_here(timeout_ms / 1000, max_records)
+        return await self._session.poll_here(timeout_ms / 1000, max_records)
 
     def ready_batches(self, timeout_ms: int, max_records: int | None = None) -> list[FetchedBatch]:
         """What `poll_batches` would return without waiting; spares its caller two changes of threads."""
         self._check_poll(timeout_ms)
-        return self._reading.take(max_records)
+        return self._session.take(max_records)
 
     def _check_poll(self, timeout_ms: int) -> None:
         self._check_subscribed()
@@ -153,15 +157,15 @@ class LogScannerCore:
 
     async def read_to_latest_with_offsets(self) -> tuple[list[FetchedBatch], dict[TableBucket, int]]:
         """The rows that `read_to_latest` reads, and where each bucket's next row will be."""
-        reading = await self._bounded()
-        stops = {cursor.bucket: cursor.stop_offset or 0 for cursor in reading.cursors.values()}
+        session = await self._bounded()
+        stops = {cursor.bucket: cursor.stop_offset or 0 for cursor in session.cursors.values()}
         by_bucket: dict[TableBucket, list[FetchedBatch]] = {bucket: [] for bucket in stops}
         try:
-            while batches := await self._next(reading):
+            while batches := await self._next(session):
                 for fetched in batches:
                     by_bucket[fetched.bucket].append(fetched)
         finally:
-            reading.close()
+            session.close()
         return [fetched for batches in by_bucket.values() for fetched in batches], stops
 
     def batches_to_latest(self) -> Iterator[pa.RecordBatch]:
@@ -180,43 +184,43 @@ class LogScannerCore:
         runtime.run(self._watch([key]))
         return self._iterate(self.between([Cursor(bucket, start_offset, end_offset)]))
 
-    def _iterate(self, reading: BoundedReading) -> Iterator[pa.RecordBatch]:
+    def _iterate(self, session: BoundedSession) -> Iterator[pa.RecordBatch]:
         try:
-            while batches := runtime.run(self._next(reading)):
+            while batches := runtime.run(self._next(session)):
                 for fetched in batches:
                     yield fetched.batch
         finally:
             if self._pid == runtime.process_id:
-                runtime.call_soon(reading.close)
+                runtime.call_soon(session.close)
 
-    async def _bounded(self) -> BoundedReading:
+    async def _bounded(self) -> BoundedSession:
         self._check_subscribed()
-        subscribed = list(self._reading.cursors.values())
+        subscribed = list(self._session.cursors.values())
         latest = await self._latest([cursor.key for cursor in subscribed])
         return self.between([Cursor(cursor.bucket, cursor.start_offset, latest[cursor.key]) for cursor in subscribed])
 
-    def between(self, cursors: Iterable[Cursor]) -> BoundedReading:
-        """A reading of its own, from start to stop offsets; does not touch the position of polls."""
-        return BoundedReading(self._client, self.table_path, self._fetcher, self._remote_log, cursors, min_bytes=1)
+    def between(self, cursors: Iterable[Cursor]) -> BoundedSession:
+        """A session of its own, from start to stop offsets; does not touch the position of polls."""
+        return BoundedSession(self._cluster, self.table_path, self._fetcher, self._remote_log, cursors, min_bytes=1)
 
-    async def _next(self, reading: BoundedReading) -> list[FetchedBatch]:
+    async def _next(self, session: BoundedSession) -> list[FetchedBatch]:
         self._check_usable()
-        return await reading.next()
+        return await session.next()
 
     def close(self) -> None:
         """Stop reading; callable from any thread."""
         if not self._closed and self._pid == runtime.process_id:
             self._closed = True
-            runtime.call_soon(self._reading.close)
+            runtime.call_soon(self._session.close)
             runtime.call_soon(self._remote_log.close)
 
     def _check_subscribed(self) -> None:
         self._check_usable()
-        if not self._reading.cursors:
+        if not self._session.cursors:
             raise InvalidRequestError(f"The scanner of table {self.table_path} has no bucket; call subscribe first.")
 
     def _check_usable(self) -> None:
         runtime.check_process(self._pid, "scanner")
-        self._client.check_usable()
+        self._cluster.check_usable()
         if self._closed:
             raise FlussError(f"The scanner of table {self.table_path} is closed.")

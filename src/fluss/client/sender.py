@@ -7,25 +7,23 @@ import threading
 import time
 from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from fluss.client import runtime
 from fluss.client.answers import STALE_METADATA_CODES, server_error
 from fluss.client.bucket_queue import BucketQueue
-from fluss.client.chunk import Chunk, WireBatch
+from fluss.client.chunk import RowBuffer, WireBatch
 from fluss.client.connection import Connection
-from fluss.client.destinations import Destinations
+from fluss.client.destinations import LeaderFinder
 from fluss.client.encoder import BatchLimits
-from fluss.client.intake import Intake, summed_up
+from fluss.client.intake import EncodeQueue, QueuedWriter, summed_up
 from fluss.client.memory import BufferMemory
 from fluss.client.metadata import Metadata
-from fluss.client.per_loop import PerLoop
-from fluss.client.pool import ConnectionPool
+from fluss.client.own_loop import OwnLoopConnections, OwnLoopSends
 from fluss.client.tasks import KeyedTasks
-from fluss.client.views import address_of
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError
-from fluss.model.infos import ServerType, TableInfo
+from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath
 from fluss.protocol.protobuf import parse_answer
 from fluss.protocol.writes import (
@@ -39,20 +37,14 @@ from fluss.protocol.writes import (
     says_stored,
 )
 
-if TYPE_CHECKING:
-    from fluss.client.writer import WriterCore
-
 Sent: TypeAlias = list[tuple[BucketQueue, WireBatch]]
 Failure: TypeAlias = tuple[BucketQueue, WireBatch, FlussError]
-
-# How long an event loop may leave an answer unread before what it sent is sent again by the I/O loop.
-LENT_S_MAX = 1.0
 
 
 class Sender:
     """One per client. Runs on the I/O loop, and where it says so on loops of callers; all state is under its lock."""
 
-    def __init__(self, config: Config, metadata: Metadata, loop_pools: PerLoop[ConnectionPool]) -> None:
+    def __init__(self, config: Config, metadata: Metadata, own_loops: OwnLoopConnections) -> None:
         self._metadata = metadata
         self._timeout_ms: int = config.request_timeout_ms
         self._retries: int = config.writer_retries
@@ -61,17 +53,17 @@ class Sender:
         self._in_flight_max: int = config.writer_max_inflight_requests_per_bucket if idempotent else 1
         self._idempotent = idempotent
         self._request_size_bytes_max = BatchLimits.of(config).request_size_bytes_max
-        self._loop_pools = loop_pools
+        self._own_loops = own_loops
         self._lock = threading.RLock()
         self._queues: dict[tuple[int, str | None, int], BucketQueue] = {}
         self._busy: set[BucketQueue] = set()  # queues with waiting batches
         self._tasks = KeyedTasks(on_end=self._pump)
-        self._destinations = Destinations(config, metadata, self._tasks, self._give_up_table)
+        self._leaders = LeaderFinder(config, metadata, self._tasks, self._give_up_table)
         memory = BufferMemory(config.writer_buffer_memory_size)
-        self.intake = Intake(memory, self._tasks, self._enqueue, self._pump, self._destinations.expect, self._lock)
-        self._lent: dict[BucketQueue, tuple[Connection, float]] = {}
-        """Queues that callers' loops have sent from: on which connection, and when."""
-        self._watches = False
+        self.encode_queue = EncodeQueue(
+            memory, self._tasks, self._enqueue, self._pump, self._leaders.expect, self._lock
+        )
+        self._own_loop_sends = OwnLoopSends(self._lock, self._is_answered, self._send_again, self._pump)
         self._timer: asyncio.TimerHandle | None = None
         metadata.on_gone = self._forget
 
@@ -86,65 +78,51 @@ class Sender:
 
     # ---- a caller's event loop ----
 
-    def send_here(self, writer: WriterCore) -> None:
-        """A writer has closed a chunk: send it on the running loop, whose owner will wait for the answer there.
+    def send_here(self, writer: QueuedWriter) -> None:
+        """A writer has closed a row buffer: send it on the running loop, whose owner will wait for the answer there.
 
         That takes no change of threads, of which there would be two. What is not small and alone goes the usual way.
         """
         if not self._idempotent or runtime.on_io_thread():
-            self.intake.submit(writer)
+            self.encode_queue.submit(writer)
             return
         with self._lock:
             is_sent = False
             try:
-                chunk = self.intake.prepare_here(writer)
-                is_sent = chunk is not None and self._try_here(writer.info, chunk)
+                buffer = self.encode_queue.prepare_here(writer)
+                is_sent = buffer is not None and self._try_here(writer.info, buffer)
             finally:  # an interrupt may come at any point
                 if not is_sent:
-                    self.intake.submit(writer)
+                    self.encode_queue.submit(writer)
 
-    def _try_here(self, info: TableInfo, chunk: Chunk) -> bool:
-        if len(chunk.batches) != 1:
+    def _try_here(self, info: TableInfo, buffer: RowBuffer) -> bool:
+        if len(buffer.batches) != 1:
             return False
-        batch = chunk.batches[0]
+        batch = buffer.batches[0]
         queue = self._queues[info.table_id, batch.partition, batch.bucket]
-        leader = self._destinations.known_leader(queue)
+        leader = self._leaders.known_leader(queue)
         if leader is None:
             return False
-        connection = self._loop_pools.here().want(address_of(leader), ServerType.TABLET_SERVER)
+        connection = self._own_loops.to_leader(leader)
         if connection is None:
             return False
         now = time.monotonic()
         if not queue.may_use(connection) or queue.next_to_send(now, self._in_flight_max) is not batch:
             return False
-        self._lent[queue] = (connection, now)
-        if not self._watches:
-            self._watches = True
-            runtime.call_soon(self._watch)
+        self._own_loop_sends.sent(queue, connection, now)
         self._send_group(connection, batch.request, [queue])
         self._busy.discard(queue)
         return True
 
-    def _watch(self) -> None:
-        """Take back what loops don't come to hear the answer of: they may have ended. On the I/O loop."""
-        with self._lock:
-            self._take_back(time.monotonic() - LENT_S_MAX)
-            self._watches = bool(self._lent) and self.intake.closed is None
-        if self._watches:
-            asyncio.get_running_loop().call_later(LENT_S_MAX, self._watch)
+    def _is_answered(self, queue: BucketQueue, connection: Connection) -> bool:
+        return not queue.in_flight or queue.connection is not connection
 
-    def _take_back(self, sent_before: float) -> None:
-        """Send again what loops sent and have heard no answer of; their number makes it be stored once."""
-        for queue, (connection, sent_at) in list(self._lent.items()):
-            batches = [batch for batch in queue.in_flight if queue.connection is connection]
-            if batches and sent_at > sent_before:
-                continue
-            del self._lent[queue]
-            for batch in batches:
-                batch.lent_on = connection
-                queue.again(batch, time.monotonic(), in_doubt=True)
-                self._busy.add(queue)
-        self._pump()
+    def _send_again(self, queue: BucketQueue, connection: Connection) -> None:
+        """What a loop has sent and heard no answer of; its number makes it be stored once."""
+        for batch in list(queue.in_flight):
+            batch.taken_from = connection
+            queue.again(batch, time.monotonic(), in_doubt=True)
+        self._busy.add(queue)
 
     # ---- sending ----
 
@@ -152,7 +130,7 @@ class Sender:
         """Send everything that can be sent now, and come back when more can."""
         now = time.monotonic()
         with self._lock:
-            if self.intake.closed is not None:
+            if self.encode_queue.closed is not None:
                 return
             for queue in list(self._busy):
                 self._tidy(queue, now)
@@ -167,7 +145,7 @@ class Sender:
         groups: dict[tuple[Connection, int, WriteRequest], list[BucketQueue]] = {}
         for queue in self._busy:
             batch = queue.next_to_send(now, self._in_flight_max)
-            connection = None if batch is None else self._destinations.connection(queue)
+            connection = None if batch is None else self._leaders.connection(queue)
             if batch is not None and connection is not None and queue.may_use(connection):
                 groups.setdefault((connection, queue.info.table_id, batch.request), []).append(queue)
         return groups
@@ -182,7 +160,7 @@ class Sender:
             self._give_up(queue, NotFoundError("the table was dropped and made anew", ErrorCode.TABLE_NOT_EXIST))
             self._forget_queue(queue)
         if queue.spent and not queue.in_flight:
-            self._destinations.ids.give_up(queue.writer_id)
+            self._leaders.ids.give_up(queue.writer_id)
             for batch in queue.renumber():
                 lost = "the server has lost track of this writer"
                 self._give_up_batch(batch, FlussError(lost, ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION))
@@ -195,7 +173,7 @@ class Sender:
         size_bytes = 0
         for queue in queues:
             queue.connection = connection
-            batch = queue.sent(self._destinations.ids.current)
+            batch = queue.sent(self._leaders.ids.current)
             added_bytes = batch.size_bytes + BUCKET_OVERHEAD_BYTES
             if batches and size_bytes + added_bytes > self._request_size_bytes_max:
                 self._send(connection, request, batches)
@@ -205,7 +183,7 @@ class Sender:
         self._send(connection, request, batches)
 
     def _send(self, connection: Connection, request: WriteRequest, batches: Sent) -> None:
-        remaining_s = min(batch.chunk.deadline for _, batch in batches) - time.monotonic()
+        remaining_s = min(batch.buffer.deadline for _, batch in batches) - time.monotonic()
         timeout_s = min(self._timeout_ms / 1000, max(remaining_s, 0.001))
         parts = request.parts(
             batches[0][0].info.table_id,
@@ -233,7 +211,7 @@ class Sender:
                 connection.close()
             return
         with self._lock:
-            if self.intake.closed is not None:
+            if self.encode_queue.closed is not None:
                 return
             failures = self._settle(connection, request, batches, reply)
             if runtime.on_io_thread():
@@ -268,14 +246,14 @@ class Sender:
     def _stored(self, connection: Connection, queue: BucketQueue, batch: WireBatch) -> None:
         if queue.awaits(batch, connection):
             queue.stored(batch)
-            self.intake.finish(batch, None)
+            self.encode_queue.finish(batch, None)
 
     # ---- failures ----
 
     def _deal_with(self, connection: Connection, failures: list[Failure], *, sent: bool = True) -> None:
         """Batches that a connection did not bring to be stored. On the I/O loop."""
         with self._lock:
-            if self.intake.closed is not None:
+            if self.encode_queue.closed is not None:
                 return
             now = time.monotonic()
             for queue, batch, error in failures:
@@ -291,7 +269,7 @@ class Sender:
         self._busy.add(queue)
         dropped = code == ErrorCode.PARTITION_NOT_EXISTS  # there may be a new one of that name
         if dropped or code in STALE_METADATA_CODES:
-            self._destinations.look_again(queue)
+            self._leaders.look_again(queue)
         if code in LOST_SEQUENCE_CODES and batch.sequence >= 0:
             queue.out_of_order(batch, now)
         elif (error.is_retriable or dropped) and batch.attempts <= self._retries:
@@ -308,9 +286,9 @@ class Sender:
 
     def _give_up_batch(self, batch: WireBatch, error: FlussError) -> None:
         """Report a failure. Nothing of the batch may be sent from then on, not by a loop that stood still either."""
-        if batch.lent_on is not None:
-            batch.lent_on.cut()
-        self.intake.finish(batch, error)
+        if batch.taken_from is not None:
+            batch.taken_from.cut()
+        self.encode_queue.finish(batch, error)
 
     def _give_up_table(self, path: TablePath, error: FlussError, partition: str | None = None) -> None:
         """Fail what waits for a table, or for one partition of it."""
@@ -337,15 +315,15 @@ class Sender:
         if queue.waiting or queue.in_flight:
             return
         if self._queues.pop((queue.info.table_id, queue.partition, queue.bucket), None) is not None:
-            self._destinations.ids.give_up(queue.writer_id)
+            self._leaders.ids.give_up(queue.writer_id)
 
     def _set_timer(self, now: float) -> None:
         """Wake up for the next retry or the next batch that will be too late."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        times = [queue.retry_at if queue.retry_at > now else queue.waiting[0].chunk.deadline for queue in self._busy]
-        if times and self.intake.closed is None:
+        times = [queue.retry_at if queue.retry_at > now else queue.waiting[0].buffer.deadline for queue in self._busy]
+        if times and self.encode_queue.closed is None:
             delay_s = max(0.001, min(times) - now)
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._pump)
 
@@ -354,40 +332,41 @@ class Sender:
     def unsent(self) -> list[tuple[str, int]]:
         """Tables and how many of their rows are not acknowledged."""
         rows: dict[str, int] = {}
-        for writer in self.intake.writers:
+        for writer in self.encode_queue.writers:
             if writer.pending_rows:
                 rows[str(writer.table_path)] = rows.get(str(writer.table_path), 0) + writer.pending_rows
         return list(rows.items())
 
     def take_failure(self) -> FlussError | None:
         """The first failure that nobody was told of, for somebody who tells; the others are its notes."""
-        failures = [failure for writer in list(self.intake.failed) for failure in writer.take_failures()]
+        failures = [failure for writer in list(self.encode_queue.failed) for failure in writer.take_failures()]
         return summed_up(failures) if failures else None
 
     def refuse_rows(self) -> None:
         """Take no more rows."""
-        self.intake.refuses = True
-        for writer in self.intake.writers:
+        self.encode_queue.refuses = True
+        for writer in self.encode_queue.writers:
             writer.close_open()
 
     async def drain(self) -> None:
         """Send what there is and wait for it; failures are not raised here, unsent rows are counted by `unsent`."""
         with self._lock:
-            self._take_back(time.monotonic())
-        for writer in self.intake.writers:
+            self._own_loop_sends.take_back(time.monotonic())
+        for writer in self.encode_queue.writers:
             await writer.settle()
 
     def close(self, reason: FlussError) -> None:
         """Stop: from now on nothing is sent, and rows not acknowledged fail for this reason."""
         with self._lock:
             self.refuse_rows()
-            self.intake.closed = reason
+            self.encode_queue.closed = reason
             if self._timer is not None:
                 self._timer.cancel()
             self._tasks.stop()
+            self._own_loop_sends.stop()
             for queue in self._queues.values():
                 self._close_queue(queue, reason)
-            self.intake.close(reason)
+            self.encode_queue.close(reason)
 
     def _close_queue(self, queue: BucketQueue, reason: FlussError) -> None:
         for batch in queue.in_flight:

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 import pyarrow as pa
 from google.protobuf.message import Message
 
 from fluss.client import runtime
 from fluss.client.append import LogEncoder
-from fluss.client.chunk import Chunk, WireBatch
+from fluss.client.chunk import BufferOwner, RowBuffer, WireBatch
+from fluss.client.cluster import Cluster
 from fluss.client.connection import BytesLike, Connection
 from fluss.client.encoder import BatchLimits, Encoder, pieces
-from fluss.client.kv_chunk import KvChunk, KvEncoder
+from fluss.client.kv_chunk import KvEncoder, KvRowBuffer
 from fluss.client.partition_routing import PartitionFinder, router, writable_schema
-from fluss.client.retry import Backoff
+from fluss.client.retry import Tries, is_retriable, repeat
 from fluss.client.upsert import check_deletes
 from fluss.client.upsert_columns import UpsertColumns
 from fluss.formats.cast import ArrowCaster
@@ -34,10 +35,6 @@ from fluss.protocol.api_keys import Api, Req, Resp
 from fluss.protocol.protobuf import parse_answer
 from fluss.protocol.writes import BUCKET_OVERHEAD_BYTES, bucket_parts
 
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
-    from fluss.client.writer import WriterCore
-
 # Of one writer; each waits for a sync of the server.
 REQUESTS_IN_FLIGHT_MAX: Final = 4
 _INT32_MAX: Final = 2**31 - 1
@@ -47,9 +44,9 @@ _INT64_MAX: Final = 2**63 - 1
 Body: TypeAlias = Callable[[], Awaitable[list[BytesLike]]]
 
 
-async def staging_connection(client: ClientCore) -> Connection:
+async def staging_connection(cluster: Cluster) -> Connection:
     """A connection to a server that knows staged writes; raises for one that does not."""
-    connection = await client.metadata.coordinator(client.request_timeout_s)
+    connection = await cluster.coordinator()
     if api_keys.STAGE_WRITE.key not in connection.versions:
         raise InvalidRequestError(
             f"Exactly-once writes need a Flussbett server; the one at {connection.address} knows no staged writes. "
@@ -62,21 +59,21 @@ async def staging_connection(client: ClientCore) -> Connection:
 class StagedWriteCore:
     """One batch of a query. Coroutines run on the I/O loop."""
 
-    def __init__(self, client: ClientCore, info: TableInfo, query_id: str, batch_id: int) -> None:
+    def __init__(self, cluster: Cluster, info: TableInfo, query_id: str, batch_id: int) -> None:
         if not isinstance(query_id, str) or not query_id:
             raise InvalidRequestError(f"A query id is a text, not {query_id!r}.")
         _check_number("batch_id", batch_id, _INT64_MAX)
-        self.client = client
+        self.cluster = cluster
         self.info = info
         self.query_id = query_id
         self.batch_id = batch_id
-        self._timeout_ms: int = client.config.request_timeout_ms
-        self._limit_ms: int = client.config.writer_delivery_timeout_ms
-        self.partitions = PartitionFinder(client.metadata, client.config)
+        self._timeout_ms: int = cluster.config.request_timeout_ms
+        self._limit_s: float = cluster.config.writer_delivery_timeout_ms / 1000
+        self.partitions = PartitionFinder(cluster.metadata, cluster.config)
 
     def writer(self, task: int, attempt: int, columns: Sequence[str] | None) -> StagedWriterCore:
         """A writer of rows that count only if the commit names this attempt."""
-        self.client.check_usable()
+        self.cluster.check_usable()
         _check_number("task", task, _INT32_MAX)
         _check_number("attempt", attempt, _INT64_MAX)
         return StagedWriterCore(self, task, attempt, columns)
@@ -119,7 +116,7 @@ class StagedWriteCore:
         await self._send(api_keys.STAGE_WRITE, body)
 
     async def _partition_id(self, name: str, *, again: bool) -> int:
-        known = None if again else self.client.metadata.partition_id(self.info.table_path, name)
+        known = None if again else self.cluster.metadata.partition_id(self.info.table_path, name)
         return await self.partitions.find(self.info, name) if known is None else known
 
     async def _ask(self, api: Api[Req, Resp], request: Message) -> Resp:
@@ -130,34 +127,31 @@ class StagedWriteCore:
 
     async def _send(self, api: Api[Req, Resp], body: Body) -> Resp:
         """Ask until there is an answer that another try won't change, or the time is over."""
-        self.client.check_usable()
-        backoff = Backoff(self._limit_ms)
-        timeout_s = self.client.request_timeout_s
-        while True:
-            try:
-                connection = await staging_connection(self.client)
-                answer = await connection.send(api, await body(), timeout_s)
-                return parse_answer(api.response, answer, connection.address)
-            except FlussError as error:
-                if not error.is_retriable or not await backoff.pause():
-                    raise
+        self.cluster.check_usable()
+
+        async def attempt(_: Tries) -> Resp:
+            connection = await staging_connection(self.cluster)
+            answer = await connection.send(api, await body(), self.cluster.request_timeout_s)
+            return parse_answer(api.response, answer, connection.address)
+
+        return await repeat(Tries(self._limit_s, is_retriable), attempt)
 
 
 class StagedWriterCore:
     """Encodes rows as other writers do and stages them. Coroutines run on the I/O loop, one after the other."""
 
     def __init__(self, write: StagedWriteCore, task: int, attempt: int, columns: Sequence[str] | None) -> None:
-        info, config = write.info, write.client.config
+        info, config = write.info, write.cluster.config
         self._write = write
         self._task = task
         self._attempt = attempt
         self._limits = BatchLimits.of(config)
         self._columns: UpsertColumns | None = None
-        self._chunk_class: type[Chunk] = Chunk
+        self._buffer_class: type[RowBuffer] = RowBuffer
         route = router(info, config)
         if info.has_primary_key():
             self._columns = UpsertColumns(info) if columns is None else UpsertColumns.named(info, columns)
-            self._chunk_class = KvChunk
+            self._buffer_class = KvRowBuffer
             self._encoder: Encoder = KvEncoder(info, self._limits, route, self._columns, MergeMode.DEFAULT)
             self._caster = ArrowCaster(self._columns.schema)
             self._key_caster = ArrowCaster(self._columns.key_schema)
@@ -167,7 +161,7 @@ class StagedWriterCore:
             self._encoder = LogEncoder(info, self._limits, route)
             self._caster = ArrowCaster(writable_schema(info))
         self._rows_digest, self._keys_digest = _digests(info, columns, self._columns)
-        self._chunk: Chunk | None = None
+        self._buffer: RowBuffer | None = None
         self._request_count = 0
         self._in_flight: list[asyncio.Task[None]] = []
         self._lock = asyncio.Lock()
@@ -191,7 +185,7 @@ class StagedWriterCore:
         """Stage what is left and wait until the server has all: what the commit has to name."""
         async with self._lock:
             self._check()
-            await self._stage_chunk()
+            await self._stage_buffer()
             await self._await_in_flight(0)
             self._ended = FlussError("The writer was finished; make another one with another attempt.")
             rows, keys = self._rows_digest, self._keys_digest
@@ -201,7 +195,7 @@ class StagedWriterCore:
     async def close(self) -> None:
         """Stop; what is not finished can't be committed."""
         self._ended = self._ended or FlussError("The writer is closed.")
-        self._chunk = None
+        self._buffer = None
         in_flight, self._in_flight = self._in_flight, []
         for task in in_flight:
             task.cancel()
@@ -227,29 +221,29 @@ class StagedWriterCore:
         return self._key_caster.cast(batch.select(self._columns.key_names(batch.schema.names)))
 
     async def _add(self, rows: pa.RecordBatch, deletes: bool) -> None:
-        chunk = self._chunk
-        if chunk is not None and chunk.deletes is not deletes:
-            await self._stage_chunk()
-            chunk = None
-        if chunk is None:
+        buffer = self._buffer
+        if buffer is not None and buffer.deletes is not deletes:
+            await self._stage_buffer()
+            buffer = None
+        if buffer is None:
             # No rows but Arrow batches come to it, so it asks nothing of its writer.
-            chunk = self._chunk = self._chunk_class(cast("WriterCore", None), 0, None, deletes=deletes)
-        chunk.add_batch(rows)
-        if chunk.size_bytes >= self._limits.request_size_bytes_max:
-            await self._stage_chunk()
+            buffer = self._buffer = self._buffer_class(cast(BufferOwner, None), 0, None, deletes=deletes)
+        buffer.add_batch(rows)
+        if buffer.size_bytes >= self._limits.request_size_bytes_max:
+            await self._stage_buffer()
 
-    async def _stage_chunk(self) -> None:
-        chunk, self._chunk = self._chunk, None
-        if chunk is None:
+    async def _stage_buffer(self) -> None:
+        buffer, self._buffer = self._buffer, None
+        if buffer is None:
             return
-        await runtime.in_worker(self._encoder.prepare, chunk)
-        if chunk.error is not None:
+        await runtime.in_worker(self._encoder.prepare, buffer)
+        if buffer.error is not None:
             # The digest has rows that were not staged.
             self._ended = FlussError("The writer has failed; make another one with another attempt.")
-            raise chunk.error
+            raise buffer.error
         batches: list[WireBatch] = []
         size_bytes = 0
-        for batch in chunk.batches:
+        for batch in buffer.batches:
             added_bytes = batch.size_bytes + BUCKET_OVERHEAD_BYTES
             if batches and size_bytes + added_bytes > self._limits.request_size_bytes_max:
                 await self._stage(batches)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -11,12 +11,14 @@ from fluss.client.append import AppendWriterCore
 from fluss.client.batch_reader import log_format
 from fluss.client.batch_starts import batch_starts
 from fluss.client.changes import ChangesCore
+from fluss.client.cluster import Cluster
 from fluss.client.filtering import ScanFilter
 from fluss.client.limit_scan import LimitScanCore
-from fluss.client.lookuper import LookuperCore, PrefixLookuperCore
+from fluss.client.lookuper import ClientLookups, LookuperCore, PrefixLookuperCore
 from fluss.client.offsets import check_buckets, list_offsets
 from fluss.client.rows_at import RowsAt
 from fluss.client.scanner import LogScannerCore
+from fluss.client.sender import Sender
 from fluss.client.staging import StagedWriteCore, staging_connection
 from fluss.client.table_read import TableRead, read_log_table
 from fluss.client.upsert import UpsertWriterCore
@@ -30,44 +32,53 @@ from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TableBucket
 from fluss.model.predicates import Predicate
 
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
+
+class Client(Protocol):
+    """What writers and readers of tables share."""
+
+    @property
+    def cluster(self) -> Cluster: ...
+    @property
+    def sender(self) -> Sender: ...
+    @property
+    def lookups(self) -> ClientLookups: ...
 
 
 class TableCore:
     """A table as it was when it was looked up."""
 
-    def __init__(self, client: ClientCore, info: TableInfo) -> None:
+    def __init__(self, client: Client, info: TableInfo) -> None:
         self._client = client
+        self._cluster = client.cluster
         self.info = info
         self.arrow_schema: pa.Schema = arrow_schema(info.schema)
 
     def append_writer(self) -> AppendWriterCore:
         """A writer of rows and batches; all writers of a client share its sender."""
-        self._client.check_usable()
+        self._cluster.check_usable()
         if self.info.has_primary_key():
             raise InvalidRequestError(
                 f"Table {self.info.table_path} has a primary key: its rows are upserted, not appended."
             )
-        return AppendWriterCore(self._client, self.info)
+        return AppendWriterCore(self._cluster, self._client.sender, self.info)
 
     def upsert_writer(
         self, columns: UpsertColumns | None = None, merge_mode: MergeMode = MergeMode.DEFAULT
     ) -> UpsertWriterCore:
         """A writer of rows by key; all writers of a client share its sender."""
-        self._client.check_usable()
+        self._cluster.check_usable()
         self.check_upserts()
-        return UpsertWriterCore(self._client, self.info, columns, merge_mode)
+        return UpsertWriterCore(self._cluster, self._client.sender, self.info, columns, merge_mode)
 
     def staged_write(self, query_id: str, batch_id: int) -> StagedWriteCore:
         """One batch of a query, to be stored once."""
-        self._client.check_usable()
-        return StagedWriteCore(self._client, self.info, query_id, batch_id)
+        self._cluster.check_usable()
+        return StagedWriteCore(self._cluster, self.info, query_id, batch_id)
 
     async def check_staged_writes(self) -> None:
         """Raise unless the server knows staged writes."""
-        self._client.check_usable()
-        await staging_connection(self._client)
+        self._cluster.check_usable()
+        await staging_connection(self._cluster)
 
     def check_upserts(self) -> None:
         """Raise unless rows are upserted."""
@@ -78,13 +89,13 @@ class TableCore:
 
     def lookuper(self, *, insert_if_not_exists: bool = False) -> LookuperCore:
         """Looks rows up by primary key; all lookups of a client share its requests."""
-        self._client.check_usable()
-        return LookuperCore(self._client, self.info, insert_if_not_exists=insert_if_not_exists)
+        self._cluster.check_usable()
+        return LookuperCore(self._cluster, self._client.lookups, self.info, insert_if_not_exists=insert_if_not_exists)
 
     def prefix_lookuper(self, columns: Sequence[str]) -> PrefixLookuperCore:
         """Looks rows up by their partition columns and bucket key."""
-        self._client.check_usable()
-        return PrefixLookuperCore(self._client, self.info, columns)
+        self._cluster.check_usable()
+        return PrefixLookuperCore(self._cluster, self._client.lookups, self.info, columns)
 
     def log_scanner(
         self,
@@ -99,11 +110,11 @@ class TableCore:
 
         With `changelog`, what happened to each row comes in front of its columns. With `records`, rows are wanted.
         """
-        self._client.check_usable()
+        self._cluster.check_usable()
         self._check_projection(projection)
         scan_filter = None if predicate is None else self.scan_filter(predicate)
         return LogScannerCore(
-            self._client,
+            self._cluster,
             self.info,
             projection,
             scan_filter,
@@ -120,16 +131,16 @@ class TableCore:
         fixed_schema: bool = True,
     ) -> tuple[pa.Table, dict[TableBucket, int]]:
         """All rows as they are now, and the offset that each bucket's log goes on from."""
-        self._client.check_usable()
+        self._cluster.check_usable()
         self._check_projection(projection)
         if not self.info.has_primary_key():
             scanner = self.log_scanner(projection, predicate, fixed_schema=fixed_schema)
             try:
-                return await read_log_table(self._client, scanner)
+                return await read_log_table(self._cluster, scanner)
             finally:
                 scanner.close()
         scan_filter = None if predicate is None else self.scan_filter(predicate)
-        return await TableRead(self._client, self.info, projection, scan_filter).run()
+        return await TableRead(self._cluster, self.info, projection, scan_filter).run()
 
     def read_bucket(
         self,
@@ -157,23 +168,23 @@ class TableCore:
         predicate: Predicate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a primary-key table's bucket as they were at an offset of its changelog; blocks its caller."""
-        self._client.check_usable()
+        self._cluster.check_usable()
         self.check_upserts()
         self._check_projection(projection)
         self._check_range(bucket, 0, offset or 0)
         scan_filter = None if predicate is None else self.scan_filter(predicate)
-        return RowsAt(self._client, self.info, bucket, offset, projection, scan_filter).batches()
+        return RowsAt(self._cluster, self.info, bucket, offset, projection, scan_filter).batches()
 
     async def batch_starts(self, bucket: TableBucket, offsets: Sequence[int]) -> list[int]:
         """For each offset of a bucket where the batch that holds it begins, as far as its leader tells."""
-        self._client.check_usable()
+        self._cluster.check_usable()
         self._check_bucket(bucket)
-        return await batch_starts(self._client, self.info, bucket, offsets)
+        return await batch_starts(self._cluster, self.info, bucket, offsets)
 
     async def bucket_offsets(self, partition_ids: Sequence[int | None], spec: OffsetSpec) -> dict[TableBucket, int]:
         """An offset for every bucket of these partitions; those that are gone are left out."""
-        self._client.check_usable()
-        metadata, path = self._client.metadata, self.info.table_path
+        self._cluster.check_usable()
+        metadata, path = self._cluster.metadata, self.info.table_path
         watched = [partition_id for partition_id in partition_ids if partition_id is not None]
         if watched:
             metadata.watch_partitions(path, watched)
@@ -182,7 +193,7 @@ class TableCore:
             there = [item for item in partition_ids if item is None or not metadata.is_gone(path, item)]
             keys = [(partition_id, bucket) for partition_id in there for bucket in range(self.info.num_buckets)]
             try:
-                found = await list_offsets(metadata, self.info, keys, spec, self._client.request_timeout_s)
+                found = await list_offsets(metadata, self.info, keys, spec, self._cluster.request_timeout_s)
             except NotFoundError:
                 if all(item is None or not metadata.is_gone(path, item) for item in there):
                     raise
@@ -191,17 +202,17 @@ class TableCore:
 
     def changes(self) -> ChangesCore:
         """A reader of changes, to be started."""
-        self._client.check_usable()
-        return ChangesCore(self._client, self.info)
+        self._cluster.check_usable()
+        return ChangesCore(self._cluster, self.info)
 
     def limit_scan(self, bucket: TableBucket, limit: int, projection: Sequence[int] | None = None) -> LimitScanCore:
         """A reader of a bucket's last rows, or of its first ones by key in a primary-key table."""
-        self._client.check_usable()
+        self._cluster.check_usable()
         self._check_projection(projection)
         if not self.info.has_primary_key():
             self.check_batches("a limit scan")
         self._check_bucket(bucket)
-        return LimitScanCore(self._client, self.info, bucket, limit, projection)
+        return LimitScanCore(self._cluster, self.info, bucket, limit, projection)
 
     def scan_filter(self, predicate: Predicate) -> ScanFilter:
         """A filter checked against the table's columns."""

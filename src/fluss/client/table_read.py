@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from fluss.client import runtime
+from fluss.client.cluster import Cluster
 from fluss.client.current_rows import CurrentRows
 from fluss.client.decode import to_table
 from fluss.client.filtering import ScanFilter
@@ -19,35 +19,32 @@ from fluss.model.infos import TableInfo
 from fluss.model.offsets import EARLIEST_OFFSET
 from fluss.model.paths import TableBucket
 
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
-
 # Buckets that are read side by side: each has an answer or two on the way.
 BUCKETS_AT_ONCE_MAX = 4
 # A bucket whose rows are lost on the way is read from its beginning again, so many times.
 LOST_SCANS_MAX = 5
 
 
-async def existing_partitions(client: ClientCore, info: TableInfo) -> dict[int | None, str | None]:
+async def existing_partitions(cluster: Cluster, info: TableInfo) -> dict[int | None, str | None]:
     """The names of a table's partitions by id; a table without is its own partition."""
     if not info.is_partitioned():
         return {None: None}
-    found = await client.metadata.list_partitions(info.table_path, client.request_timeout_s)
+    found = await cluster.metadata.list_partitions(info.table_path, cluster.request_timeout_s)
     return {partition.partition_id: partition.partition_name for partition in found}
 
 
-async def watched_partitions(client: ClientCore, info: TableInfo) -> dict[int | None, str | None]:
+async def watched_partitions(cluster: Cluster, info: TableInfo) -> dict[int | None, str | None]:
     """The same, and from now on their leaders are asked for with the table."""
-    found = await existing_partitions(client, info)
+    found = await existing_partitions(cluster, info)
     if info.is_partitioned():
-        client.metadata.watch_partitions(info.table_path, [partition for partition in found if partition is not None])
-        await client.metadata.refresh(info.table_path)
+        cluster.metadata.watch_partitions(info.table_path, [partition for partition in found if partition is not None])
+        await cluster.metadata.refresh(info.table_path)
     return found
 
 
-async def read_log_table(client: ClientCore, scanner: LogScannerCore) -> tuple[pa.Table, dict[TableBucket, int]]:
+async def read_log_table(cluster: Cluster, scanner: LogScannerCore) -> tuple[pa.Table, dict[TableBucket, int]]:
     """All rows from the earliest kept to the latest as of the call, and each bucket's end."""
-    partitions = await watched_partitions(client, scanner.info)
+    partitions = await watched_partitions(cluster, scanner.info)
     buckets = range(scanner.info.num_buckets)
     offsets = {(partition, bucket): EARLIEST_OFFSET for partition in partitions for bucket in buckets}
     if not offsets:
@@ -61,12 +58,12 @@ class TableRead:
     """One read of a primary-key table: its partitions as of the call, each bucket as of one offset of its changelog."""
 
     def __init__(
-        self, client: ClientCore, info: TableInfo, projection: Sequence[int] | None, scan_filter: ScanFilter | None
+        self, cluster: Cluster, info: TableInfo, projection: Sequence[int] | None, scan_filter: ScanFilter | None
     ) -> None:
-        self._client = client
+        self._cluster = cluster
         self._info = info
         self._filter = scan_filter
-        self._rows = CurrentRows(client, info)
+        self._rows = CurrentRows(cluster, info)
         full = arrow_schema(info.schema)
         self._wanted = list(range(len(full))) if projection is None else list(projection)
         self._schema = pa.schema([full.field(index) for index in self._wanted])
@@ -74,7 +71,7 @@ class TableRead:
 
     async def run(self) -> tuple[pa.Table, dict[TableBucket, int]]:
         """The rows, and the offset that each bucket's changelog goes on from."""
-        partitions = await watched_partitions(self._client, self._info)
+        partitions = await watched_partitions(self._cluster, self._info)
         buckets = {
             TableBucket(self._info.table_id, bucket, partition): name
             for partition, name in partitions.items()
@@ -92,7 +89,7 @@ class TableRead:
 
     async def _read(self, bucket: TableBucket, partition_name: str | None) -> tuple[list[pa.RecordBatch], int]:
         async with self._turns:
-            backoff, losses = self._rows.backoff(), 0
+            tries, losses = self._rows.tries(), 0
             while True:
                 batches: list[pa.RecordBatch] = []
                 try:
@@ -102,8 +99,8 @@ class TableRead:
                         losses += 1
                         if losses == LOST_SCANS_MAX:
                             raise
-                        backoff = self._rows.backoff()
-                    await self._rows.recover(error, backoff)
+                        tries = self._rows.tries()
+                    await tries.again(error)
 
     async def _read_once(self, bucket: TableBucket, partition_name: str | None, batches: list[pa.RecordBatch]) -> int:
         """Rows go into `batches`; the offset is returned."""

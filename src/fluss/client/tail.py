@@ -1,8 +1,8 @@
 """Fetches on the event loop of a reader who waits for rows as they come: two changes of threads take longer than those.
 
-The I/O loop lends a scan out after an answer that is small, and takes it back as soon as there is more to do: an answer
-that is large or says that something is wrong, a reader elsewhere, another subscription. What was asked here and not
-dealt with is then asked again, so nothing has to be handed over.
+The I/O loop hands a scan over after an answer that is small, and takes it back as soon as there is more to do: one that
+is large or says that something is wrong, a reader elsewhere, another subscription. What was asked here and not
+dealt with is then asked again, so no request changes hands.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from fluss.client.connection import Connection
 from fluss.client.cursor import Cursor
-from fluss.client.fetcher import Asked, DecodedPiece, Fetcher
+from fluss.client.fetched import ScanStep
+from fluss.client.fetcher import Fetcher, FetchRequest
 from fluss.model.errors import FlussError
 from fluss.protocol import api_keys
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from fluss.client.offsets import BucketKey
 
 
-class Tail:
-    """A scan that is lent to the loop of a connection. All but `end` and `is_lent` is for that loop."""
+class OwnLoopFetch:
+    """A scan that the loop of a connection fetches for. All but `end` and `is_active` is for that loop."""
 
     def __init__(
         self,
@@ -33,9 +34,9 @@ class Tail:
         cursors: dict[BucketKey, Cursor],
         min_bytes: int,
         lock: threading.Lock,
-        put: Callable[[list[DecodedPiece]], None],
+        put: Callable[[list[ScanStep]], None],
     ) -> None:
-        self.is_lent = True
+        self.is_active = True
         self.loop = connection.loop
         self._connection = connection
         self._fetcher = fetcher
@@ -48,10 +49,10 @@ class Tail:
 
     def end(self) -> None:
         """Back to the I/O loop; with the lock held, so no answer is being dealt with."""
-        self.is_lent = False
+        self.is_active = False
 
     async def wait(self, timeout_s: float) -> None:
-        """Wait until there may be rows, or the scan is lent no more."""
+        """Wait until there may be rows, or the I/O loop fetches again."""
         self._ask()
         if not self._is_asked:
             return
@@ -65,29 +66,29 @@ class Tail:
             self._waiters.discard(waiter)
 
     def release(self) -> None:
-        """Whoever waits looks again."""
+        """Wakes all pollers."""
         for waiter in self._waiters:
             _release(waiter)
 
     def _ask(self) -> None:
-        if self._is_asked or not self.is_lent:
+        if self._is_asked or not self.is_active:
             return
         try:
             cursors = [cursor for cursor in list(self._cursors.values()) if cursor.wanted]
             if not cursors:
                 self.end()
                 return
-            asked = self._fetcher.request(cursors, self._min_bytes)
-            answered = partial(self._answered, cursors, asked)
-            self._connection.submit(api_keys.FETCH_LOG, asked.parts, self._fetcher.timeout_s, answered)
+            request = self._fetcher.request(cursors, self._min_bytes)
+            answered = partial(self._answered, cursors, request)
+            self._connection.submit(api_keys.FETCH_LOG, request.parts, self._fetcher.timeout_s, answered)
             self._is_asked = True
         except FlussError:
             self.end()
 
-    def _answered(self, cursors: list[Cursor], asked: Asked, answer: memoryview | FlussError) -> None:
+    def _answered(self, cursors: list[Cursor], request: FetchRequest, answer: memoryview | FlussError) -> None:
         self._is_asked = False
         with self._lock:
-            is_empty = self.is_lent and self._receive(cursors, asked, answer)
+            is_empty = self.is_active and self._receive(cursors, request, answer)
         if not self._waiters:
             return
         if is_empty:
@@ -96,11 +97,11 @@ class Tail:
             self.release()
             self.loop.call_soon(self._ask)  # behind those who wait
 
-    def _receive(self, cursors: list[Cursor], asked: Asked, answer: memoryview | FlussError) -> bool:
+    def _receive(self, cursors: list[Cursor], request: FetchRequest, answer: memoryview | FlussError) -> bool:
         """With the lock held; whether the answer is fine but has nothing."""
         decoded = None
         if not isinstance(answer, FlussError):
-            decoded = self._fetcher.receive_small(answer, asked, self._connection.address, cursors)
+            decoded = self._fetcher.receive_small(answer, request, self._connection.address, cursors)
         if decoded is None:
             self.end()
             return False

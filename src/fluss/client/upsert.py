@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
-from fluss.client.chunk import Chunk
+from fluss.client.chunk import RowBuffer
+from fluss.client.cluster import Cluster
 from fluss.client.encoder import BatchLimits
-from fluss.client.kv_chunk import KvChunk, KvEncoder
+from fluss.client.kv_chunk import KvEncoder, KvRowBuffer
 from fluss.client.partition_routing import router
+from fluss.client.sender import Sender
 from fluss.client.upsert_columns import UpsertColumns
 from fluss.client.writer import WriterCore
 from fluss.formats.cast import ArrowCaster
@@ -21,10 +23,6 @@ from fluss.model.infos import TableInfo
 from fluss.model.merge_mode import MergeMode
 from fluss.model.table_options import DELETE_BEHAVIOR
 
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
-
-
 # Long enough for the I/O thread to wake up and take the interpreter.
 TURN_S = 0.0002
 
@@ -33,49 +31,50 @@ class UpsertWriterCore(WriterCore):
     """Takes rows and keys of a primary-key table; operations on one key are done in the order of the calls."""
 
     upsert = WriterCore.take_row
-    _chunk_class = KvChunk
+    _buffer_class = KvRowBuffer
 
     def __init__(
         self,
-        client: ClientCore,
+        cluster: Cluster,
+        sender: Sender,
         info: TableInfo,
         columns: UpsertColumns | None = None,
         merge_mode: MergeMode = MergeMode.DEFAULT,
     ) -> None:
         self.columns = columns or UpsertColumns(info)
-        config = client.config
+        config = cluster.config
         encoder = KvEncoder(info, BatchLimits.of(config), router(info, config), self.columns, merge_mode)
         self._key_caster = ArrowCaster(self.columns.key_schema)
-        super().__init__(client, info, encoder, self.columns.schema)
+        super().__init__(cluster, sender, info, encoder, self.columns.schema)
 
     def _new_builder(self) -> RowBuilder:
         return self.columns.row_builder()
 
-    def _close_full(self, chunk: Chunk) -> None:
+    def _close_full(self, buffer: RowBuffer) -> None:
         """When the client has nothing else, the server, which needs longer for rows than anybody here, waits for it.
 
         A caller that takes rows without a pause gives the interpreter to other threads every 5 ms only, and encoding in
         a worker and sending take a dozen such turns: encode here, and let the I/O thread send at once.
         """
-        if chunk.add_row is None or self._memory.used_bytes > chunk.reserved_bytes:
-            super()._close_full(chunk)
+        if buffer.add_row is None or self._memory.used_bytes > buffer.reserved_bytes:
+            super()._close_full(buffer)
             return
-        self.encoder.prepare(chunk)
-        chunk.prepared = True
-        super()._close_full(chunk)
+        self.encoder.prepare(buffer)
+        buffer.prepared = True
+        super()._close_full(buffer)
         time.sleep(TURN_S)
 
     def delete(self, key: Mapping[str, Any] | Sequence[Any]) -> Any:
-        """Take the key of a row to delete; waits while the buffer is full."""
+        """Take the key of a row to delete; waits while the write memory is full."""
         check_deletes(self._info)
         self._admit()
         with self._lock:
-            chunk = self._open
-            if chunk is None or chunk.add_row is None:
-                chunk = self._open_rows()
-            assert isinstance(chunk, KvChunk)
-            chunk.add_delete(key)
-            return self._taken(chunk)
+            buffer = self._open
+            if buffer is None or buffer.add_row is None:
+                buffer = self._open_rows()
+            assert isinstance(buffer, KvRowBuffer)
+            buffer.add_delete(key)
+            return self._taken(buffer)
 
     def write_batch(self, batch: pa.RecordBatch) -> Any:
         self.columns.check_names(batch.schema.names)

@@ -1,4 +1,4 @@
-"""What writers of all tables share: rows and Arrow batches gather in chunks, the sender takes them from there."""
+"""What writers of all tables share: rows and Arrow batches gather in row buffers, the sender takes them from there."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from fluss.client import runtime
-from fluss.client.chunk import Chunk
+from fluss.client.chunk import RowBuffer
+from fluss.client.cluster import Cluster
 from fluss.client.encoder import BatchLimits, Encoder, pieces
 from fluss.client.handles import Outcome, RowsOutcome, WriteHandle
 from fluss.client.intake import summed_up
+from fluss.client.sender import Sender
 from fluss.formats.cast import ArrowCaster
 from fluss.formats.kernel import RowGate
 from fluss.formats.row_builder import RowBuilder
@@ -26,18 +28,15 @@ from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath
 from fluss.model.schema import Schema
 
-if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
-
-# A chunk that is split over partitions or buckets holds a batch for each of them, up to this many.
-CHUNK_BATCHES_MAX = 8
-# Bytes are counted against the buffer in steps, so that a row costs no lock.
+# A row buffer that is split over partitions or buckets holds a batch for each of them, up to this many.
+ROW_BUFFER_BATCHES_MAX = 8
+# Bytes are counted against the write memory in steps, so that a row costs no lock.
 RESERVE_STEP_BYTES = 64 << 10
 _BUILDERS_KEPT_MAX = 4
 # Failures that nobody awaited, until a write or a flush raises the first.
 FAILURES_KEPT_MAX = 100
 FAILED_WRITERS_MAX = 1_000
-# A flush sends at once unless this many chunks are under way already.
+# A flush sends at once unless this many row buffers are under way already.
 FLUSH_OUTSTANDING_MAX = 5
 
 
@@ -47,15 +46,16 @@ _writers: weakref.WeakSet[WriterCore] = weakref.WeakSet()
 class WriterCore:
     """Write methods are for user threads, any number of them; `flush` and `settle` for any event loop."""
 
-    _chunk_class = Chunk
+    _buffer_class = RowBuffer
 
-    def __init__(self, client: ClientCore, info: TableInfo, encoder: Encoder, schema: Schema) -> None:
-        config, intake = client.config, client.sender.intake
-        self._client = client  # a writer keeps its connection open
-        self._intake = intake
+    def __init__(self, cluster: Cluster, sender: Sender, info: TableInfo, encoder: Encoder, schema: Schema) -> None:
+        config, encode_queue = cluster.config, sender.encode_queue
+        self._cluster = cluster  # a writer keeps its connection open
+        self._sender = sender
+        self._encode_queue = encode_queue
         self._info = info
         self._pid = runtime.process_id
-        self._memory = intake.memory
+        self._memory = encode_queue.memory
         self._wait_timeout_s: float = config.writer_buffer_wait_timeout_ms / 1000
         self._linger_s: float = config.writer_batch_timeout_ms / 1000
         self._delivery_s: float = config.writer_delivery_timeout_ms / 1000
@@ -63,29 +63,29 @@ class WriterCore:
         batch_size = BatchLimits.of(config).batch_size_bytes
         spread = info.num_buckets if info.get_bucket_keys() or config.writer_bucket_no_key_assigner != "sticky" else 1
         if info.is_partitioned():
-            spread = CHUNK_BATCHES_MAX
+            spread = ROW_BUFFER_BATCHES_MAX
         share = max(1, config.writer_buffer_memory_size // 4)
-        self._chunk_size_bytes = min(batch_size * min(spread, CHUNK_BATCHES_MAX), max(batch_size, share))
+        self._buffer_size_bytes = min(batch_size * min(spread, ROW_BUFFER_BATCHES_MAX), max(batch_size, share))
         self._schema = schema
         self._caster = ArrowCaster(schema)
         self._lock = threading.Lock()
         self.gate = RowGate(self._lock)
-        """Takes rows into the open chunk at a million a second and more; `take_row` does what is due in between."""
+        """Takes rows into the open row buffer, a million a second and more; `take_row` does what is due in between."""
         self.shell: Callable[[WriteHandle], Any] = _unchanged
         """What callers get instead of a handle of ours."""
-        self._open: Chunk | None = None
+        self._open: RowBuffer | None = None
         self._builders: list[RowBuilder] = []
         self._lingers = False
         self._lingers_until = 0.0
-        self._outstanding: set[Chunk] = set()
+        self._outstanding: set[RowBuffer] = set()
         self._close_below = 0
-        """Somebody waits for the open chunk: close it when fewer chunks than this are outstanding."""
+        """Somebody waits for the open row buffer: close it when fewer row buffers than this are outstanding."""
         self._partitioned = info.is_partitioned()
-        """Rows of one chunk may fare differently, so each write has a handle of its own."""
+        """Rows of one row buffer may fare differently, so each write has a handle of its own."""
         self._failures: list[FlussError] = []
-        self.preparing: deque[Chunk] = deque()
-        """Closed chunks in order, until the sender has put their batches into the buckets' queues."""
-        intake.register(self)
+        self.preparing: deque[RowBuffer] = deque()
+        """Closed row buffers in order, until the sender has put their batches into the buckets' queues."""
+        encode_queue.register(self)
         _writers.add(self)
 
     @property
@@ -103,7 +103,7 @@ class WriterCore:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next write would wait for room in the buffer."""
+        """Whether the next write would wait for room in the write memory."""
         return self._memory.full
 
     @property
@@ -115,8 +115,8 @@ class WriterCore:
     def pending_rows(self) -> int:
         """Rows taken and not acknowledged yet."""
         with self._lock:
-            chunks = [self._open] if self._open is not None else []
-            return sum(chunk.row_count for chunk in (*chunks, *self._outstanding))
+            buffers = [self._open] if self._open is not None else []
+            return sum(buffer.row_count for buffer in (*buffers, *self._outstanding))
 
     # ---- user threads ----
 
@@ -125,19 +125,19 @@ class WriterCore:
         return self.shell(WriteHandle(*outcomes))
 
     def take_row(self, row: Mapping[str, Any] | Sequence[Any]) -> Any:
-        """Take one row; waits while the buffer is full. Most rows go through the gate instead."""
+        """Take one row; waits while the write memory is full. Most rows go through the gate instead."""
         if self._failures or self._memory.full or self._pid != runtime.process_id:
             self._admit()
         with self._lock:
-            chunk = self._open
-            if chunk is None or chunk.add_row is None:
-                chunk = self._open_rows()
-            assert chunk.add_row is not None
-            chunk.add_row(row)  # type: ignore[arg-type]
-            return self._taken(chunk)
+            buffer = self._open
+            if buffer is None or buffer.add_row is None:
+                buffer = self._open_rows()
+            assert buffer.add_row is not None
+            buffer.add_row(row)  # type: ignore[arg-type]
+            return self._taken(buffer)
 
     def write_batch(self, batch: pa.RecordBatch) -> Any:
-        """Take an Arrow batch of any layout that fits the table; waits while the buffer is full."""
+        """Take an Arrow batch of any layout that fits the table; waits while the write memory is full."""
         return self._write([self._caster.cast(batch)])
 
     def write_table(self, table: pa.Table) -> Any:
@@ -148,7 +148,7 @@ class WriterCore:
         taken: list[Outcome | RowsOutcome] = []
         row_count = 0
         for batch in batches:
-            for piece in pieces(batch, self._chunk_size_bytes):
+            for piece in pieces(batch, self._buffer_size_bytes):
                 try:
                     self._admit()
                 except TimeoutError as error:
@@ -164,17 +164,17 @@ class WriterCore:
     def _take(self, piece: pa.RecordBatch, deletes: bool) -> Outcome | RowsOutcome:
         size_bytes = piece.nbytes
         with self._lock:
-            chunk = self._open
+            buffer = self._open
             if (
-                chunk is None
-                or chunk.add_row is not None
-                or chunk.deletes is not deletes
-                or chunk.size_bytes + size_bytes > self._chunk_size_bytes
+                buffer is None
+                or buffer.add_row is not None
+                or buffer.deletes is not deletes
+                or buffer.size_bytes + size_bytes > self._buffer_size_bytes
             ):
-                chunk = self._open_chunk(None, deletes=deletes)
-            chunk.add_batch(piece)
-            outcome = chunk.outcome_of(piece.num_rows) if self._partitioned else chunk.outcome
-            self.grow(chunk)
+                buffer = self._open_buffer(None, deletes=deletes)
+            buffer.add_batch(piece)
+            outcome = buffer.outcome_of(piece.num_rows) if self._partitioned else buffer.outcome
+            self.grow(buffer)
         return outcome
 
     def _admit(self) -> None:
@@ -182,9 +182,9 @@ class WriterCore:
         runtime.check_process(self._pid, "writer")
         self._raise_failure()
         if self._memory.full:
-            self._intake.relieve()
+            self._encode_queue.relieve()
             self._memory.wait_for_room(self._wait_timeout_s)
-        if self._intake.refuses:
+        if self._encode_queue.refuses:
             raise self._closed()
 
     def _closed(self) -> FlussError:
@@ -197,67 +197,67 @@ class WriterCore:
 
     # ---- with the lock held ----
 
-    def _open_rows(self) -> Chunk:
-        return self._open_chunk(self._builders.pop() if self._builders else self._new_builder())
+    def _open_rows(self) -> RowBuffer:
+        return self._open_buffer(self._builders.pop() if self._builders else self._new_builder())
 
     def _new_builder(self) -> RowBuilder:
         return RowBuilder(self._schema)
 
-    def _open_chunk(self, builder: RowBuilder | None, *, deletes: bool = False) -> Chunk:
-        if self._intake.refuses:
+    def _open_buffer(self, builder: RowBuilder | None, *, deletes: bool = False) -> RowBuffer:
+        if self._encode_queue.refuses:
             raise self._closed()
         self._close_open()
-        chunk = self._open = self._chunk_class(self, self._delivery_s, builder, deletes=deletes)
-        chunk.handle = self.handle(chunk.outcome)
-        self._lingers_until = chunk.opened_at + self._linger_s
+        buffer = self._open = self._buffer_class(self, self._delivery_s, builder, deletes=deletes)
+        buffer.handle = self.handle(buffer.outcome)
+        self._lingers_until = buffer.opened_at + self._linger_s
         if not self._lingers:
             self._lingers = True
             runtime.call_soon(self._opened)
-        return chunk
+        return buffer
 
-    def _taken(self, chunk: Chunk) -> Any:
-        """The handle of a row or key that the chunk has taken."""
-        if chunk.size_bytes >= chunk.reserved_bytes:
-            self.grow(chunk)
-        return self.handle(chunk.outcome_of(1)) if self._partitioned else chunk.handle
+    def _taken(self, buffer: RowBuffer) -> Any:
+        """The handle of a row or key that the row buffer has taken."""
+        if buffer.size_bytes >= buffer.reserved_bytes:
+            self.grow(buffer)
+        return self.handle(buffer.outcome_of(1)) if self._partitioned else buffer.handle
 
-    def grow(self, chunk: Chunk) -> None:
-        """Reserve memory for what the chunk holds and a step more, or close it when it is full."""
-        full = chunk.size_bytes >= self._chunk_size_bytes
-        wanted = chunk.size_bytes if full else min(chunk.size_bytes + RESERVE_STEP_BYTES, self._chunk_size_bytes)
-        self._memory.add(wanted - chunk.reserved_bytes)
-        chunk.reserved_bytes = wanted
+    def grow(self, buffer: RowBuffer) -> None:
+        """Reserve memory for what the row buffer holds and a step more, or close it when it is full."""
+        full = buffer.size_bytes >= self._buffer_size_bytes
+        wanted = buffer.size_bytes if full else min(buffer.size_bytes + RESERVE_STEP_BYTES, self._buffer_size_bytes)
+        self._memory.add(wanted - buffer.reserved_bytes)
+        buffer.reserved_bytes = wanted
         if full:
-            self._close_full(chunk)
+            self._close_full(buffer)
         elif self._memory.full or self._failures:
             self.gate.close()
-        elif chunk.appender is not None and not self._partitioned:
-            self.gate.open(chunk.appender, wanted, chunk.handle, chunk.filled)
+        elif buffer.appender is not None and not self._partitioned:
+            self.gate.open(buffer.appender, wanted, buffer.handle, buffer.filled)
 
-    def _close_full(self, chunk: Chunk) -> None:
-        """The open chunk is full."""
+    def _close_full(self, buffer: RowBuffer) -> None:
+        """The open row buffer is full."""
         self._close_open()
 
     def _close_open(self) -> None:
         if self._take_open():
-            self._intake.submit(self)
+            self._encode_queue.submit(self)
 
     def _take_open(self) -> bool:
-        """Close the open chunk; whether there is something to send now."""
+        """Close the open row buffer; whether there is something to send now."""
         self.gate.close()
-        chunk, self._open = self._open, None
+        buffer, self._open = self._open, None
         self._close_below = 0
-        if chunk is None:
+        if buffer is None:
             return False
-        if chunk.row_count == 0:
-            chunk.outcome.done = True  # opened by a row that was refused
+        if buffer.row_count == 0:
+            buffer.outcome.done = True  # opened by a row that was refused
             return False
-        self._outstanding.add(chunk)
-        self.preparing.append(chunk)
+        self._outstanding.add(buffer)
+        self.preparing.append(buffer)
         return True
 
     def _close_when(self, fewer_than: int) -> bool:
-        """Close now, or when fewer chunks than this are outstanding; whether there is something to send now.
+        """Close now, or when fewer row buffers than this are outstanding; whether there is something to send now.
 
         Rows that come while others travel gather, so that many small writes with a wait become few batches.
         """
@@ -266,11 +266,11 @@ class WriterCore:
         self._close_below = max(self._close_below, fewer_than)
         return False
 
-    def _keep_failure(self, chunk: Chunk, error: FlussError) -> None:
-        failures = list(chunk.failures.values()) or [error]
+    def _keep_failure(self, buffer: RowBuffer, error: FlussError) -> None:
+        failures = list(buffer.failures.values()) or [error]
         self._failures = [*self._failures, *failures][:FAILURES_KEPT_MAX]
-        if len(self._intake.failed) < FAILED_WRITERS_MAX:
-            self._intake.failed[self] = None
+        if len(self._encode_queue.failed) < FAILED_WRITERS_MAX:
+            self._encode_queue.failed[self] = None
         self.gate.close()
 
     # ---- any thread ----
@@ -281,7 +281,7 @@ class WriterCore:
             self._close_open()
 
     def give_back(self, builder: RowBuilder) -> None:
-        """An empty builder for the next chunk."""
+        """An empty builder for the next row buffer."""
         if len(self._builders) < _BUILDERS_KEPT_MAX:
             self._builders.append(builder)
 
@@ -289,11 +289,11 @@ class WriterCore:
 
     def _opened(self) -> None:
         """Rows are gathered, for the first time or after a pause."""
-        self._intake.expect(self._info)
+        self._encode_queue.expect(self._info)
         self._linger()
 
     def _linger(self) -> None:
-        """Close the open chunk when its time is up. One timer for all chunks: most are closed earlier, by a flush."""
+        """Close the open row buffer when its time is up. One timer for all: most are closed earlier, by a flush."""
         with self._lock:
             remaining_s = self._lingers_until - time.monotonic()
             if remaining_s <= 0:
@@ -307,55 +307,55 @@ class WriterCore:
         with self._lock:
             self._failures = [other for other in self._failures if other is not error]
             if not self._failures:
-                self._intake.failed.pop(self, None)
+                self._encode_queue.failed.pop(self, None)
 
-    def left(self, chunk: Chunk) -> None:
-        """Nobody waits for a chunk any more: if it failed, or fails, that is to be reported otherwise."""
+    def left(self, buffer: RowBuffer) -> None:
+        """Nobody waits for a row buffer any more: if it failed, or fails, that is to be reported otherwise."""
         with self._lock:
-            chunk.outcome.awaited = False
-            if chunk.outcome.done and chunk.error is not None:
-                self._keep_failure(chunk, chunk.error)
+            buffer.outcome.awaited = False
+            if buffer.outcome.done and buffer.error is not None:
+                self._keep_failure(buffer, buffer.error)
 
     def take_failures(self) -> list[FlussError]:
         """The failures that nobody was told of, for somebody who tells."""
         with self._lock:
             failures, self._failures = self._failures, []
-            self._intake.failed.pop(self, None)
+            self._encode_queue.failed.pop(self, None)
         return failures
 
-    def finished(self, chunk: Chunk, error: FlussError | None) -> None:
-        """The sender is done with a chunk."""
-        chunk.error = error
+    def finished(self, buffer: RowBuffer, error: FlussError | None) -> None:
+        """The sender is done with a row buffer."""
+        buffer.error = error
         if error is None:
-            chunk.partitions = None
+            buffer.partitions = None
         with self._lock:
-            if error is not None and not chunk.outcome.awaited:
-                self._keep_failure(chunk, error)
-            self._outstanding.discard(chunk)
-            # Under the lock, so that a flush finds the chunk either outstanding or done.
-            chunk.outcome.set(error)
+            if error is not None and not buffer.outcome.awaited:
+                self._keep_failure(buffer, error)
+            self._outstanding.discard(buffer)
+            # Under the lock, so that a flush finds the row buffer either outstanding or done.
+            buffer.outcome.set(error)
             if len(self._outstanding) < self._close_below:
                 self._close_open()
         if self._memory.full:
-            self._intake.relieve()
+            self._encode_queue.relieve()
 
     async def drain(self) -> None:
-        """Wait until the buffer has room."""
+        """Wait until the write memory has room."""
         runtime.check_process(self._pid, "writer")
         if self._memory.full:
-            self._intake.relieve()
+            self._encode_queue.relieve()
             await self._memory.room()
 
     # ---- any thread, any event loop ----
 
-    def expedite(self, chunk: Chunk, *, on_loop: bool) -> None:
-        """Somebody waits for a chunk: close it as soon as nothing else is under way."""
+    def expedite(self, buffer: RowBuffer, *, on_loop: bool) -> None:
+        """Somebody waits for a row buffer: close it as soon as nothing else is under way."""
         with self._lock:
-            is_closed = self._open is chunk and self._close_when(1)
+            is_closed = self._open is buffer and self._close_when(1)
         if is_closed and on_loop:
-            self._client.sender.send_here(self)
+            self._sender.send_here(self)
         elif is_closed:
-            self._intake.submit(self)
+            self._encode_queue.submit(self)
 
     async def flush(self) -> None:
         """Wait until all rows taken before are stored; raises the first failure that nobody awaited."""
@@ -365,26 +365,26 @@ class WriterCore:
 
     async def settle(self) -> None:
         """Wait until all rows taken before are stored or have failed."""
-        for chunk in self._begin_flush(self._client.sender.send_here):
-            await chunk.outcome.settled()
+        for buffer in self._begin_flush(self._sender.send_here):
+            await buffer.outcome.settled()
 
     def flush_blocking(self) -> None:
         """As `flush`, in the calling thread."""
         runtime.check_process(self._pid, "writer")
-        for chunk in self._begin_flush(self._intake.submit):
-            chunk.outcome.join()
+        for buffer in self._begin_flush(self._encode_queue.submit):
+            buffer.outcome.join()
         self._raise_failure()
 
-    def _begin_flush(self, send: Callable[[WriterCore], None]) -> list[Chunk]:
+    def _begin_flush(self, send: Callable[[WriterCore], None]) -> list[RowBuffer]:
         """Let everything be sent; returns what is to be waited for."""
         with self._lock:
             is_closed = self._close_when(FLUSH_OUTSTANDING_MAX)
-            chunks = list(self._outstanding)
+            buffers = list(self._outstanding)
             if self._open is not None and self._open.row_count:
-                chunks.append(self._open)
+                buffers.append(self._open)
         if is_closed:
             send(self)
-        return chunks
+        return buffers
 
 
 def _unchanged(handle: WriteHandle) -> WriteHandle:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
 
@@ -30,6 +30,7 @@ from fluss.model.paths import TableBucket
 from fluss.model.predicates import Predicate
 
 if TYPE_CHECKING:
+    from fluss.client.core import ClientCore
     from fluss.client.table import TableCore
 
 T = TypeVar("T")
@@ -131,7 +132,7 @@ class UnionRead:
         catalog: Mapping[str, str] | None,
         mode: str,
     ) -> None:
-        self._connection, self.table = FlussConnection(core._client), FlussTable(core)
+        self._connection, self.table = FlussConnection(cast("ClientCore", core._client)), FlussTable(core)
         self.has_filter = predicate is not None
         self.reader = UnionReader(self.table, projection, predicate)
         self._named = warehouse, catalog

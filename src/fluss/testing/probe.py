@@ -20,20 +20,20 @@ Fields = list[tuple[int, int | bytes]]
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ProbedServers:
     """Servers as one of them lists them."""
 
     coordinators: int
     tablets: tuple[tuple[str, int], ...]
 
 
-def probe_cluster(host: str, port: int) -> Cluster | None:
+def probe_cluster(host: str, port: int) -> ProbedServers | None:
     """What the server at this address knows of its cluster; None when it does not answer, or not with success."""
     fields = _ask(host, port, _GET_METADATA, b"")
     if fields is None:
         return None
     tablets = tuple(_node_address(node) for node in _messages(fields, 2))
-    return Cluster(coordinators=len(_messages(fields, 1)), tablets=tablets)
+    return ProbedServers(coordinators=len(_messages(fields, 1)), tablets=tablets)
 
 
 def has_leaders(host: str, port: int, database: str, table: str, partition: str | None = None) -> bool:

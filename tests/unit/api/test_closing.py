@@ -17,7 +17,7 @@ import pytest
 import fluss
 import fluss.aio
 import fluss.sync
-from fluss.client import closing, runtime, sender
+from fluss.client import closing, own_loop, runtime
 from fluss.protocol import messages_pb2 as pb
 from tests.facades import FACADES, Facade
 from tests.unit.client.scripted import PATH, Cut, Refuse, ScriptedServer, Silence
@@ -522,7 +522,7 @@ def test_a_row_whose_error_was_reported_is_not_left_in_a_loop(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a loop that stood still had sent is taken back; if that fails, the loop's connection is cut, too."""
-    monkeypatch.setattr(sender, "LENT_S_MAX", 0.02)
+    monkeypatch.setattr(own_loop, "UNREAD_S_MAX", 0.02)
     facade = Facade("fluss.aio")
     connection, writer = opened(facade, server, writer__delivery_timeout_ms=1_000)
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from fluss.client.batch_reader import BatchReader, Part
+from fluss.client.batch_reader import BatchReader, RawBatch
 from fluss.client.cursor import Cursor
 from fluss.client.decode import to_records
 from fluss.client.fetched import FetchedBatch
@@ -59,7 +59,7 @@ def reader_of(
     return BatchReader(admin, info, projection, scan_filter, fixed_schema=fixed_schema)
 
 
-def part_of(
+def raw_batch(
     rows: pa.RecordBatch,
     schema_id: int,
     *,
@@ -67,25 +67,25 @@ def part_of(
     stop: int | None = None,
     changes: bytes | None = None,
     projected: bool = False,
-) -> Part:
+) -> RawBatch:
     data = encode_batch(
         arrow_payload.encode(rows, Codec()), schema_id=schema_id, record_count=rows.num_rows, change_types=changes
     )
     stamp(data, 0, 100, 1234)
-    return Part(Cursor(BUCKET, start, stop), memoryview(data), 0, parse_header(data), projected)
+    return RawBatch(Cursor(BUCKET, start, stop), memoryview(data), 0, parse_header(data), projected)
 
 
 def batch(schema: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch({name: ROWS[name] for name in schema.names}, schema=schema)
 
 
-def decode(reader: BatchReader, *parts: Part) -> list[FetchedBatch | FlussError | None]:
-    asyncio.run(reader.learn(list(parts)))
-    return [result for _, result in reader.decode(list(parts))]
+def decode(reader: BatchReader, *batches: RawBatch) -> list[FetchedBatch | FlussError | None]:
+    asyncio.run(reader.learn(list(batches)))
+    return reader.decode(list(batches))
 
 
 def test_rows_with_their_place() -> None:
-    (fetched,) = decode(reader_of(), part_of(batch(NEW), 2))
+    (fetched,) = decode(reader_of(), raw_batch(batch(NEW), 2))
     assert isinstance(fetched, FetchedBatch)
     assert fetched.batch == batch(NEW)
     assert (fetched.bucket, fetched.base_offset, fetched.last_offset, fetched.timestamp_ms) == (BUCKET, 100, 102, 1234)
@@ -93,10 +93,10 @@ def test_rows_with_their_place() -> None:
 
 def test_an_older_schema_is_asked_for_once_and_padded_with_null() -> None:
     reader = reader_of()
-    for fetched in decode(reader, part_of(batch(OLD), 1), part_of(batch(OLD), 1), part_of(batch(NEW), 2)):
+    for fetched in decode(reader, raw_batch(batch(OLD), 1), raw_batch(batch(OLD), 1), raw_batch(batch(NEW), 2)):
         assert isinstance(fetched, FetchedBatch)
         assert fetched.batch.schema == NEW
-    (fetched,) = decode(reader, part_of(batch(OLD), 1))
+    (fetched,) = decode(reader, raw_batch(batch(OLD), 1))
     assert isinstance(fetched, FetchedBatch)
     assert fetched.batch.to_pydict() == {**ROWS, "added": [None] * 3}
     assert cast(Any, reader)._admin.asked == [0, 1]
@@ -105,7 +105,7 @@ def test_an_older_schema_is_asked_for_once_and_padded_with_null() -> None:
 def test_a_newer_schema_is_cut_to_the_columns_of_the_table_as_it_was_opened() -> None:
     newer = NEW.append(pa.field("even_newer", pa.int8()))
     rows = pa.record_batch({**ROWS, "even_newer": [1, 2, 3]}, schema=newer)
-    (fetched,) = decode(reader_of({3: newer}), part_of(rows, 3))
+    (fetched,) = decode(reader_of({3: newer}), raw_batch(rows, 3))
     assert isinstance(fetched, FetchedBatch)
     assert fetched.batch == batch(NEW)
 
@@ -113,10 +113,10 @@ def test_a_newer_schema_is_cut_to_the_columns_of_the_table_as_it_was_opened() ->
 def test_a_projected_batch_comes_sorted_and_is_put_into_the_order_wanted() -> None:
     reader = reader_of(projection=[2, 0])
     assert reader.pushed_fields == [0, 2]
-    (fetched,) = decode(reader, part_of(batch(NEW).select(["id", "added"]), 2, projected=True))
+    (fetched,) = decode(reader, raw_batch(batch(NEW).select(["id", "added"]), 2, projected=True))
     assert isinstance(fetched, FetchedBatch)
     assert fetched.batch.to_pydict() == {"added": ROWS["added"], "id": ROWS["id"]}
-    (older,) = decode(reader, part_of(batch(NEW).select(["id", "added"]), 1, projected=True))
+    (older,) = decode(reader, raw_batch(batch(NEW).select(["id", "added"]), 1, projected=True))
     assert isinstance(older, FetchedBatch)
     assert older.batch.to_pydict() == {"added": ROWS["added"], "id": ROWS["id"]}
 
@@ -124,7 +124,7 @@ def test_a_projected_batch_comes_sorted_and_is_put_into_the_order_wanted() -> No
 def test_a_batch_that_came_in_full_is_projected_here() -> None:
     reader = reader_of(projection=[2, 0])
     for fetched, added in zip(
-        decode(reader, part_of(batch(NEW), 2), part_of(batch(OLD), 1)), (ROWS["added"], [None] * 3), strict=True
+        decode(reader, raw_batch(batch(NEW), 2), raw_batch(batch(OLD), 1)), (ROWS["added"], [None] * 3), strict=True
     ):
         assert isinstance(fetched, FetchedBatch)
         assert fetched.batch.to_pydict() == {"added": added, "id": ROWS["id"]}
@@ -133,14 +133,14 @@ def test_a_batch_that_came_in_full_is_projected_here() -> None:
 def test_a_column_is_known_by_its_field_id_when_it_is_renamed() -> None:
     renamed = pa.schema([("old_id", pa.int64()), ("name", pa.string())])
     rows = pa.record_batch({"old_id": [1, 2, 3], "name": ROWS["name"]}, schema=renamed)
-    (fetched,) = decode(reader_of({1: renamed}), part_of(rows, 1))
+    (fetched,) = decode(reader_of({1: renamed}), raw_batch(rows, 1))
     assert isinstance(fetched, FetchedBatch)
     assert fetched.batch.to_pydict() == {**ROWS, "added": [None] * 3}
 
 
 def test_without_a_fixed_schema_a_batch_keeps_its_columns_unless_they_are_projected() -> None:
     for projection, names in ((None, ["id", "name"]), ([2, 0], ["added", "id"])):
-        (fetched,) = decode(reader_of(projection=projection, fixed_schema=False), part_of(batch(OLD), 1))
+        (fetched,) = decode(reader_of(projection=projection, fixed_schema=False), raw_batch(batch(OLD), 1))
         assert isinstance(fetched, FetchedBatch)
         assert fetched.batch.schema.names == names
 
@@ -149,17 +149,19 @@ def test_a_filter_leaves_rows_out_and_offsets_and_change_types_go_with_the_rest(
     predicate = (col("id") != 2) & col("added").is_in([7, 8])
     reader = reader_of(projection=[1], predicate=predicate)
     assert reader.pushed_fields is None
-    (fetched,) = decode(reader, part_of(batch(NEW), 2, changes=bytes([1, 2, 3])))
+    (fetched,) = decode(reader, raw_batch(batch(NEW), 2, changes=bytes([1, 2, 3])))
     assert isinstance(fetched, FetchedBatch)
     assert fetched.batch.to_pydict() == {"name": ["a"]}
     assert (fetched.base_offset, fetched.last_offset, fetched.change_types) == (100, 100, bytes([1]))
-    (later,) = decode(reader_of(predicate=col("name").is_not_null()), part_of(batch(NEW), 2, changes=bytes([1, 2, 3])))
+    (later,) = decode(
+        reader_of(predicate=col("name").is_not_null()), raw_batch(batch(NEW), 2, changes=bytes([1, 2, 3]))
+    )
     assert isinstance(later, FetchedBatch)
     assert [(record.offset, record.change_type) for record in to_records([later])] == [(100, 1), (102, 3)]
     sliced = later.slice(1, 1)
     assert (sliced.base_offset, sliced.last_offset, sliced.change_types) == (102, 102, bytes([3]))
-    assert decode(reader_of(predicate=col("added") == 7), part_of(batch(OLD), 1)) == [None]
-    (cut,) = decode(reader_of(predicate=col("id") > 1), part_of(batch(NEW), 2, start=101, stop=102))
+    assert decode(reader_of(predicate=col("added") == 7), raw_batch(batch(OLD), 1)) == [None]
+    (cut,) = decode(reader_of(predicate=col("id") > 1), raw_batch(batch(NEW), 2, start=101, stop=102))
     assert isinstance(cut, FetchedBatch)
     assert (cut.base_offset, cut.batch.column("id").to_pylist()) == (101, [2])
 
@@ -172,8 +174,8 @@ def test_row_formats_are_read_with_projection_filter_and_older_schemas(log_forma
         payload = row_log.encode(batch(schema), Schema(schema), log_format)
         data = encode_batch(payload, schema_id=schema_id, record_count=3)
         stamp(data, 0, 100, 1234)
-        part = Part(Cursor(BUCKET, 0), memoryview(data), 0, parse_header(data), False)
-        (fetched,) = decode(reader, part)
+        raw = RawBatch(Cursor(BUCKET, 0), memoryview(data), 0, parse_header(data), False)
+        (fetched,) = decode(reader, raw)
         assert isinstance(fetched, FetchedBatch)
         assert fetched.batch.to_pydict() == {"added": added, "id": [1, 3]}
         assert [record.offset for record in to_records([fetched])] == [100, 102]
@@ -190,9 +192,9 @@ def test_batches_with_statistics_are_read(magic: int) -> None:
         data[12] = 2
         data[21:21] = (5).to_bytes(4, "little")  # the leader epoch, in front of the checksum
     stamp(data, 0, 100, 1234)
-    part = Part(Cursor(BUCKET, 0), memoryview(data), 0, parse_header(data), False)
-    assert part.header.magic == magic
-    (fetched,) = decode(reader_of(), part)
+    raw = RawBatch(Cursor(BUCKET, 0), memoryview(data), 0, parse_header(data), False)
+    assert raw.header.magic == magic
+    (fetched,) = decode(reader_of(), raw)
     assert isinstance(fetched, FetchedBatch)
     assert fetched.batch == rows
 
@@ -200,7 +202,7 @@ def test_batches_with_statistics_are_read(magic: int) -> None:
 def test_all_columns_in_another_order_are_read_in_full() -> None:
     reader = reader_of(projection=[2, 1, 0])
     assert reader.pushed_fields is None
-    (fetched,) = decode(reader, part_of(batch(NEW), 2))
+    (fetched,) = decode(reader, raw_batch(batch(NEW), 2))
     assert isinstance(fetched, FetchedBatch)
     assert fetched.batch.schema.names == ["added", "name", "id"]
 
@@ -210,7 +212,7 @@ def test_all_columns_in_another_order_are_read_in_full() -> None:
     [(0, None, [1, 2, 3]), (101, None, [2, 3]), (102, 103, [3]), (0, 101, [1]), (101, 102, [2]), (103, None, None)],
 )
 def test_rows_outside_the_bounds_are_left_out(start: int, stop: int | None, expected: list[int] | None) -> None:
-    (fetched,) = decode(reader_of(), part_of(batch(NEW), 2, start=start, stop=stop))
+    (fetched,) = decode(reader_of(), raw_batch(batch(NEW), 2, start=start, stop=stop))
     if expected is None:
         assert fetched is None
         return
@@ -221,11 +223,11 @@ def test_rows_outside_the_bounds_are_left_out(start: int, stop: int | None, expe
 
 
 def test_a_batch_without_rows_is_nothing() -> None:
-    assert decode(reader_of(), part_of(batch(NEW).slice(0, 0), 2)) == [None]
+    assert decode(reader_of(), raw_batch(batch(NEW).slice(0, 0), 2)) == [None]
 
 
 def test_change_types_go_with_their_rows() -> None:
-    (fetched,) = decode(reader_of(), part_of(batch(NEW), 2, start=101, changes=bytes([1, 2, 3])))
+    (fetched,) = decode(reader_of(), raw_batch(batch(NEW), 2, start=101, changes=bytes([1, 2, 3])))
     assert isinstance(fetched, FetchedBatch)
     assert fetched.change_types == bytes([2, 3])
     records = to_records([fetched])
@@ -234,10 +236,10 @@ def test_change_types_go_with_their_rows() -> None:
 
 
 def test_a_flipped_byte_is_found_where_the_checksum_holds_for_the_bytes_sent() -> None:
-    part = part_of(batch(NEW), 2)
-    data = bytearray(part.records)
+    raw = raw_batch(batch(NEW), 2)
+    data = bytearray(raw.records)
     data[-1] ^= 1
-    damaged = part._replace(records=memoryview(data))
+    damaged = raw._replace(records=memoryview(data))
     (error,) = decode(reader_of(), damaged)
     assert isinstance(error, CorruptDataError)
     assert "bucket 0 of table db.t, offset 100" in error.message
@@ -246,4 +248,4 @@ def test_a_flipped_byte_is_found_where_the_checksum_holds_for_the_bytes_sent() -
 
 def test_a_schema_nobody_knows_is_an_error() -> None:
     with pytest.raises(NotFoundError):
-        decode(reader_of(), part_of(batch(OLD), 9))
+        decode(reader_of(), raw_batch(batch(OLD), 9))

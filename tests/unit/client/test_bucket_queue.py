@@ -18,9 +18,9 @@ LATER = 200.0
 
 
 def batch(number: int, deadline: float = 1e9) -> WireBatch:
-    chunk = cast(Any, SimpleNamespace(deadline=deadline))
+    buffer = cast(Any, SimpleNamespace(deadline=deadline))
     payload = memoryview(bytes([number]))
-    return WireBatch(chunk, 0, encode_header(payload, schema_id=1, record_count=1), payload, 1)
+    return WireBatch(buffer, 0, encode_header(payload, schema_id=1, record_count=1), payload, 1)
 
 
 def wire(item: WireBatch) -> bytes:

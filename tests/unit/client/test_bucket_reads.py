@@ -288,7 +288,7 @@ def test_older_rows_are_brought_forward(client: ClientCore, connection: FlussCon
         rows = rows.cast(table.arrow_schema).take(pc.sort_indices(keys.encode(_one(rows.cast(table.arrow_schema)))))
         batches = rows.to_batches(max_chunksize=7)
         opened: BucketRows = FixedRows(batches, [keys.encode(b)[-1].as_py() for b in batches], older)
-        changed = run(RowsAt(client, table.info, target, wanted)._changed_since(older, wanted))
+        changed = run(RowsAt(client.cluster, table.info, target, wanted)._changed_since(older, wanted))
         found: Rows = {}
         patched = _Patched(opened, changed, keys, None)
         while (chunk := run(patched.next())) is not None:
@@ -305,7 +305,7 @@ def test_a_filter_is_judged_at_the_offset(client: ClientCore, story: Story) -> N
     table = run(client.table(story.table.get_table_path()))
     wanted = ScanFilter(col("id") < 30, table.info.schema)
     for offset, state in story.states.items():
-        batches = RowsAt(client, table.info, bucket(story.table), offset, [0], wanted).batches()
+        batches = RowsAt(client.cluster, table.info, bucket(story.table), offset, [0], wanted).batches()
         found = {number for batch in batches for number in batch.column("id").to_pylist()}
         assert found == {key for key in state if key < 30}
 

@@ -89,7 +89,7 @@ def test_round_robin_spreads_evenly_and_goes_on_where_it_stopped() -> None:
     assert parts == {(next_bucket + 1 + number) % 4: list(range(number, 10, 4)) for number in range(4)}
 
 
-def test_slices_spread_each_chunk_evenly_and_keep_its_order() -> None:
+def test_slices_spread_each_row_buffer_evenly_and_keep_its_order() -> None:
     splitter = bucket_splitter(info_of(descriptor(4, [])), Config({"writer.bucket.no-key-assigner": "slices"}))
     for count in (10_001, 4 * SLICE_ROWS_MIN):
         parts = splitter(rows(count))

@@ -205,7 +205,7 @@ def test_a_reader_that_stops_closes_its_scan(table: TableCore, server: KvServer)
 
 
 def test_rows_up_to_the_key_of_a_position_are_left_out(client: ClientCore, table: TableCore) -> None:
-    rows = CurrentRows(client, table.info)
+    rows = CurrentRows(client.cluster, table.info)
 
     async def read(after_key: bytes | None) -> list[Any]:
         opened = await rows.open(TableBucket(TABLE_ID, 0), None, after_key)

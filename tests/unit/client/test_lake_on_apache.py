@@ -7,7 +7,7 @@ import pytest
 
 import fluss.sync as fluss
 from fluss.api.lake import LakeRegistry
-from fluss.client.coordinator import ask
+from fluss.client.ask import ask
 from fluss.client.runtime import run
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
@@ -40,7 +40,7 @@ def test_a_snapshot_registered_twice_stays_readable(apache_fluss: ApacheFluss) -
             readable_bucket_offsets_file_path=path,
             earliest_snapshot_id_to_keep=7,
         )
-        (answer,) = run(ask(connection._core, api_keys.COMMIT_LAKE_TABLE_SNAPSHOT, request)).table_resp
+        (answer,) = run(ask(connection._core.cluster, api_keys.COMMIT_LAKE_TABLE_SNAPSHOT, request)).table_resp
         assert not answer.error_code
         latest = admin.get_latest_lake_snapshot(PATH)
         assert (latest.snapshot_id, latest.table_buckets_offset) == (7, {first: 3})

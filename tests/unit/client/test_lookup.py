@@ -139,7 +139,7 @@ def test_what_comes_while_requests_are_under_way_travels_together(server: Script
     ]
     for thread in threads:
         thread.start()
-    while sum(server.key_counts) < 1 or len(lookuper._client.lookups._queue):
+    while sum(server.key_counts) < 1 or len(lookuper._lookups.io._queue):
         time.sleep(0.001)
     release()
     for thread in threads:
@@ -161,7 +161,7 @@ def test_a_cancelled_lookup_disturbs_nobody(server: ScriptedKvServer) -> None:
         return await asyncio.gather(*futures, return_exceptions=True)
 
     found = asyncio.run(main())
-    assert lookuper._client.lookups._under_way == 0
+    assert lookuper._lookups.io._under_way == 0
     assert isinstance(found[3], asyncio.CancelledError)
     assert [each for number, each in enumerate(found) if number != 3] == [row(n) for n in range(10) if n != 3]
 
@@ -415,7 +415,7 @@ def test_partitions_come_and_go() -> None:
     with ScriptedKvServer(table) as server:
         server.put("mon", 1)
         lookuper = lookuper_of(server)
-        inserting = run(lookuper._client.table(PATH)).lookuper(insert_if_not_exists=True)
+        inserting = run(_clients[-1].table(PATH)).lookuper(insert_if_not_exists=True)
         asked = server.count(METADATA)
         assert lookuper.lookup(["mon", 1]) is None
         assert server.count(LOOKUP) == 0
@@ -480,7 +480,7 @@ def test_closing_ends_what_waits(server: ScriptedKvServer) -> None:
         thread.start()
     while not server.key_counts:
         time.sleep(0.001)
-    run(lookuper._client.close())
+    run(_clients[-1].close())
     for thread in threads:
         thread.join(10)
     assert len(errors) == 10

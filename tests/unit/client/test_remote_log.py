@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from fluss.client import remote_log
-from fluss.client.batch_reader import Part
+from fluss.client.batch_reader import RawBatch
 from fluss.client.cursor import Cursor
 from fluss.client.remote_files import RemoteFiles, s3_options
 from fluss.client.remote_log import RemoteLog
@@ -60,24 +60,26 @@ def log_of(**settings: int) -> RemoteLog:
     return RemoteLog(cast(Any, client))
 
 
-def read(log: RemoteLog, cursor: Cursor, info: pb.PbRemoteLogFetchInfo, batches_max: int | None = None) -> list[Part]:
-    async def all_parts() -> list[Part]:
-        parts: list[Part] = []
+def read(
+    log: RemoteLog, cursor: Cursor, info: pb.PbRemoteLogFetchInfo, batches_max: int | None = None
+) -> list[RawBatch]:
+    async def all_batches() -> list[RawBatch]:
+        batches: list[RawBatch] = []
         async for some in log.read(cursor, info):
-            parts.extend(some)
-            if batches_max is not None and len(parts) >= batches_max:
+            batches.extend(some)
+            if batches_max is not None and len(batches) >= batches_max:
                 break
-        return parts
+        return batches
 
     try:
-        return run(all_parts())
+        return run(all_batches())
     finally:
         log.close()
 
 
-def bases(parts: list[Part]) -> list[int]:
-    assert not any(part.projected for part in parts)
-    return [part.header.base_offset for part in parts]
+def bases(batches: list[RawBatch]) -> list[int]:
+    assert not any(batch.projected for batch in batches)
+    return [batch.header.base_offset for batch in batches]
 
 
 @pytest.mark.parametrize("range_bytes", [7, 60, 300, 1_000, 1 << 20])
@@ -87,12 +89,12 @@ def test_batches_come_whole_whatever_the_ranges(
     monkeypatch.setattr(remote_log, "RANGE_BYTES", range_bytes)
     info = write_segments(tmp_path, 3)
     cursor = Cursor(TableBucket(1, 0), 0)
-    parts = read(log_of(), cursor, info)
-    assert bases(parts) == list(range(0, 3 * BATCHES * BATCH_ROWS, BATCH_ROWS))
+    batches = read(log_of(), cursor, info)
+    assert bases(batches) == list(range(0, 3 * BATCHES * BATCH_ROWS, BATCH_ROWS))
     assert cursor.fetch_offset == 3 * BATCHES * BATCH_ROWS
-    for part in parts:
-        found = bytes(part.records[part.position : part.position + part.header.size_bytes])
-        assert found == batch_bytes(part.header.base_offset)
+    for batch in batches:
+        found = bytes(batch.records[batch.position : batch.position + batch.header.size_bytes])
+        assert found == batch_bytes(batch.header.base_offset)
 
 
 def test_reading_begins_at_the_batch_with_the_offset_and_stops_early(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_long_values_fill_the_buffer_of_a_scanner_of_records(server: FlussServer
     run(scanner.subscribe({(None, 0): 0}))
     seen = [record.row["id"] for record in to_records(run(scanner.poll_batches(5_000, 1)))]
     time.sleep(0.5)
-    ahead_bytes = row_bytes * len(scanner._reading._prefetcher._ready)
+    ahead_bytes = row_bytes * len(scanner._session._prefetcher._ready)
     assert ahead_bytes <= 4 * fetch_bytes_max
     while len(seen) < row_count:
         seen += [record.row["id"] for record in to_records(run(scanner.poll_batches(5_000)))]

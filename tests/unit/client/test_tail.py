@@ -1,4 +1,4 @@
-"""Scans that are lent to the event loop of a reader who waits for rows as they come."""
+"""Scans that fetch on the event loop of a reader who waits for rows as they come."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Reader:
         self.seen: list[int] = []
 
     @property
-    def is_lent(self) -> bool:
-        return self.scanner._reading._prefetcher.tail is not None
+    def is_on_own_loop(self) -> bool:
+        return self.scanner._session._prefetcher.own_loop is not None
 
     async def append(self, count: int = 1) -> None:
         ids = range(self.written, self.written + count)
@@ -55,7 +55,7 @@ class Reader:
     def take(self, batches: list[Any]) -> None:
         self.seen += [number for fetched in batches for number in fetched.batch.column("id").to_pylist()]
 
-    async def tail(self, count: int = ROWS) -> None:
+    async def follow(self, count: int = ROWS) -> None:
         for _ in range(count):
             reading = asyncio.ensure_future(self.read_one())
             await asyncio.sleep(0.005)
@@ -76,56 +76,56 @@ def reader(client: ClientCore) -> Reader:
 
 
 def test_who_waits_for_rows_gets_them_on_his_own_loop(reader: Reader) -> None:
-    asyncio.run(reader.tail())
-    assert reader.is_lent
+    asyncio.run(reader.follow())
+    assert reader.is_on_own_loop
     reader.check()
 
 
 def test_an_empty_poll_ends_at_its_timeout(reader: Reader) -> None:
-    async def tail() -> None:
-        await reader.tail()
+    async def follow() -> None:
+        await reader.follow()
         for timeout_ms in (0, 100, 700):
             began = time.monotonic()
             assert await reader.scanner.poll_batches_here(timeout_ms) == []
             assert timeout_ms / 1_000 - 0.01 < time.monotonic() - began < timeout_ms / 1_000 + 1
-        await reader.tail(3)
+        await reader.follow(3)
 
-    asyncio.run(tail())
-    assert reader.is_lent
+    asyncio.run(follow())
+    assert reader.is_on_own_loop
     reader.check()
 
 
 def test_rows_that_came_while_nobody_waited_are_there_at_once(reader: Reader) -> None:
-    async def tail() -> None:
-        await reader.tail()
+    async def follow() -> None:
+        await reader.follow()
         await reader.append()
         await asyncio.sleep(0.1)
-        assert reader.is_lent
+        assert reader.is_on_own_loop
         began = time.monotonic()
         await reader.read()
         assert time.monotonic() - began < POLL_MS / 2_000
 
-    asyncio.run(tail())
+    asyncio.run(follow())
     reader.check()
 
 
 def test_many_rows_go_back_to_the_io_loop_and_single_ones_come_again(reader: Reader) -> None:
-    async def tail() -> None:
+    async def follow() -> None:
         for count in (1, 50_000, 1, 3, 50_000):
-            await reader.tail(5)
-            assert reader.is_lent
+            await reader.follow(5)
+            assert reader.is_on_own_loop
             await reader.append(count)
             await reader.read()
-            assert reader.is_lent is (count < 10)
+            assert reader.is_on_own_loop is (count < 10)
 
-    asyncio.run(tail())
+    asyncio.run(follow())
     reader.check()
 
 
 def test_a_bad_batch_is_told(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def tail() -> None:
-        await reader.tail()
-        assert reader.is_lent
+    async def follow() -> None:
+        await reader.follow()
+        assert reader.is_on_own_loop
 
         def broken(*_: Any) -> Any:
             raise FlussError("broken")
@@ -135,7 +135,7 @@ def test_a_bad_batch_is_told(reader: Reader, monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(FlussError, match="broken"):
             await reader.read()
 
-    asyncio.run(tail())
+    asyncio.run(follow())
 
 
 def test_rows_before_a_bad_batch_are_read(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,25 +146,25 @@ def test_rows_before_a_bad_batch_are_read(reader: Reader, monkeypatch: pytest.Mo
             raise FlussError("broken")
         return decode(part)
 
-    async def tail() -> None:
-        await reader.tail()
+    async def follow() -> None:
+        await reader.follow()
         for _ in range(3):  # the first answers the fetch that waits, the others share an answer
             await reader.append()
             await asyncio.sleep(0.05)
-        assert reader.is_lent
+        assert reader.is_on_own_loop
         monkeypatch.setattr(reader.scanner._reader, "_decode", broken)
         with pytest.raises(FlussError, match="broken"):
             await reader.read()
 
-    asyncio.run(tail())
+    asyncio.run(follow())
     assert reader.seen == list(range(ROWS + 2))
 
 
-@pytest.mark.parametrize("is_lent", [False, True])
-def test_a_cancelled_poll_takes_no_rows(reader: Reader, is_lent: bool) -> None:
+@pytest.mark.parametrize("is_on_own_loop", [False, True])
+def test_a_cancelled_poll_takes_no_rows(reader: Reader, is_on_own_loop: bool) -> None:
     async def cancel() -> None:
-        if is_lent:
-            await reader.tail()
+        if is_on_own_loop:
+            await reader.follow()
         waiting = asyncio.ensure_future(reader.scanner.poll_batches_here(POLL_MS))
         await asyncio.sleep(0.05)
         run(reader.append())
@@ -178,19 +178,19 @@ def test_a_cancelled_poll_takes_no_rows(reader: Reader, is_lent: bool) -> None:
     reader.check()
 
 
-def test_a_loop_whose_poll_is_over_is_lent_nothing(reader: Reader) -> None:
-    async def tail() -> None:
-        await reader.tail()
+def test_a_loop_whose_poll_is_over_fetches_nothing(reader: Reader) -> None:
+    async def follow() -> None:
+        await reader.follow()
         await asyncio.to_thread(_poll_in_thread, reader)  # takes it back
         assert await reader.scanner.poll_batches_here(50) == []
         waiting = asyncio.ensure_future(asyncio.to_thread(_poll_in_thread, reader))
         await asyncio.sleep(0.02)
         await reader.append()
         await waiting
-        assert not reader.is_lent
+        assert not reader.is_on_own_loop
         await reader.read()
 
-    asyncio.run(tail())
+    asyncio.run(follow())
     reader.check()
 
 
@@ -198,19 +198,19 @@ def test_a_fetch_that_can_not_be_sent_goes_back_to_the_io_loop(reader: Reader, m
     def full(*_: Any) -> Any:
         raise FlussError("too many requests")
 
-    async def tail() -> None:
-        await reader.tail()
-        tail = reader.scanner._reading._prefetcher.tail
-        assert tail is not None
+    async def follow() -> None:
+        await reader.follow()
+        own_loop = reader.scanner._session._prefetcher.own_loop
+        assert own_loop is not None
         waiting = asyncio.ensure_future(reader.scanner.poll_batches_here(POLL_MS))
         await asyncio.sleep(0.05)
-        monkeypatch.setattr(tail._connection, "submit", full)
+        monkeypatch.setattr(own_loop._connection, "submit", full)
         await asyncio.sleep(0.6)  # the server has answered that there is nothing
         monkeypatch.undo()
         await reader.append()
         reader.take(await waiting)
 
-    asyncio.run(tail())
+    asyncio.run(follow())
     reader.check()
 
 
@@ -227,17 +227,17 @@ def _subscribe(reader: Reader) -> None:
 
 
 def _lose_connection(reader: Reader) -> None:
-    tail = reader.scanner._reading._prefetcher.tail
-    assert tail is not None
-    tail.loop.call_soon_threadsafe(tail._connection.close)
+    own_loop = reader.scanner._session._prefetcher.own_loop
+    assert own_loop is not None
+    own_loop.loop.call_soon_threadsafe(own_loop._connection.close)
 
 
 @pytest.mark.parametrize("disturb", [_poll_in_thread, _poll_on_another_loop, _subscribe, _lose_connection])
 def test_whoever_else_comes_takes_it_back(reader: Reader, disturb: Callable[[Reader], None]) -> None:
-    async def tail() -> None:
+    async def follow() -> None:
         for _ in range(3):
-            await reader.tail()
-            assert reader.is_lent
+            await reader.follow()
+            assert reader.is_on_own_loop
             waiting = asyncio.ensure_future(reader.scanner.poll_batches_here(POLL_MS))
             await asyncio.sleep(0.01)
             await asyncio.to_thread(disturb, reader)
@@ -245,7 +245,7 @@ def test_whoever_else_comes_takes_it_back(reader: Reader, disturb: Callable[[Rea
             reader.take(await waiting)
             await reader.read()
 
-    asyncio.run(tail())
+    asyncio.run(follow())
     reader.check()
 
 
@@ -259,7 +259,7 @@ def test_readers_of_loops_and_threads_share_the_rows(reader: Reader) -> None:
                 elsewhere.extend(fetched.batch.column("id").to_pylist())
             time.sleep(0.02)
 
-    async def tail() -> None:
+    async def follow() -> None:
         for _ in range(300):
             await reader.append()
             reader.take(await reader.scanner.poll_batches_here(2))
@@ -268,7 +268,7 @@ def test_readers_of_loops_and_threads_share_the_rows(reader: Reader) -> None:
 
     thread = threading.Thread(target=in_thread)
     thread.start()
-    asyncio.run(asyncio.wait_for(tail(), 30))
+    asyncio.run(asyncio.wait_for(follow(), 30))
     done.set()
     thread.join()
     assert sorted(reader.seen + elsewhere) == list(range(reader.written))
@@ -305,9 +305,9 @@ def test_whatever_happens_each_row_is_read_once_and_in_order(reader: Reader, see
         await asyncio.to_thread(run, reader.scanner.subscribe(offsets))
 
     async def after_a_loss() -> None:
-        tail = reader.scanner._reading._prefetcher.tail
-        if tail is not None and tail.loop is asyncio.get_running_loop():
-            tail._connection.close()
+        own_loop = reader.scanner._session._prefetcher.own_loop
+        if own_loop is not None and own_loop.loop is asyncio.get_running_loop():
+            own_loop._connection.close()
 
     async def read() -> None:
         writing = asyncio.ensure_future(write())
@@ -323,21 +323,21 @@ def test_whatever_happens_each_row_is_read_once_and_in_order(reader: Reader, see
 
 def test_another_loop_goes_on(reader: Reader) -> None:
     for _ in range(3):
-        asyncio.run(reader.tail())
-        assert reader.is_lent
+        asyncio.run(reader.follow())
+        assert reader.is_on_own_loop
     reader.check()
 
 
 def test_a_poll_can_be_cancelled_and_a_scanner_closed(reader: Reader) -> None:
-    async def tail() -> None:
-        await reader.tail()
+    async def follow() -> None:
+        await reader.follow()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(reader.scanner.poll_batches_here(POLL_MS), 0.05)
-        await reader.tail(3)
+        await reader.follow(3)
         reader.check()
         waiting = asyncio.ensure_future(reader.scanner.poll_batches_here(60_000))
         await asyncio.sleep(0.05)
         reader.scanner.close()
         assert await asyncio.wait_for(waiting, 5) == []
 
-    asyncio.run(tail())
+    asyncio.run(follow())

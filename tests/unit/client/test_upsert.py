@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.chunk import Chunk
+from fluss.client.chunk import RowBuffer
 from fluss.client.core import ClientCore
 from fluss.client.kv_chunk import KvEncoder
 from fluss.client.runtime import run
@@ -91,14 +91,16 @@ def test_the_writer_id_is_asked_for_while_rows_gather(server: ScriptedServer) ->
     assert server.count(1026) == 1
 
 
-def test_the_first_full_chunk_is_encoded_by_its_caller(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_full_buffer_is_encoded_by_its_caller(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And the others by workers, while it is under way."""
     encode = KvEncoder.prepare
     threads = []
 
-    def prepare(encoder: KvEncoder, chunk: Chunk) -> None:
+    def prepare(encoder: KvEncoder, buffer: RowBuffer) -> None:
         threads.append(threading.current_thread())
-        encode(encoder, chunk)
+        encode(encoder, buffer)
 
     monkeypatch.setattr(KvEncoder, "prepare", prepare)
     writer = writer_of(server, writer__batch_size=100_000, writer__batch_timeout_ms=NEVER_MS)
