@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from benchmarks.data import KV_SCHEMA, SCHEMA, batches, kv_batches, sum_of_ids
 from benchmarks.environment import describe
 from benchmarks.report import table
-from fluss.lake.iceberg import load_table
+from fluss.lake.iceberg.table import load_table
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import TieringReport
 from fluss.spark import session, tier

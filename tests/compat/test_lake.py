@@ -16,13 +16,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake import steps
-from fluss.lake.executors import LocalExecutor
-from fluss.lake.iceberg import LakeConflictError, ensure_table
+from fluss.lake.iceberg.table import LakeConflictError, ensure_table
 from fluss.lake.layout import CATALOG_NAME, SYSTEM_COLUMNS
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status, TieringEvent
-from fluss.lake.service import tier
+from fluss.lake.tiering import steps
+from fluss.lake.tiering.executors import LocalExecutor
+from fluss.lake.tiering.service import tier
 from fluss.model.trust import Trust
 from fluss.sync import TablePath
 from fluss.testing import ApacheFluss

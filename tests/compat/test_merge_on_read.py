@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import Table
 
-from fluss.lake import steps
-from fluss.lake.branch import PREFIX
-from fluss.lake.compaction import compact
-from fluss.lake.executors import LocalExecutor
+from fluss.lake.iceberg.branch import PREFIX
 from fluss.lake.layout import SYSTEM_COLUMNS
 from fluss.lake.report import Status, TieringReport
-from fluss.lake.service import tier
+from fluss.lake.tiering import steps
+from fluss.lake.tiering.compaction import compact
+from fluss.lake.tiering.executors import LocalExecutor
+from fluss.lake.tiering.service import tier
 from fluss.sync import NotFoundError, TablePath
 from fluss.testing import FlussServer
 from tests.compat.ourclient import OurPeer

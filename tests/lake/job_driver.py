@@ -13,11 +13,11 @@ import sys
 from typing import Final
 
 from fluss.cli.main import main
-from fluss.lake import steps
+from fluss.lake.tiering import steps
 
 LOADED: Final = (
-    "fluss.lake.merge",
-    "fluss.lake.service",
+    "fluss.lake.tiering.merge",
+    "fluss.lake.tiering.service",
     "pyiceberg.catalog.rest",
     "pyiceberg.catalog.sql",
     "pyiceberg.io.pyarrow",

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
-from fluss.lake.executors import LocalExecutor
-from fluss.lake.iceberg import LakeConflictError, ensure_table
+from fluss.lake.iceberg.table import LakeConflictError, ensure_table
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status
-from fluss.lake.service import tier
+from fluss.lake.tiering.executors import LocalExecutor
+from fluss.lake.tiering.service import tier
 from fluss.sync import TablePath
 from fluss.testing import FlussServer
 from tests.compat.ourclient import OurPeer

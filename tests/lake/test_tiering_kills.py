@@ -15,11 +15,10 @@ import pyarrow as pa
 import pytest
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake import steps
-from fluss.lake.executors import LocalExecutor
 from fluss.lake.report import Status, TieringReport
-from fluss.lake.task import Task, TaskResult
-from fluss.lake.tiering import TieringSettings, tier_table
+from fluss.lake.tiering.executors import LocalExecutor
+from fluss.lake.tiering.round import TieringSettings, steps, tier_table
+from fluss.lake.tiering.task import Task, TaskResult
 from fluss.sync import Config, FlussConnection, FlussTable, TablePath
 from tests.lake.conftest import Lake
 from tests.lake.tiered import check_lake, check_no_orphans, iceberg_table, tier_here
@@ -151,7 +150,7 @@ def test_a_stale_job_is_refused(lake: Lake, table: FlussTable, with_more: bool) 
 
 def test_a_job_that_the_server_gave_up_does_not_commit(lake: Lake, table: FlussTable) -> None:
     def refuse() -> None:
-        from fluss.lake.iceberg import LakeConflictError
+        from fluss.lake.iceberg.table import LakeConflictError
 
         raise LakeConflictError("given to another")
 
@@ -164,9 +163,9 @@ def test_a_job_that_the_server_gave_up_does_not_commit(lake: Lake, table: FlussT
 
 def test_a_late_registration_changes_nothing(lake: Lake, table: FlussTable, jobs: Jobs) -> None:
     """A job that was slow to register finds that others did it and went on."""
-    from fluss.lake.iceberg import load_table
+    from fluss.lake.iceberg.table import load_table
     from fluss.lake.options import LakeOptions
-    from fluss.lake.registration import register
+    from fluss.lake.tiering.registration import register
 
     write(table, "a")
     jobs.kill_at(steps.COMMITTED, lake, table)

@@ -9,13 +9,13 @@ import duckdb
 import pyarrow as pa
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake.executors import LocalExecutor
-from fluss.lake.iceberg import ensure_table
+from fluss.lake.iceberg.table import ensure_table
 from fluss.lake.options import LakeOptions
-from fluss.lake.plan import plan_round
-from fluss.lake.registration import repair
 from fluss.lake.report import Status
-from fluss.lake.service import tier
+from fluss.lake.tiering.executors import LocalExecutor
+from fluss.lake.tiering.plan import plan_round
+from fluss.lake.tiering.registration import repair
+from fluss.lake.tiering.service import tier
 from fluss.sync import FlussTable, OffsetSpec, TableBucket
 from tests.lake.conftest import Lake
 

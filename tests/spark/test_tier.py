@@ -14,8 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import fluss.spark
-from fluss.lake import log_parts, steps
+from fluss.lake import log_parts
 from fluss.lake.report import Status, TieringEvent
+from fluss.lake.tiering import steps
 from fluss.spark.merge_on_read import RUNTIME
 from fluss.sync import InvalidRequestError, NotFoundError, connect
 from fluss.testing import FlussServer

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fluss.lake.iceberg import load_table
+from fluss.lake.iceberg.table import load_table
 from fluss.lake.options import LakeOptions
 from fluss.model.trust import Trust
 from fluss.sync import Config, FlussConnection, FlussError, InvalidRequestError, TablePath

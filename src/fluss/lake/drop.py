@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from fluss.api.lake import LakeRegistry
 from fluss.lake.filesystem import open_filesystem
-from fluss.lake.iceberg import LakeTable, LakeTotals, drop_table
-from fluss.lake.inventory import OnServer, take_inventory
-from fluss.lake.maintenance import foreign_paths, listed_files, used_paths
+from fluss.lake.iceberg.table import LakeTable, LakeTotals, drop_table
+from fluss.lake.maintenance.cleanup import foreign_paths, listed_files, used_paths
+from fluss.lake.maintenance.inventory import OnServer, take_inventory
 from fluss.lake.options import LakeOptions
-from fluss.lake.plan import log_stretches
+from fluss.lake.tiering.plan import log_stretches
 from fluss.model.errors import ErrorCode, InvalidRequestError, NotFoundError
 from fluss.model.infos import LakeSnapshot
 from fluss.model.paths import TablePath

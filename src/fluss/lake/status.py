@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake.iceberg import LakeTotals, list_tables
-from fluss.lake.inventory import Inventory, OnServer, take_inventory
+from fluss.lake.iceberg.table import LakeTotals, list_tables
+from fluss.lake.maintenance.inventory import Inventory, OnServer, take_inventory
 from fluss.lake.place import NoLakeError, find_lake, is_tiered, table_infos
-from fluss.lake.plan import Stretch, log_stretches
+from fluss.lake.tiering.plan import Stretch, log_stretches
 from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import FlussError, NotFoundError
 from fluss.model.infos import LakeSnapshot

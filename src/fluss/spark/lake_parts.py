@@ -13,7 +13,7 @@ from fluss.lake.files import LakeFile
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fluss.lake.union_plan import UnionBucket, UnionPlan
+    from fluss.lake.union.plan import UnionBucket, UnionPlan
 
 
 @dataclass(frozen=True)

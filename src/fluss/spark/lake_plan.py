@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from fluss.lake.options import LakeOptions
 from fluss.lake.place import is_tiered
-from fluss.lake.union_plan import AUTO, NONE, ONLY, UnionBucket, UnionPlan, named_options, plan_union
+from fluss.lake.union.plan import AUTO, NONE, ONLY, UnionBucket, UnionPlan, named_options, plan_union
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from fluss.lake.files import LakeFile, PartitionValues
 from fluss.lake.options import LakeOptions
 from fluss.lake.place import is_tiered
-from fluss.lake.union_plan import AUTO, UnionBucket, UnionPlan
+from fluss.lake.union.plan import AUTO, UnionBucket, UnionPlan
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.partitions import PartitionSpec, spec_of_name
@@ -72,7 +72,7 @@ def _load(
     opened: OpenTable, options: ReadOptions, snapshot_id: int
 ) -> tuple[UnionPlan, dict[tuple[PartitionValues, int], list[LakeFile]]]:
     """A plan without buckets yet, and the files of the chosen partitions."""
-    from fluss.lake.iceberg import load_table
+    from fluss.lake.iceberg.table import load_table
 
     info = opened.info
     files: dict[tuple[PartitionValues, int], list[LakeFile]] = defaultdict(list)

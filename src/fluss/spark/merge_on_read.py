@@ -11,12 +11,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fluss.lake.branch import LakeBranch
-from fluss.lake.changes import CHANGES_MAX, REMOVED, read_changes
-from fluss.lake.draft import BranchDraft
+from fluss.lake.iceberg.branch import LakeBranch
 from fluss.lake.layout import BUCKET
 from fluss.lake.options import JDBC, REST, LakeOptions
-from fluss.lake.task import ChangesPart
+from fluss.lake.tiering.changes import CHANGES_MAX, REMOVED, read_changes
+from fluss.lake.tiering.draft import BranchDraft
+from fluss.lake.tiering.task import ChangesPart
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.trust import split_address, warn_once
 from fluss.model.types import DataType, TypeRoot
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from fluss.lake.iceberg import LakeTable
-    from fluss.lake.plan import RoundPlan
+    from fluss.lake.iceberg.table import LakeTable
+    from fluss.lake.tiering.plan import RoundPlan
     from fluss.model.infos import TableInfo
 
 RUNTIME: Final = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fluss.lake.branch import PREFIX, LakeBranch
-from fluss.lake.iceberg import LakeConflictError, LakeTable, ensure_table
+from fluss.lake.iceberg.branch import PREFIX, LakeBranch
+from fluss.lake.iceberg.table import LakeConflictError, LakeTable, ensure_table
 from fluss.lake.options import LakeOptions
 from tests.unit.lake.test_iceberg import COLUMNS, info_of, options, read, reloaded, rows, write
 

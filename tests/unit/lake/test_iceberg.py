@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fluss.lake.files import LakeFile, WrittenFile
-from fluss.lake.iceberg import LakeConflictError, LakeTable, ensure_table, load_table
+from fluss.lake.iceberg.table import LakeConflictError, LakeTable, ensure_table, load_table
 from fluss.lake.layout import BUCKET, OFFSET, SYSTEM_COLUMNS, TIMESTAMP
 from fluss.lake.options import LakeOptions
 from fluss.lake.parquet import FileTarget, read_file, to_schema, write_files

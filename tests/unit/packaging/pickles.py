@@ -50,13 +50,13 @@ TRAVELS = {
         "fluss.lake.files:EqualityDelete",
         "fluss.lake.files:LakeFile",
         "fluss.lake.parquet:FileTarget",
-        "fluss.lake.task:ChangesPart",
-        "fluss.lake.task:CurrentPart",
-        "fluss.lake.task:LogPart",
-        "fluss.lake.task:RewritePart",
-        "fluss.lake.task:TieredTable",
+        "fluss.lake.tiering.task:ChangesPart",
+        "fluss.lake.tiering.task:CurrentPart",
+        "fluss.lake.tiering.task:LogPart",
+        "fluss.lake.tiering.task:RewritePart",
+        "fluss.lake.tiering.task:TieredTable",
     ],
-    "tiering, task to driver": ["fluss.lake.files:WrittenFile", "fluss.lake.task:TaskResult"],
+    "tiering, task to driver": ["fluss.lake.files:WrittenFile", "fluss.lake.tiering.task:TaskResult"],
 }
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from fluss.lake.filesystem import check_place
-from fluss.lake.iceberg import LakeConflictError, LakeTable, summary_of
+from fluss.lake.iceberg.table import LakeConflictError, LakeTable, summary_of
 from fluss.lake.layout import COMMIT_USER, OFFSETS_PATH, TIERING_USER
 from fluss.lake.options import local_path
 from fluss.lake.parquet import sync_paths

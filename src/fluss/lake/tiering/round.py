@@ -1,4 +1,4 @@
-"""One tiering round of one table: repair, plan, tasks, commit, registration. See `fluss.lake.service` for many.
+"""One tiering round of one table: repair, plan, tasks, commit, registration. See `fluss.lake.tiering.service` for many.
 
 Start offsets come from the registered snapshot, and the lake's commit is a compare-and-swap against the table as it was
 loaded before: of two rounds that began alike one wins, and the other changes nothing.
@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake import steps
-from fluss.lake.compaction import compact
-from fluss.lake.draft import Draft, Merger, run_drafted
-from fluss.lake.executors import Executor
-from fluss.lake.iceberg import LakeConflictError, LakeTable, TieredSnapshot, ensure_table, load_table
+from fluss.lake.iceberg.table import LakeConflictError, LakeTable, TieredSnapshot, ensure_table, load_table
 from fluss.lake.options import LakeOptions
 from fluss.lake.place import check_tiered, named_lake, warn_of_other_lake
-from fluss.lake.plan import RoundPlan, plan_round
-from fluss.lake.registration import has_snapshot, prepare, register, repair, unknown_snapshot
 from fluss.lake.report import Progress, Status, TieringEvent, TieringReport
+from fluss.lake.tiering import steps
+from fluss.lake.tiering.compaction import compact
+from fluss.lake.tiering.draft import Draft, Merger, run_drafted
+from fluss.lake.tiering.executors import Executor
+from fluss.lake.tiering.plan import RoundPlan, plan_round
+from fluss.lake.tiering.registration import has_snapshot, prepare, register, repair, unknown_snapshot
 from fluss.model.errors import ConnectError, FlussError, TimeoutError
 from fluss.model.infos import LakeSnapshot, TableInfo
 from fluss.model.paths import TablePath

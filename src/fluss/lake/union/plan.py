@@ -134,7 +134,7 @@ class UnionPlanner:
 
     def plan(self, snapshot: LakeSnapshot | None) -> UnionPlan:
         """A plan as of now; raises OvertakenError when something of this snapshot's is gone."""
-        from fluss.lake.iceberg import load_table
+        from fluss.lake.iceberg.table import load_table
 
         lake = None
         files: dict[tuple[PartitionValues, int], list[LakeFile]] = {}

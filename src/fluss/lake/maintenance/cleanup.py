@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from fluss.api.lake import LakeRegistry
 from fluss.lake.filesystem import open_filesystem, path_of, storage_errors
-from fluss.lake.iceberg import LakeTable, load_table, tables_below
+from fluss.lake.iceberg.table import LakeTable, load_table, tables_below
 from fluss.lake.options import LakeOptions
 from fluss.lake.place import named_lake
 from fluss.model.errors import ErrorCode, FlussError

@@ -111,11 +111,11 @@ def _result(task: Task, connection: FlussConnection, reading: Stopwatch) -> Task
     try:
         table = open_table(task, connection)
         if isinstance(task, ChangesPart):
-            from fluss.lake.merge import merge_changes
+            from fluss.lake.tiering.merge import merge_changes
 
             return merge_changes(task, table, reading)
         if isinstance(task, RewritePart):
-            from fluss.lake.compaction import rewrite_files
+            from fluss.lake.tiering.compaction import rewrite_files
 
             return rewrite_files(task)
         rows = _current_rows(task, table) if isinstance(task, CurrentPart) else _log_rows(task, table)

@@ -12,8 +12,8 @@ import pyarrow as pa
 from fluss.lake.files import LakeFile
 from fluss.lake.filesystem import check_place, open_filesystem
 from fluss.lake.options import local_path
-from fluss.lake.union import UnionRead, UnionReader
-from fluss.lake.union_plan import UnionPlan
+from fluss.lake.union.plan import UnionPlan
+from fluss.lake.union.reader import UnionRead, UnionReader
 from fluss.model.errors import FlussError
 from fluss.model.trust import is_local
 

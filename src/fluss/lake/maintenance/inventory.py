@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake.iceberg import LakeTable, load_table
+from fluss.lake.iceberg.table import LakeTable, load_table
 from fluss.lake.layout import table_id_of
 from fluss.lake.options import LakeOptions
 from fluss.lake.place import find_lake, is_tiered

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fluss.lake.files import LakeFile, PartitionValues, by_bucket
-from fluss.lake.iceberg import LakeTable
+from fluss.lake.iceberg.table import LakeTable
 from fluss.lake.log_parts import part_rows, split_stretches
 from fluss.lake.parquet import FileTarget
-from fluss.lake.task import ChangesPart, CurrentPart, LogPart, Task, TieredTable
+from fluss.lake.tiering.task import ChangesPart, CurrentPart, LogPart, Task, TieredTable
 from fluss.model.infos import LakeSnapshot, TableInfo
 from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TableBucket

@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake.draft import run_drafted
 from fluss.lake.files import LakeFile, by_bucket
-from fluss.lake.iceberg import LakeTable, load_table
+from fluss.lake.iceberg.table import LakeTable, load_table
 from fluss.lake.layout import OFFSET
 from fluss.lake.parquet import READ_ROWS, FileTarget, read_file, write_files
 from fluss.lake.place import check_tiered, named_lake
-from fluss.lake.registration import has_snapshot, prepare, register, repair, unknown_snapshot
-from fluss.lake.task import RewritePart, TaskResult, TieredTable
+from fluss.lake.tiering.draft import run_drafted
+from fluss.lake.tiering.registration import has_snapshot, prepare, register, repair, unknown_snapshot
+from fluss.lake.tiering.task import RewritePart, TaskResult, TieredTable
 from fluss.model.errors import FlussError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.trust import Trust
 
 if TYPE_CHECKING:
-    from fluss.lake.executors import Executor
+    from fluss.lake.tiering.executors import Executor
     from fluss.sync import FlussConnection
 
 SMALL_BYTES: Final = 16 * 1024 * 1024
@@ -59,7 +59,7 @@ def compact(
 
     Raises LakeConflictError, and changes nothing, if a tiering round or another job commits to the lake first.
     """
-    from fluss.lake.executors import LocalExecutor
+    from fluss.lake.tiering.executors import LocalExecutor
 
     info = connection.get_admin().get_table_info(path)
     check_tiered(info)

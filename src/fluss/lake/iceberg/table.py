@@ -19,10 +19,7 @@ from filelock import FileLock
 
 from fluss.lake.files import EqualityDelete, LakeFile, PartitionValues, WrittenFile
 from fluss.lake.filesystem import check_place, storage_errors
-from fluss.lake.layout import BUCKET, COMMIT_USER, OFFSETS_PATH, SYSTEM_COLUMNS, TIERING_USER
-from fluss.lake.options import REST, LakeOptions, local_path
-from fluss.lake.parquet import sync_paths
-from fluss.lake.schema import (
+from fluss.lake.iceberg.schema import (
     OWN_PROPERTIES,
     file_schema,
     iceberg_schema,
@@ -31,6 +28,9 @@ from fluss.lake.schema import (
     partition_spec,
     sort_order,
 )
+from fluss.lake.layout import BUCKET, COMMIT_USER, OFFSETS_PATH, SYSTEM_COLUMNS, TIERING_USER
+from fluss.lake.options import REST, LakeOptions, local_path
+from fluss.lake.parquet import sync_paths
 from fluss.model.errors import CorruptDataError, FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath, name_problem
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
-    from fluss.lake.catalogs import LakeCatalog
+    from fluss.lake.iceberg.guarded import LakeCatalog
 
 # Others who commit to a catalog in SQLite at the same moment are waited for.
 _BUSY_TIMEOUT_S: Final = 30
@@ -78,7 +78,7 @@ class LakeTotals(NamedTuple):
 def open_catalog(options: LakeOptions) -> LakeCatalog:
     """A catalog; one in SQLite is made where there is none."""
     try:
-        from fluss.lake.catalogs import make_catalog
+        from fluss.lake.iceberg.guarded import make_catalog
     except ImportError as error:
         raise FlussError("pyiceberg is not installed; install flussbett[lake].") from error
     path = options.sqlite_path

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Protocol
 
-from fluss.lake.task import Task, TaskResult, run_task
+from fluss.lake.tiering.task import Task, TaskResult, run_task
 
 if TYPE_CHECKING:
     from fluss.sync import FlussConnection

@@ -15,7 +15,7 @@ from fluss.lake.files import LakeFile
 from fluss.lake.fold import Folded, Keys, fold_changes
 from fluss.lake.options import LakeOptions, is_lake_named
 from fluss.lake.parquet import read_file_as
-from fluss.lake.union_plan import (
+from fluss.lake.union.plan import (
     ATTEMPTS_MAX,
     OvertakenError,
     UnionBucket,
@@ -154,7 +154,7 @@ class UnionRead:
 
     def to_duckdb(self, connection: Any = None) -> Any:
         """All rows, as a DuckDB relation."""
-        from fluss.lake.duck import to_duckdb
+        from fluss.lake.union.duck import to_duckdb
 
         return to_duckdb(self, connection)
 

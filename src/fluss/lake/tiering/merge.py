@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from fluss.lake.files import LakeFile, WrittenFile
 from fluss.lake.fold import ChangeFold, Folded, Keys
 from fluss.lake.parquet import read_file, write_files
-from fluss.lake.task import ChangesPart, Stopwatch, TaskResult, remove_file, scan_columns
+from fluss.lake.tiering.task import ChangesPart, Stopwatch, TaskResult, remove_file, scan_columns
 from fluss.sync import FlussTable
 
 

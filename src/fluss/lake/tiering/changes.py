@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from fluss.lake.fold import Keys, fold_changes
 from fluss.lake.parquet import READ_ROWS
-from fluss.lake.task import ChangesPart, open_table, scan_columns
+from fluss.lake.tiering.task import ChangesPart, open_table, scan_columns
 from fluss.sync import FlussConnection
 
 # They are in memory at once; rounds with more of a bucket are done by copy, which folds piece by piece.

@@ -1,0 +1,3 @@
+"""The lake in Apache Iceberg: `table` reads and changes one, `branch` has a round work unseen, `schema` says how tables
+look there, and `guarded` has pyiceberg's catalogs, whose answers are data.
+"""
