@@ -13,9 +13,10 @@ import sys
 from typing import Final
 
 from fluss.cli.main import main
-from fluss.lake.tiering import steps
+from fluss.lake.tiering.round import CRASH_VARIABLE
 
 LOADED: Final = (
+    "fluss.lake.iceberg.catalog",
     "fluss.lake.tiering.merge",
     "fluss.lake.tiering.service",
     "pyiceberg.catalog.rest",
@@ -33,7 +34,7 @@ def run_jobs() -> None:
         child = os.fork()
         if not child:
             if step != "-":
-                os.environ[steps.CRASH_VARIABLE] = step
+                os.environ[CRASH_VARIABLE] = step
             try:
                 os.dup2(2, 1)  # answers alone go to standard output
                 main(["tier", "--local", *arguments])

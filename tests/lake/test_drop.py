@@ -18,7 +18,7 @@ from fluss.api.lake import LakeRegistry
 from fluss.cli.main import main
 from fluss.lake import drop as drops
 from fluss.lake.drop import Drop, drop
-from fluss.lake.layout import CATALOG_NAME, table_id_of
+from fluss.lake.format import CATALOG_NAME, table_id_of
 from fluss.lake.maintenance.cleanup import clean_orphans
 from fluss.lake.maintenance.inventory import OnServer
 from fluss.lake.report import Status

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from fluss.api.lake import LakeRegistry
 from fluss.cli.main import main
-from fluss.lake.iceberg.table import LakeConflictError, LakeTable, load_table
+from fluss.lake.format import LakeConflictError, LakeTable
 from fluss.lake.maintenance import cleanup
 from fluss.lake.maintenance.cleanup import clean_orphans, expire
 from fluss.lake.options import LakeOptions
@@ -52,7 +52,7 @@ def rounds(lake: Lake, table: FlussTable, count: int, first: int = 0) -> None:
 
 
 def loaded(lake: Lake, table: FlussTable) -> LakeTable:
-    found = load_table(LakeOptions(warehouse=str(lake.warehouse)), table.get_table_info().table_path)
+    found = LakeOptions(warehouse=str(lake.warehouse)).open().load_table(table.get_table_info().table_path)
     assert found is not None
     return found
 

@@ -15,7 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from fluss.lake.drop import drop
 from fluss.lake.filesystem import with_environment
-from fluss.lake.layout import CATALOG_NAME
+from fluss.lake.format import CATALOG_NAME
 from fluss.lake.maintenance.cleanup import clean_orphans, expire
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status, TieringReport

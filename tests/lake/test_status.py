@@ -15,7 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from fluss.api.lake import LakeRegistry
 from fluss.cli.main import main
-from fluss.lake.layout import CATALOG_NAME
+from fluss.lake.format import CATALOG_NAME
 from fluss.lake.maintenance.inventory import OnServer
 from fluss.lake.report import Status, TieringReport
 from fluss.lake.status import TableStatus, lake_status

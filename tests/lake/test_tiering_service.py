@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from fluss.api.lake import LakeRegistry
 from fluss.cli.main import main
-from fluss.lake.iceberg.table import LakeConflictError
+from fluss.lake.format import LakeConflictError
 from fluss.lake.report import Status, TieringEvent
 from fluss.lake.tiering.executors import LocalExecutor
 from fluss.lake.tiering.service import HeldTable, tier

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from fluss.lake.layout import CATALOG_NAME
+from fluss.lake.format import CATALOG_NAME
 from fluss.lake.report import TieringReport
 from fluss.lake.tiering.executors import LocalExecutor
 from fluss.lake.tiering.service import tier

@@ -9,7 +9,6 @@ import duckdb
 import pyarrow as pa
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake.iceberg.table import ensure_table
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status
 from fluss.lake.tiering.executors import LocalExecutor
@@ -46,7 +45,7 @@ def tier_halfway(lake: Lake, table: FlussTable, *, is_committed: bool) -> None:
     """A round that ends before the lake's commit, or between that and its registration, as a killed job does."""
     table = lake.connection.get_table(table.table_path)
     info, registry = table.get_table_info(), LakeRegistry(lake.connection)
-    stored = ensure_table(LakeOptions(warehouse=str(lake.warehouse)), info)
+    stored = LakeOptions(warehouse=str(lake.warehouse)).open().ensure_table(info)
     known = repair(registry, info, stored, registry.latest(info.table_path))
     plan = plan_round(lake.connection, table, stored, known, 2)
     results = list(LocalExecutor(lake.connection, 2).run_tasks(plan.tasks))

@@ -14,8 +14,7 @@ import pytest
 
 from fluss.lake.report import TieringReport
 from fluss.lake.tiering.executors import LocalExecutor
-from fluss.lake.tiering.round import TieringSettings, tier_table
-from fluss.lake.tiering.steps import CRASH_VARIABLE
+from fluss.lake.tiering.round import CRASH_VARIABLE, TieringSettings, tier_table
 from fluss.spark import session, tier
 from fluss.spark.addresses import options
 from fluss.spark.merge_on_read import SparkMerger

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.formats.keys import KeyEncoder
-from fluss.lake.layout import BUCKET, OFFSET, TIMESTAMP
+from fluss.lake.format import BUCKET, OFFSET, TIMESTAMP
 from fluss.lake.parquet import to_schema
 from fluss.model.arrow_types import arrow_schema
 from fluss.model.errors import InvalidRequestError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.sql.datasource import InputPartition
 
-from fluss.lake.files import LakeFile
+from fluss.lake.format import LakeFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from fluss.client.filtering import ScanFilter
 from fluss.lake.fold import Keys, fold_changes
-from fluss.lake.layout import OFFSET, TIMESTAMP
+from fluss.lake.format import OFFSET, TIMESTAMP
 from fluss.lake.parquet import READ_ROWS, read_file_as, to_schema
 from fluss.model.arrow_types import arrow_schema
 from fluss.model.errors import InvalidRequestError

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from fluss.lake.files import LakeFile, PartitionValues
+from fluss.lake.format import LakeFile, PartitionValues
 from fluss.lake.options import LakeOptions
 from fluss.lake.place import is_tiered
 from fluss.lake.union.plan import AUTO, UnionBucket, UnionPlan
@@ -72,8 +72,6 @@ def _load(
     opened: OpenTable, options: ReadOptions, snapshot_id: int
 ) -> tuple[UnionPlan, dict[tuple[PartitionValues, int], list[LakeFile]]]:
     """A plan without buckets yet, and the files of the chosen partitions."""
-    from fluss.lake.iceberg.table import load_table
-
     info = opened.info
     files: dict[tuple[PartitionValues, int], list[LakeFile]] = defaultdict(list)
     chosen = None if options.partitions is None else parse_partitions(options.partitions, info.partition_keys)
@@ -83,7 +81,7 @@ def _load(
             # Of what a server of Apache Fluss answers about a table, this alone says where its lake is.
             described = opened.connection.get_admin().get_table_info(info.table_path)
             place = LakeOptions.of(described, trust=Trust.of(opened.connection.config))
-        lake = load_table(place, info.table_path)
+        lake = place.open().load_table(info.table_path)
         if lake is None or lake.sequence_number(snapshot_id) is None:
             raise InvalidRequestError(
                 f"The stream's first micro-batch was to have snapshot {snapshot_id} of {info.table_path}, which is no "

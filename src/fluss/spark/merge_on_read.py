@@ -11,11 +11,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fluss.lake.iceberg.branch import LakeBranch
-from fluss.lake.layout import BUCKET
+from fluss.lake.format import BUCKET, LakeBranch, LakeTable
 from fluss.lake.options import JDBC, REST, LakeOptions
-from fluss.lake.tiering.changes import CHANGES_MAX, REMOVED, read_changes
 from fluss.lake.tiering.draft import BranchDraft
+from fluss.lake.tiering.merge import CHANGES_MAX, REMOVED, read_changes
 from fluss.lake.tiering.task import ChangesPart
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.trust import split_address, warn_once
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from fluss.lake.iceberg.table import LakeTable
     from fluss.lake.tiering.plan import RoundPlan
     from fluss.model.infos import TableInfo
 
@@ -60,7 +58,7 @@ class SparkMerger:
         if not _can_merge(info, lake, plan, tasks) or not may_use(options):
             return None
         lake.files(lake.snapshot_id)  # raises for files elsewhere than in the lake's places: the JVM opens any
-        branch = LakeBranch(lake)
+        branch = options.open().new_branch(lake)
         try:
             self._merge(info, options, branch, tasks)
             summary = branch.sync()

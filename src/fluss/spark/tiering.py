@@ -104,7 +104,7 @@ def _runner(
     def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow
 
-        from fluss.lake.tiering.task import run_task
+        from fluss.lake.tiering.executors import run_task
         from fluss.sync import Config, FlussConnection
 
         wanted = [number for batch in numbers for number in batch.column(0).to_pylist()]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fluss.lake.files import EqualityDelete
+from fluss.lake.format import EqualityDelete
 from fluss.lake.tiering.executors import LocalExecutor
 from fluss.lake.tiering.service import tier
 from fluss.lake.union.duck import LakeRelation, quoted

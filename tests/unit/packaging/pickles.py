@@ -47,8 +47,8 @@ TRAVELS = {
         "fluss.spark.writer:RowsStored",
     ],
     "tiering, driver to task": [
-        "fluss.lake.files:EqualityDelete",
-        "fluss.lake.files:LakeFile",
+        "fluss.lake.format:EqualityDelete",
+        "fluss.lake.format:LakeFile",
         "fluss.lake.parquet:FileTarget",
         "fluss.lake.tiering.task:ChangesPart",
         "fluss.lake.tiering.task:CurrentPart",
@@ -56,7 +56,7 @@ TRAVELS = {
         "fluss.lake.tiering.task:RewritePart",
         "fluss.lake.tiering.task:TieredTable",
     ],
-    "tiering, task to driver": ["fluss.lake.files:WrittenFile", "fluss.lake.tiering.task:TaskResult"],
+    "tiering, task to driver": ["fluss.lake.format:WrittenFile", "fluss.lake.tiering.task:TaskResult"],
 }
 
 

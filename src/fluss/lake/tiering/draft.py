@@ -7,9 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from fluss.lake.files import LakeFile, WrittenFile
-from fluss.lake.iceberg.branch import LakeBranch
-from fluss.lake.iceberg.table import LakeTable
+from fluss.lake.format import LakeBranch, LakeFile, LakeTable, WrittenFile
 from fluss.lake.options import LakeOptions, local_path
 from fluss.lake.tiering.executors import Executor
 from fluss.lake.tiering.plan import RoundPlan

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake.iceberg.table import LakeConflictError
+from fluss.lake.format import LakeConflictError
 from fluss.lake.place import is_tiered, table_infos
 from fluss.lake.report import Progress, Status, TieringReport
 from fluss.lake.tiering.draft import Merger

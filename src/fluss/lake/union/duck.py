@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from fluss.lake.files import LakeFile
 from fluss.lake.filesystem import check_place, open_filesystem
+from fluss.lake.format import LakeFile
 from fluss.lake.options import local_path
 from fluss.lake.union.plan import UnionPlan
 from fluss.lake.union.reader import UnionRead, UnionReader

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from fluss.lake.files import LakeFile, PartitionValues, by_bucket
+from fluss.lake.format import LakeFile, PartitionValues, by_bucket
 from fluss.lake.options import LakeOptions, is_lake_named
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import LakeSnapshot, PartitionInfo, TableInfo
@@ -134,14 +134,12 @@ class UnionPlanner:
 
     def plan(self, snapshot: LakeSnapshot | None) -> UnionPlan:
         """A plan as of now; raises OvertakenError when something of this snapshot's is gone."""
-        from fluss.lake.iceberg.table import load_table
-
         lake = None
         files: dict[tuple[PartitionValues, int], list[LakeFile]] = {}
         if snapshot is not None:
             options = self._options or self._named_options()
             try:
-                lake = load_table(options, self._info.table_path)
+                lake = options.open().load_table(self._info.table_path)
             except ImportError as error:
                 raise FlussError(f"{error.name} is not installed; install flussbett[lake].") from error
             if lake is None or lake.sequence_number(snapshot.snapshot_id) is None:

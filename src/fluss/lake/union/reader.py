@@ -11,8 +11,8 @@ import pyarrow as pa
 from fluss.api.connection_sync import FlussConnection
 from fluss.api.table_sync import FlussTable
 from fluss.client.filtering import ScanFilter
-from fluss.lake.files import LakeFile
 from fluss.lake.fold import Folded, Keys, fold_changes
+from fluss.lake.format import LakeFile
 from fluss.lake.options import LakeOptions, is_lake_named
 from fluss.lake.parquet import read_file_as
 from fluss.lake.union.plan import (
