@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss.lake.fold import ChangeFold, Folded, Keys, fold_changes
+from fluss.lake.fold import ChangeFold, FoldedChanges, Keys, fold_changes
 from fluss.lake.format import OFFSET, LakeFile, WrittenFile
 from fluss.lake.parquet import READ_ROWS, read_file, write_files
 from fluss.lake.tiering.task import (
@@ -61,7 +61,7 @@ class _Merge:
         self._written: dict[str, WrittenFile] = {}  # by this task, and not replaced since
         self._row_count = 0
 
-    def apply(self, folded: Folded | None) -> None:
+    def apply(self, folded: FoldedChanges | None) -> None:
         """Replace the files that have changed keys, and add the rows that the changes leave behind theirs."""
         if folded is None:
             return

@@ -11,7 +11,7 @@ import pyarrow as pa
 from fluss.api.connection_sync import FlussConnection
 from fluss.api.table_sync import FlussTable
 from fluss.client.filtering import ScanFilter
-from fluss.lake.fold import Folded, Keys, fold_changes
+from fluss.lake.fold import FoldedChanges, Keys, fold_changes
 from fluss.lake.format import LakeFile
 from fluss.lake.options import LakeOptions, is_lake_named
 from fluss.lake.parquet import read_file_as
@@ -65,7 +65,7 @@ class UnionReader:
             yield from self.lake_batches(plan, bucket.files, changes)
             yield from self.tail_batches(bucket, changes)
 
-    def changes(self, bucket: UnionBucket) -> Folded | None:
+    def changes(self, bucket: UnionBucket) -> FoldedChanges | None:
         """What a tail leaves of the keys that it touches; None where there are none, or rows have no keys."""
         if not (self.key_names and bucket.is_tiered and bucket.tail_rows):
             return None
@@ -79,7 +79,7 @@ class UnionReader:
         return Keys(self._info)  # raises for keys that a lake can't hold
 
     def lake_batches(
-        self, plan: UnionPlan, files: Iterable[LakeFile], changes: Folded | None = None
+        self, plan: UnionPlan, files: Iterable[LakeFile], changes: FoldedChanges | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Rows of the lake, without those whose key has changed."""
         batches: Iterator[pa.RecordBatch] = (
@@ -90,7 +90,7 @@ class UnionReader:
         for batch in batches:
             yield from self._narrowed(batch)
 
-    def tail_batches(self, bucket: UnionBucket, changes: Folded | None) -> Iterator[pa.RecordBatch]:
+    def tail_batches(self, bucket: UnionBucket, changes: FoldedChanges | None) -> Iterator[pa.RecordBatch]:
         """The rows that the log behind the lake's files has, or leaves."""
         if changes is not None:
             for batch in changes.rows.select(self.needed.names).to_batches():
