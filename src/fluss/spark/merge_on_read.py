@@ -17,6 +17,7 @@ from fluss.lake.tiering.draft import BranchDraft
 from fluss.lake.tiering.merge import CHANGES_MAX, REMOVED, read_changes
 from fluss.lake.tiering.task import ChangesPart
 from fluss.model.errors import FlussError, InvalidRequestError
+from fluss.model.table_options import ICEBERG
 from fluss.model.trust import split_address, warn_once
 from fluss.model.types import DataType, TypeRoot
 
@@ -55,7 +56,7 @@ class SparkMerger:
     def merge(self, info: TableInfo, options: LakeOptions, lake: LakeTable, plan: RoundPlan) -> BranchDraft | None:
         """The changes of a round on a branch; None for rounds that replace files, and what Spark can't merge."""
         tasks = [task for task in plan.tasks if isinstance(task, ChangesPart)]
-        if not _can_merge(info, lake, plan, tasks) or not may_use(options):
+        if options.format != ICEBERG or not _can_merge(info, lake, plan, tasks) or not may_use(options):
             return None
         lake.files(lake.snapshot_id)  # raises for files elsewhere than in the lake's places: the JVM opens any
         branch = options.open().new_branch(lake)
