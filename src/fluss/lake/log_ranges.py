@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from fluss.lake.format import PartitionValues
-from fluss.model.infos import LakeSnapshot
+from fluss.model.infos import LakeSnapshot, PartitionInfo, TableInfo
 from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TableBucket
 
@@ -32,6 +32,7 @@ class Stretch:
 
     bucket: TableBucket
     partition: PartitionValues
+    partition_name: str | None
     earliest: int
     end: int
     tiered: int | None  # up to here; None: never
@@ -42,14 +43,19 @@ class Stretch:
         return max(self.tiered or 0, self.earliest)
 
 
-def log_stretches(connection: FlussConnection, table: FlussTable, tiered: LakeSnapshot | None) -> Iterator[Stretch]:
-    """The buckets that a table has, each with its log as of now."""
+def log_stretches(
+    connection: FlussConnection,
+    table: FlussTable,
+    tiered: LakeSnapshot | None,
+    is_chosen: Callable[[PartitionValues], bool] = lambda partition: True,
+) -> Iterator[Stretch]:
+    """The buckets that a table has in the chosen partitions, each with its log as of now."""
     info = table.get_table_info()
-    partitions: dict[int | None, PartitionValues] = {None: ()}
+    partitions: dict[int | None, tuple[PartitionValues, str | None]] = {None: ((), None)}
     if info.is_partitioned():
         found = connection.get_admin().list_partition_infos(info.table_path)
-        values = {item.partition_id: item.partition_spec.get_spec_map() for item in found}
-        partitions = {key: tuple(spec[name] for name in info.partition_keys) for key, spec in values.items()}
+        named = {item.partition_id: (_values(info, item), item.partition_name) for item in found}
+        partitions = {key: item for key, item in named.items() if is_chosen(item[0])}
     scan = table.new_scan()
     firsts = scan.bucket_offsets(OffsetSpec.earliest(), list(partitions)) if partitions else {}
     ends = scan.bucket_offsets(OffsetSpec.latest(), list(partitions)) if partitions else {}
@@ -57,7 +63,12 @@ def log_stretches(connection: FlussConnection, table: FlussTable, tiered: LakeSn
         if bucket in firsts:
             offset = None if tiered is None else tiered.get_bucket_offset(bucket)
             known = None if offset is None or offset < 0 else offset
-            yield Stretch(bucket, partitions[bucket.partition_id], firsts[bucket], ends[bucket], known)
+            yield Stretch(bucket, *partitions[bucket.partition_id], firsts[bucket], ends[bucket], known)
+
+
+def _values(info: TableInfo, item: PartitionInfo) -> PartitionValues:
+    values = item.partition_spec.get_spec_map()
+    return tuple(values[key] for key in info.partition_keys)
 
 
 def part_rows(row_count: int, slots: int) -> int:

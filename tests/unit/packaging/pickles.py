@@ -25,10 +25,10 @@ PROTOCOL = 4
 # Module and class of what is sent to another process, as pickles name it.
 TRAVELS = {
     "Spark, driver to planner and task": [
+        "fluss.lake.union.plan:LakeSource",
         "fluss.spark.lake_parts:LakeBucket",
         "fluss.spark.lake_parts:LakeRows",
         "fluss.spark.lake_parts:LakeSlice",
-        "fluss.spark.lake_parts:LakeSource",
         "fluss.spark.ranges:BucketRange",
         "fluss.spark.ranges:BucketRowsAt",
         "fluss.spark.reader:FlussReader",
