@@ -23,7 +23,6 @@ from pyspark.sql import SparkSession
 from benchmarks.data import KV_SCHEMA, SCHEMA, batches, kv_batches, sum_of_ids
 from benchmarks.environment import describe
 from benchmarks.report import table
-from fluss.lake.iceberg import load_table
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import TieringReport
 from fluss.spark import session, tier
@@ -77,7 +76,7 @@ class Bench:
 
     def check(self, of: FlussTable, rows: int, ids: int) -> None:
         """The lake has these rows, as pyiceberg reads them."""
-        lake = load_table(LakeOptions.of(of.get_table_info()), of.table_path)
+        lake = LakeOptions.of(of.get_table_info()).open().load_table(of.table_path)
         assert lake is not None
         found = lake._table.scan(selected_fields=("id",)).to_arrow()
         if (found.num_rows, pc.sum(found["id"]).as_py()) != (rows, ids):

@@ -16,13 +16,12 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake import steps
-from fluss.lake.executors import LocalExecutor
-from fluss.lake.iceberg import LakeConflictError, ensure_table
-from fluss.lake.layout import CATALOG_NAME, SYSTEM_COLUMNS
+from fluss.lake.format import CATALOG_NAME, SYSTEM_COLUMNS, LakeConflictError
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status, TieringEvent
-from fluss.lake.service import tier
+from fluss.lake.tiering.executors import LocalExecutor
+from fluss.lake.tiering.round import COMMITTED, COMMITTING, CRASH_CODE, CRASH_VARIABLE, REGISTERED
+from fluss.lake.tiering.service import tier
 from fluss.model.trust import Trust
 from fluss.sync import TablePath
 from fluss.testing import ApacheFluss
@@ -151,10 +150,10 @@ def test_tables_are_tiered_and_all_clients_see_it(lake: Lake, sample: Sample) ->
 @pytest.mark.parametrize(
     ("sample", "step"),
     [
-        (PRIMARY_KEY, steps.COMMITTING),
-        (LOG, steps.COMMITTED),
-        (PRIMARY_KEY, steps.COMMITTED),
-        (LOG, steps.REGISTERED),
+        (PRIMARY_KEY, COMMITTING),
+        (LOG, COMMITTED),
+        (PRIMARY_KEY, COMMITTED),
+        (LOG, REGISTERED),
     ],
     ids=lambda item: getattr(item, "name", item),
 )
@@ -165,10 +164,10 @@ def test_a_job_that_dies_is_made_good_by_the_next(lake: Lake, sample: Sample, st
     assert lake.tier(path) is Status.TIERED
     before = lake.registered(path)
     sample.write(lake.ours, lake.database, 1)
-    crash = {steps.CRASH_VARIABLE: step}
-    lake.run_command("--local", "--table", str(path), status=steps.CRASH_CODE, **crash)
-    assert (lake.registered(path) == before) is (step != steps.REGISTERED)
-    assert lake.tier(path) is (Status.TIERED if step == steps.COMMITTING else Status.NOTHING_NEW)
+    crash = {CRASH_VARIABLE: step}
+    lake.run_command("--local", "--table", str(path), status=CRASH_CODE, **crash)
+    assert (lake.registered(path) == before) is (step != REGISTERED)
+    assert lake.tier(path) is (Status.TIERED if step == COMMITTING else Status.NOTHING_NEW)
     lake.check_rows(path)
     lake.check_snapshot(path)
 
@@ -217,7 +216,7 @@ def test_a_table_that_the_server_made_refuses_commits_that_lost_a_race(lake: Lak
     path = lake.create(LOG.renamed("raced"))
     info = lake.ours.admin.get_table_info(path)
     options = LakeOptions.of(info, trust=Trust.of(lake.ours.conn.config))
-    first, second = (ensure_table(options, info) for _ in range(2))
+    first, second = (options.open().ensure_table(info) for _ in range(2))
     first.commit([], [], "first")
     with pytest.raises(LakeConflictError):
         second.commit([], [], "second")

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import Table
 
-from fluss.lake import steps
-from fluss.lake.branch import PREFIX
-from fluss.lake.compaction import compact
-from fluss.lake.executors import LocalExecutor
-from fluss.lake.layout import SYSTEM_COLUMNS
+from fluss.lake.format import SYSTEM_COLUMNS
+from fluss.lake.iceberg.branch import PREFIX
 from fluss.lake.report import Status, TieringReport
-from fluss.lake.service import tier
+from fluss.lake.tiering.compaction import compact
+from fluss.lake.tiering.executors import LocalExecutor
+from fluss.lake.tiering.round import COMMITTED, COMMITTING
+from fluss.lake.tiering.service import tier
 from fluss.sync import NotFoundError, TablePath
 from fluss.testing import FlussServer
 from tests.compat.ourclient import OurPeer
@@ -244,7 +244,7 @@ def test_the_command(merged: Merged) -> None:
     merged.check(path)
 
 
-@pytest.mark.parametrize("step", [pytest.param(steps.COMMITTING, marks=pytest.mark.full), steps.COMMITTED])
+@pytest.mark.parametrize("step", [pytest.param(COMMITTING, marks=pytest.mark.full), COMMITTED])
 def test_a_job_that_is_killed(merged: Merged, step: str) -> None:
     """Before the lake's commit, which leaves its branch, or before the registration."""
     path = merged.create(PRIMARY_KEY)
@@ -255,7 +255,7 @@ def test_a_job_that_is_killed(merged: Merged, step: str) -> None:
     merged.spark.die(path, step)
     assert merged.peer.admin.get_latest_lake_snapshot(path) == known
     merged.check_union(path)
-    was_committed = step == steps.COMMITTED
+    was_committed = step == COMMITTED
     assert bool(merged.branches(path)) is not was_committed
     assert merged.copy(path).status is (Status.NOTHING_NEW if was_committed else Status.TIERED)
     merged.check_readers(path)

@@ -13,11 +13,12 @@ import sys
 from typing import Final
 
 from fluss.cli.main import main
-from fluss.lake import steps
+from fluss.lake.tiering.round import CRASH_VARIABLE
 
 LOADED: Final = (
-    "fluss.lake.merge",
-    "fluss.lake.service",
+    "fluss.lake.iceberg.catalog",
+    "fluss.lake.tiering.merge",
+    "fluss.lake.tiering.service",
     "pyiceberg.catalog.rest",
     "pyiceberg.catalog.sql",
     "pyiceberg.io.pyarrow",
@@ -33,7 +34,7 @@ def run_jobs() -> None:
         child = os.fork()
         if not child:
             if step != "-":
-                os.environ[steps.CRASH_VARIABLE] = step
+                os.environ[CRASH_VARIABLE] = step
             try:
                 os.dup2(2, 1)  # answers alone go to standard output
                 main(["tier", "--local", *arguments])

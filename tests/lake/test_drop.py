@@ -18,12 +18,12 @@ from fluss.api.lake import LakeRegistry
 from fluss.cli.main import main
 from fluss.lake import drop as drops
 from fluss.lake.drop import Drop, drop
-from fluss.lake.executors import LocalExecutor
-from fluss.lake.inventory import OnServer
-from fluss.lake.layout import CATALOG_NAME, table_id_of
-from fluss.lake.maintenance import clean_orphans
+from fluss.lake.format import CATALOG_NAME, table_id_of
+from fluss.lake.maintenance.cleanup import clean_orphans
+from fluss.lake.maintenance.inventory import OnServer
 from fluss.lake.report import Status
-from fluss.lake.service import tier
+from fluss.lake.tiering.executors import LocalExecutor
+from fluss.lake.tiering.service import tier
 from fluss.model.errors import FlussError, InvalidRequestError, NotFoundError
 from fluss.sync import Config, FlussConnection, FlussTable, OffsetSpec, TablePath
 from fluss.testing import FlussServer

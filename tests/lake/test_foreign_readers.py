@@ -13,10 +13,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
-from fluss.lake.executors import LocalExecutor
-from fluss.lake.layout import CATALOG_NAME
+from fluss.lake.format import CATALOG_NAME
 from fluss.lake.report import Status
-from fluss.lake.tiering import TieringSettings, tier_table
+from fluss.lake.tiering.executors import LocalExecutor
+from fluss.lake.tiering.round import TieringSettings, tier_table
 from fluss.sync import TablePath
 from fluss.testing import FlussServer
 from tests.compat.ourclient import OurPeer

@@ -14,14 +14,15 @@ from click.testing import CliRunner
 
 from fluss.api.lake import LakeRegistry
 from fluss.cli.main import main
-from fluss.lake import compaction, maintenance
-from fluss.lake.compaction import compact
-from fluss.lake.executors import LocalExecutor
-from fluss.lake.iceberg import LakeConflictError, LakeTable, load_table
-from fluss.lake.maintenance import clean_orphans, expire
+from fluss.lake.format import LakeConflictError, LakeTable
+from fluss.lake.maintenance import cleanup
+from fluss.lake.maintenance.cleanup import clean_orphans, expire
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status
-from fluss.lake.union_plan import plan_union
+from fluss.lake.tiering import compaction
+from fluss.lake.tiering.compaction import compact
+from fluss.lake.tiering.executors import LocalExecutor
+from fluss.lake.union.plan import plan_union
 from fluss.model.errors import FlussError
 from fluss.sync import FlussTable
 from tests.lake.conftest import Lake
@@ -51,7 +52,7 @@ def rounds(lake: Lake, table: FlussTable, count: int, first: int = 0) -> None:
 
 
 def loaded(lake: Lake, table: FlussTable) -> LakeTable:
-    found = load_table(LakeOptions(warehouse=str(lake.warehouse)), table.get_table_info().table_path)
+    found = LakeOptions(warehouse=str(lake.warehouse)).open().load_table(table.get_table_info().table_path)
     assert found is not None
     return found
 
@@ -246,7 +247,7 @@ def test_a_clock_that_is_ahead_of_the_servers_removes_nothing(
     lost.write_bytes(b"half a file")
     before, snapshots = on_disk(lake), snapshot_ids(lake, table)
     ahead = SimpleNamespace(time=lambda: time.time() + 8 * 24 * 3600)
-    monkeypatch.setattr(maintenance, "time", ahead)
+    monkeypatch.setattr(cleanup, "time", ahead)
     for remove in (expire, clean_orphans):
         with pytest.raises(FlussError, match="ahead of the server's, so nothing was removed"):
             remove(lake.connection, path)

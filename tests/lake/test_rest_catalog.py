@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
-from fluss.lake.executors import LocalExecutor
-from fluss.lake.iceberg import LakeConflictError, ensure_table
+from fluss.lake.format import LakeConflictError
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status
-from fluss.lake.service import tier
+from fluss.lake.tiering.executors import LocalExecutor
+from fluss.lake.tiering.service import tier
 from fluss.sync import TablePath
 from fluss.testing import FlussServer
 from tests.compat.ourclient import OurPeer
@@ -59,7 +59,7 @@ def test_a_commit_that_lost_a_race_is_refused(catalog: dict[str, str], peer: Our
     sample.create(peer, DATABASE)
     info = peer.admin.get_table_info(TablePath(DATABASE, sample.name))
     options = LakeOptions.from_properties(catalog)
-    first, second = (ensure_table(options, info) for _ in range(2))
+    first, second = (options.open().ensure_table(info) for _ in range(2))
     first.commit([], [], "first")
     with pytest.raises(LakeConflictError):
         second.commit([], [], "second")

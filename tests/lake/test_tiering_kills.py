@@ -15,11 +15,10 @@ import pyarrow as pa
 import pytest
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake import steps
-from fluss.lake.executors import LocalExecutor
 from fluss.lake.report import Status, TieringReport
-from fluss.lake.task import Task, TaskResult
-from fluss.lake.tiering import TieringSettings, tier_table
+from fluss.lake.tiering.executors import LocalExecutor
+from fluss.lake.tiering.round import COMMITTED, CRASH_CODE, REGISTERED, STEPS, TieringSettings, tier_table
+from fluss.lake.tiering.task import Task, TaskResult
 from fluss.sync import Config, FlussConnection, FlussTable, TablePath
 from tests.lake.conftest import Lake
 from tests.lake.tiered import check_lake, check_no_orphans, iceberg_table, tier_here
@@ -44,12 +43,12 @@ def write(table: FlussTable, value: str, ids: Sequence[int] = range(40)) -> None
 
 
 def test_a_job_is_killed_at_each_step(lake: Lake, table: FlussTable, jobs: Jobs) -> None:
-    for number, step in enumerate(steps.STEPS):
+    for number, step in enumerate(STEPS):
         write(table, step, range(number, number + 30))
         jobs.kill_at(step, lake, table)
         committed = iceberg_table(lake.warehouse, path_of(table)).snapshots()
         [report] = tier_here(lake, table)
-        was_committed = step in (steps.COMMITTED, steps.REGISTERED)
+        was_committed = step in (COMMITTED, REGISTERED)
         assert report.status is (Status.NOTHING_NEW if was_committed else Status.TIERED), (step, report)
         check_lake(lake, table)
         snapshots = iceberg_table(lake.warehouse, path_of(table)).snapshots()
@@ -59,7 +58,7 @@ def test_a_job_is_killed_at_each_step(lake: Lake, table: FlussTable, jobs: Jobs)
 def test_a_kill_between_commit_and_registration_and_further_rows(lake: Lake, table: FlussTable, jobs: Jobs) -> None:
     """The lake is ahead of the server, and the log of the lake."""
     write(table, "a")
-    jobs.kill_at(steps.COMMITTED, lake, table)
+    jobs.kill_at(COMMITTED, lake, table)
     write(table, "b", range(20, 60))
     assert [item.status for item in tier_here(lake, table)] == [Status.TIERED]
     check_lake(lake, table)
@@ -77,7 +76,7 @@ class Jobs:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(shlex.join([step, *where, "--table", str(path_of(table))]), file=self._process.stdin, flush=True)
-        assert self._process.stdout.readline() == f"{steps.CRASH_CODE}\n"
+        assert self._process.stdout.readline() == f"{CRASH_CODE}\n"
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +150,7 @@ def test_a_stale_job_is_refused(lake: Lake, table: FlussTable, with_more: bool) 
 
 def test_a_job_that_the_server_gave_up_does_not_commit(lake: Lake, table: FlussTable) -> None:
     def refuse() -> None:
-        from fluss.lake.iceberg import LakeConflictError
+        from fluss.lake.format import LakeConflictError
 
         raise LakeConflictError("given to another")
 
@@ -164,14 +163,13 @@ def test_a_job_that_the_server_gave_up_does_not_commit(lake: Lake, table: FlussT
 
 def test_a_late_registration_changes_nothing(lake: Lake, table: FlussTable, jobs: Jobs) -> None:
     """A job that was slow to register finds that others did it and went on."""
-    from fluss.lake.iceberg import load_table
     from fluss.lake.options import LakeOptions
-    from fluss.lake.registration import register
+    from fluss.lake.tiering.registration import register
 
     write(table, "a")
-    jobs.kill_at(steps.COMMITTED, lake, table)
+    jobs.kill_at(COMMITTED, lake, table)
     info = lake.connection.get_admin().get_table_info(path_of(table))
-    as_committed = load_table(LakeOptions(warehouse=str(lake.warehouse)), info.table_path)
+    as_committed = LakeOptions(warehouse=str(lake.warehouse)).open().load_table(info.table_path)
     assert as_committed is not None
     snapshot = as_committed.tiered()
     assert snapshot is not None

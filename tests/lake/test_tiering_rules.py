@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake.executors import LocalExecutor
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status, TieringEvent
-from fluss.lake.service import tier
-from fluss.lake.task import CurrentPart, Task, TaskResult, run_task
+from fluss.lake.tiering.executors import LocalExecutor, run_task
+from fluss.lake.tiering.service import tier
+from fluss.lake.tiering.task import CurrentPart, Task, TaskResult
 from fluss.sync import FlussTable, OffsetSpec, Schema, TableDescriptor, TablePath
 from tests.lake.conftest import Lake
 from tests.lake.tiered import check_lake, iceberg_table, tier_here
@@ -173,16 +173,15 @@ def test_small_files_are_joined_where_that_is_wanted(lake: Lake) -> None:
 
 def test_rows_of_a_changelog_that_does_not_reach_back(lake: Lake) -> None:
     """Those are the rows as of an offset; where each comes from is not known."""
-    from fluss.lake.iceberg import ensure_table
     from fluss.lake.parquet import FileTarget
-    from fluss.lake.task import TieredTable
+    from fluss.lake.tiering.task import TieredTable
 
     table = lake.create("t", SCHEMA, keys=["id"])
     _put(table)
     info = lake.connection.get_admin().get_table_info(path_of(table))
     [(bucket, end)] = table.new_scan().bucket_offsets(OffsetSpec.latest()).items()
     _put(table, 5)  # later changes are not among them
-    found = ensure_table(LakeOptions.of(info, str(lake.warehouse)), info)
+    found = LakeOptions.of(info, str(lake.warehouse)).open().ensure_table(info)
     target = FileTarget(found.location, found.file_schema, (), found.io_properties)
     common = TieredTable(info.table_path, info.table_id, tuple(info.get_column_names()), target)
     result = run_task(CurrentPart(common, bucket, (), 3, end), lake.connection)

@@ -17,13 +17,12 @@ import pyarrow as pa
 import pytest
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake.executors import LocalExecutor
-from fluss.lake.iceberg import load_table
-from fluss.lake.layout import CATALOG_NAME
-from fluss.lake.maintenance import clean_orphans
+from fluss.lake.format import CATALOG_NAME
+from fluss.lake.maintenance.cleanup import clean_orphans
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status, TieringReport
-from fluss.lake.service import tier
+from fluss.lake.tiering.executors import LocalExecutor
+from fluss.lake.tiering.service import tier
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.sync import Config, FlussConnection, FlussTable, Schema, TableBucket, TableDescriptor, TablePath
 from fluss.testing import FlussServer
@@ -173,7 +172,7 @@ def test_a_catalog_that_chooses_where_s3_is(
             assert f'lake.trusted = "{foreign.address}"' in str(report.reason)
         else:
             assert report.status is Status.TIERED, report
-            loaded = load_table(LakeOptions.from_properties(of_service(catalog)), PATH)
+            loaded = LakeOptions.from_properties(of_service(catalog)).open().load_table(PATH)
             assert loaded is not None
             assert "s3.endpoint" not in loaded.io_properties
 

@@ -14,10 +14,9 @@ import pytest
 import fluss
 import fluss.aio
 from fluss.api.lake import LakeRegistry
-from fluss.lake.iceberg import load_table
 from fluss.lake.options import LakeOptions
-from fluss.lake.union import UnionReader
-from fluss.lake.union_plan import OvertakenError, UnionPlanner, plan_union
+from fluss.lake.union.plan import OvertakenError, UnionPlanner, plan_union
+from fluss.lake.union.rows import UnionReader
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.sync import Config, FlussConnection, FlussTable, OffsetSpec, TableBucket, col
 from fluss.testing import FlussServer
@@ -325,7 +324,7 @@ def test_an_expired_snapshot_is_told(lake: Lake) -> None:
     tier_fully(lake, table)
     write(table, texts(range(3), "new"))
     tier_halfway(lake, table, is_committed=True)
-    stored = load_table(LakeOptions(warehouse=str(lake.warehouse)), table.table_path)
+    stored = LakeOptions(warehouse=str(lake.warehouse)).open().load_table(table.table_path)
     registered = LakeRegistry(lake.connection).latest(table.table_path)
     assert stored is not None
     assert registered is not None

@@ -11,10 +11,10 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from fluss.lake.executors import LocalExecutor
-from fluss.lake.layout import CATALOG_NAME
+from fluss.lake.format import CATALOG_NAME
 from fluss.lake.report import TieringReport
-from fluss.lake.service import tier
+from fluss.lake.tiering.executors import LocalExecutor
+from fluss.lake.tiering.service import tier
 from fluss.sync import FlussTable, OffsetSpec, TableBucket, TablePath
 from tests.lake.conftest import Lake
 

@@ -9,13 +9,12 @@ import duckdb
 import pyarrow as pa
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake.executors import LocalExecutor
-from fluss.lake.iceberg import ensure_table
 from fluss.lake.options import LakeOptions
-from fluss.lake.plan import plan_round
-from fluss.lake.registration import repair
 from fluss.lake.report import Status
-from fluss.lake.service import tier
+from fluss.lake.tiering.executors import LocalExecutor
+from fluss.lake.tiering.plan import plan_round
+from fluss.lake.tiering.registration import repair
+from fluss.lake.tiering.service import tier
 from fluss.sync import FlussTable, OffsetSpec, TableBucket
 from tests.lake.conftest import Lake
 
@@ -46,7 +45,7 @@ def tier_halfway(lake: Lake, table: FlussTable, *, is_committed: bool) -> None:
     """A round that ends before the lake's commit, or between that and its registration, as a killed job does."""
     table = lake.connection.get_table(table.table_path)
     info, registry = table.get_table_info(), LakeRegistry(lake.connection)
-    stored = ensure_table(LakeOptions(warehouse=str(lake.warehouse)), info)
+    stored = LakeOptions(warehouse=str(lake.warehouse)).open().ensure_table(info)
     known = repair(registry, info, stored, registry.latest(info.table_path))
     plan = plan_round(lake.connection, table, stored, known, 2)
     results = list(LocalExecutor(lake.connection, 2).run_tasks(plan.tasks))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fluss.lake.layout import CATALOG_NAME
+from fluss.lake.format import CATALOG_NAME
 from fluss.spark import session
 from fluss.testing.maven import SQLITE_ARTIFACT, fetch_jars
 from fluss.testing.processes import ManagedProcess

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from fluss.lake.executors import LocalExecutor
 from fluss.lake.report import TieringReport
-from fluss.lake.steps import CRASH_VARIABLE
-from fluss.lake.tiering import TieringSettings, tier_table
+from fluss.lake.tiering.executors import LocalExecutor
+from fluss.lake.tiering.round import CRASH_VARIABLE, TieringSettings, tier_table
 from fluss.spark import session, tier
 from fluss.spark.addresses import options
 from fluss.spark.merge_on_read import SparkMerger

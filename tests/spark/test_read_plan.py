@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.lake import log_parts
+from fluss.lake import log_ranges
 from fluss.spark import ranges
 from fluss.spark.ranges import BucketPart, BucketRange, BucketRowsAt
 from fluss.spark.source import FlussDataSource
@@ -104,7 +104,7 @@ def test_long_logs_are_cut_between_batches(reads: Reads) -> None:
 
 
 def test_as_many_parts_as_use_all_cores(reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_parts, "PART_ROWS_MIN", 10)
+    monkeypatch.setattr(log_ranges, "PART_ROWS_MIN", 10)
     monkeypatch.setattr("os.cpu_count", lambda: 5)
     reads.create(LOG)
     reads.append(0, *[10] * 100)
@@ -113,7 +113,7 @@ def test_as_many_parts_as_use_all_cores(reads: Reads, monkeypatch: pytest.Monkey
 
 
 def test_more_cuts_than_are_asked_about(reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_parts, "ALIGNED_CUTS_MAX", 2)
+    monkeypatch.setattr(log_ranges, "ALIGNED_CUTS_MAX", 2)
     reads.create(LOG)
     reads.append(0, *[100] * 3)
     parts = reads.plan(**{"scan.maxRecordsPerPartition": "70"})

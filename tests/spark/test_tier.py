@@ -14,8 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import fluss.spark
-from fluss.lake import log_parts, steps
+from fluss.lake import log_ranges
 from fluss.lake.report import Status, TieringEvent
+from fluss.lake.tiering.round import COMMITTED, CRASH_CODE, CRASH_VARIABLE
 from fluss.spark.merge_on_read import RUNTIME
 from fluss.sync import InvalidRequestError, NotFoundError, connect
 from fluss.testing import FlussServer
@@ -39,7 +40,7 @@ def lake(spark_server: FlussServer, tmp_path: Path, request: pytest.FixtureReque
 
 def test_tables_of_several_kinds(lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log in several parts, one with partitions, and primary keys; a second round has updates and deletes."""
-    monkeypatch.setattr(log_parts, "PART_ROWS_MIN", 8)
+    monkeypatch.setattr(log_ranges, "PART_ROWS_MIN", 8)
     seed = random.randrange(2**32)
     print("seed", seed)
     dice = random.Random(seed)
@@ -111,8 +112,8 @@ def test_a_driver_is_killed_before_it_registers(lake: Lake) -> None:
     write(table, random.Random(7), "")
     command = [sys.executable, "-m", "fluss.cli", "tier", "--bootstrap", lake.address]
     command += ["--warehouse", str(lake.warehouse), "--table", str(path)]
-    environment = {**os.environ, steps.CRASH_VARIABLE: steps.COMMITTED}
-    assert subprocess.run(command, env=environment, timeout=JOB_S_MAX).returncode == steps.CRASH_CODE
+    environment = {**os.environ, CRASH_VARIABLE: COMMITTED}
+    assert subprocess.run(command, env=environment, timeout=JOB_S_MAX).returncode == CRASH_CODE
     with pytest.raises(NotFoundError):
         lake.connection.get_admin().get_latest_lake_snapshot(path)
     assert [report.status for report in tier_here(lake, table)] == [Status.NOTHING_NEW]

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from fluss.lake.iceberg import load_table
 from fluss.lake.options import LakeOptions
 from fluss.model.trust import Trust
 from fluss.sync import Config, FlussConnection, FlussError, InvalidRequestError, TablePath
@@ -94,7 +93,7 @@ def test_a_snapshot_that_was_expired(unions: Unions) -> None:
     unions.append(50, 10)
     unions.tier()
     info = unions.connection.get_admin().get_table_info(unions.path)
-    lake = load_table(LakeOptions.of(info, trust=Trust.of(unions.connection.config)), unions.path)
+    lake = LakeOptions.of(info, trust=Trust.of(unions.connection.config)).open().load_table(unions.path)
     assert lake is not None
     lake.expire([first])
     with pytest.raises(InvalidRequestError, match=f"to have snapshot {first} .* new checkpoint"):

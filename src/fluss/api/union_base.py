@@ -12,7 +12,7 @@ from fluss.model.predicates import Predicate
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fluss.lake.union import UnionRead
+    from fluss.lake.union.reader import UnionRead
 
 
 class UnionScanBase:
@@ -33,7 +33,7 @@ class UnionScanBase:
         mode: str,
     ) -> None:
         try:
-            from fluss.lake.union import UnionRead
+            from fluss.lake.union.reader import UnionRead
         except ImportError as error:
             raise FlussError(f"{error.name} is not installed; install flussbett[lake].") from error
         self._core = core

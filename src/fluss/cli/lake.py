@@ -59,7 +59,7 @@ def compact(tables: tuple[str, ...], warehouse: str | None, catalog: dict[str, s
 
     Example: fluss lake compact --table shop.orders
     """
-    from fluss.lake.compaction import compact as run
+    from fluss.lake.tiering.compaction import compact as run
 
     with connected(settings) as connection:
         for name in tables:
@@ -85,7 +85,7 @@ def expire(
 
     Example: fluss lake expire --table shop.orders
     """
-    from fluss.lake.maintenance import expire as run
+    from fluss.lake.maintenance.cleanup import expire as run
 
     with connected(settings) as connection:
         for name in tables:
@@ -116,7 +116,7 @@ def clean(
 
     Example: fluss lake clean --table shop.orders --dry-run
     """
-    from fluss.lake.maintenance import clean_orphans
+    from fluss.lake.maintenance.cleanup import clean_orphans
 
     with connected(settings) as connection:
         for name in tables:

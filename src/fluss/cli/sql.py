@@ -19,7 +19,7 @@ from fluss.model.config import Config
 from fluss.model.errors import FlussError
 
 if TYPE_CHECKING:
-    from fluss.lake.sql import SqlSession
+    from fluss.lake.union.sql import SqlSession
 
 HISTORY_LINES_MAX: Final = 1_000
 HELP: Final = r"\d lists tables, \d NAME describes one, \q leaves; a statement ends with ;"
@@ -54,7 +54,7 @@ def sql(
       fluss sql --database shop -o csv "FROM orders LIMIT 10"
       fluss sql
     """
-    from fluss.lake.sql import SqlSession
+    from fluss.lake.union.sql import SqlSession
 
     with connected(settings) as connection:
         session = SqlSession(connection, database, warehouse=warehouse, catalog=catalog or None)

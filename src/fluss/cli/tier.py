@@ -93,8 +93,8 @@ def _executing(
 ) -> Iterator[Callable[..., list[TieringReport]]]:
     """The function that tiers, in Spark or here."""
     if local:
-        from fluss.lake.executors import LocalExecutor
-        from fluss.lake.service import tier as run
+        from fluss.lake.tiering.executors import LocalExecutor
+        from fluss.lake.tiering.service import tier as run
 
         with connected(settings) as connection:
             yield partial(run, connection, LocalExecutor(connection))

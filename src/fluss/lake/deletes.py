@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fluss.lake.files import EqualityDelete, LakeFile
 from fluss.lake.filesystem import open_filesystem
+from fluss.lake.format import EqualityDelete, LakeFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from fluss.api.lake import LakeRegistry
 from fluss.lake.filesystem import open_filesystem
-from fluss.lake.iceberg import LakeTable, LakeTotals, drop_table
-from fluss.lake.inventory import OnServer, take_inventory
-from fluss.lake.maintenance import foreign_paths, listed_files, used_paths
+from fluss.lake.format import LakeTable, LakeTotals
+from fluss.lake.log_ranges import log_stretches
+from fluss.lake.maintenance.cleanup import foreign_paths, listed_files, used_paths
+from fluss.lake.maintenance.inventory import OnServer, take_inventory
 from fluss.lake.options import LakeOptions
-from fluss.lake.plan import log_stretches
 from fluss.model.errors import ErrorCode, InvalidRequestError, NotFoundError
 from fluss.model.infos import LakeSnapshot
 from fluss.model.paths import TablePath
@@ -106,7 +106,7 @@ class Drop:
         found, lake = self._found, self._found.lake
         # Listed before: a table of the same name may be made at once, and gets the same folder.
         doomed = _files(self._options, lake) if purge and lake is not None else []
-        drop_table(self._options, found.table_path)
+        self._options.open().drop_table(found.table_path)
         if self._is_to_forget:
             assert found.info is not None
             self._registry.forget(found.info)

@@ -8,13 +8,15 @@ import stat
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Final, Self
 from urllib.parse import quote, unquote
 
-from fluss.lake.layout import CATALOG_NAME, LAKE_PROPERTIES
+from fluss.lake.format import CATALOG_NAME, DEFAULT_FORMAT, FORMATS, LakeCatalog
 from fluss.model.errors import InvalidRequestError
 from fluss.model.infos import TableInfo
+from fluss.model.table_options import DATALAKE_FORMAT, DATALAKE_PREFIX
 from fluss.model.trust import Trust, is_inside, is_local, local_path_of, warn_once
 
 SQL: Final = "sql"
@@ -34,7 +36,7 @@ _CATALOG_FILE: Final = "catalog.db"
 
 @dataclass(frozen=True, slots=True)
 class LakeOptions:
-    """A catalog of Iceberg tables. Plain values, so that tasks can be sent it."""
+    """A catalog of tables, and how it and its storage are reached. Plain values, so that tasks can be sent it."""
 
     type: str = SQL
     warehouse: str | None = None
@@ -43,6 +45,7 @@ class LakeOptions:
     properties: Mapping[str, str] = field(default_factory=dict)
     trust: Trust = field(default_factory=Trust)
     is_named_by_server: bool = False
+    format: str = DEFAULT_FORMAT
 
     @classmethod
     def of(
@@ -59,19 +62,17 @@ class LakeOptions:
         says how the storage of the server's lake is reached.
         """
         trust = trust or Trust()
+        lake_format = DEFAULT_FORMAT if info is None else format_of(info)
         if catalog is not None and is_lake_named(warehouse, catalog):
             given = dict(catalog)
             if warehouse is not None:
                 given["warehouse"] = warehouse
-            return replace(cls.from_properties(given), trust=trust)
+            return replace(cls.from_properties(given), trust=trust, format=lake_format)
         if warehouse is not None:
-            return replace(cls.from_properties({"type": SQL, "warehouse": warehouse}), trust=trust)
+            named = cls.from_properties({"type": SQL, "warehouse": warehouse})
+            return replace(named, trust=trust, format=lake_format)
         assert info is not None, "without a table the lake has to be named"
-        found = {
-            key.removeprefix(LAKE_PROPERTIES): value
-            for key, value in info.properties.items()
-            if key.startswith(LAKE_PROPERTIES)
-        }
+        found = told_settings(info)
         if not found:
             raise InvalidRequestError(
                 f"{info.table_path} has no lake: its server says nothing of one. Set 'table.datalake.enabled' = 'true' "
@@ -80,7 +81,7 @@ class LakeOptions:
         named = cls.from_properties(server_properties(found))
         check_server_lake(named, trust)
         properties = {**named.properties, **(catalog or {})}
-        return replace(named, properties=properties, trust=trust, is_named_by_server=True)
+        return replace(named, properties=properties, trust=trust, is_named_by_server=True, format=lake_format)
 
     @classmethod
     def from_properties(cls, given: Mapping[str, str]) -> Self:
@@ -94,6 +95,12 @@ class LakeOptions:
             what = "a warehouse" if kind == SQL else "an uri"
             raise InvalidRequestError(f"A lake catalog of type {kind!r} needs {what}.")
         return cls(kind, warehouse, uri, name, rest)
+
+    def open(self) -> LakeCatalog:
+        """The catalog's tables. Nothing is asked or made before they are."""
+        module, _, name = FORMATS[self.format].partition(":")
+        catalog: LakeCatalog = getattr(import_module(module), name)(self)
+        return catalog
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -133,6 +140,18 @@ class LakeOptions:
             return f"sqlite:///{quote(str(path.absolute()))}"
         assert self.uri is not None
         return self.uri.removeprefix("jdbc:")
+
+
+def format_of(info: TableInfo) -> str:
+    """The format of a table's lake; where the table names none that there is, the one of lakes without a table."""
+    found = info.properties.get(DATALAKE_FORMAT, "").upper()
+    return found if found in FORMATS else DEFAULT_FORMAT
+
+
+def told_settings(info: TableInfo) -> dict[str, str]:
+    """What a server says of the lake of a table that it describes; nothing of one that is not tiered."""
+    prefix = f"{DATALAKE_PREFIX}{format_of(info).lower()}."
+    return {key.removeprefix(prefix): value for key, value in info.properties.items() if key.startswith(prefix)}
 
 
 def is_lake_named(warehouse: str | None, catalog: Mapping[str, str] | None) -> bool:

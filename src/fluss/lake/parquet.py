@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from fluss.lake.files import LakeFile, PartitionValues, WrittenFile
 from fluss.lake.filesystem import open_filesystem, storage_errors
-from fluss.lake.layout import BUCKET
+from fluss.lake.format import BUCKET, LakeFile, PartitionValues, WrittenFile
 from fluss.model.trust import is_local
 
 if TYPE_CHECKING:

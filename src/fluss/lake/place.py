@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fluss.lake.layout import LAKE_PROPERTIES
-from fluss.lake.options import REST, LakeOptions, is_lake_named, local_path
+from fluss.lake.format import FORMATS
+from fluss.lake.options import REST, LakeOptions, is_lake_named, local_path, told_settings
 from fluss.model.errors import InvalidRequestError, NotFoundError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath
-from fluss.model.table_options import DATALAKE_ENABLED, DATALAKE_FORMAT, ICEBERG, is_true
+from fluss.model.table_options import DATALAKE_ENABLED, DATALAKE_FORMAT, is_true
 from fluss.model.trust import Trust, is_local, warn_once
 
 if TYPE_CHECKING:
@@ -23,19 +23,19 @@ class NoLakeError(InvalidRequestError):
 
 
 def is_tiered(info: TableInfo) -> bool:
-    """Whether a table is meant to be in an Iceberg lake."""
-    return is_true(info.properties, DATALAKE_ENABLED) and info.properties.get(DATALAKE_FORMAT, "").upper() == ICEBERG
+    """Whether a table is meant to be in a lake of a format that there is."""
+    return is_true(info.properties, DATALAKE_ENABLED) and info.properties.get(DATALAKE_FORMAT, "").upper() in FORMATS
 
 
 def check_tiered(info: TableInfo) -> None:
-    """Raise unless a table is meant to be in an Iceberg lake."""
+    """Raise unless a table is meant to be in a lake of a format that there is."""
     if is_tiered(info):
         return
     lake_format = info.properties.get(DATALAKE_FORMAT)
     if lake_format is None:
         why = f"it was made without a lake; make it with {DATALAKE_ENABLED}=true"
-    elif lake_format.upper() != ICEBERG:
-        why = f"its {DATALAKE_FORMAT} is {lake_format}, and this job writes iceberg"
+    elif lake_format.upper() not in FORMATS:
+        why = f"its {DATALAKE_FORMAT} is {lake_format}, and this job writes {' or '.join(FORMATS).lower()}"
     else:
         why = f"set its property {DATALAKE_ENABLED}=true with admin.alter_table(..., set_properties=...)"
     raise InvalidRequestError(f"{info.table_path} is not tiered: {why}.")
@@ -75,7 +75,7 @@ def find_lake(
 
 
 def _says_where(info: TableInfo | None) -> bool:
-    return info is not None and any(key.startswith(LAKE_PROPERTIES) for key in info.properties)
+    return info is not None and bool(told_settings(info))
 
 
 def table_infos(connection: FlussConnection, database: str | None = None) -> Iterator[TableInfo]:
@@ -103,8 +103,8 @@ def warn_of_other_lake(info: TableInfo, options: LakeOptions) -> None:
     where = options.warehouse or options.uri
     warn_once(
         f"{info.table_path} is tiered to {where}, which is not the lake that its server names: readers have to name "
-        f"it, too, unless the server's operator sets datalake.iceberg.{'warehouse' if options.warehouse else 'uri'} in "
-        "fluss.toml."
+        f"it, too, unless the server's operator sets datalake.{options.format.lower()}."
+        f"{'warehouse' if options.warehouse else 'uri'} in fluss.toml."
     )
 
 

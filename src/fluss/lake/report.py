@@ -1,5 +1,7 @@
 """What tiering tells while it runs, and what came of it."""
 
+# Small on purpose: what users' programs import of tiering.
+
 from __future__ import annotations
 
 from collections.abc import Callable

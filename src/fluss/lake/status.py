@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake.iceberg import LakeTotals, list_tables
-from fluss.lake.inventory import Inventory, OnServer, take_inventory
+from fluss.lake.format import LakeTotals
+from fluss.lake.log_ranges import Stretch, log_stretches
+from fluss.lake.maintenance.inventory import Inventory, OnServer, take_inventory
 from fluss.lake.place import NoLakeError, find_lake, is_tiered, table_infos
-from fluss.lake.plan import Stretch, log_stretches
 from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import FlussError, NotFoundError
 from fluss.model.infos import LakeSnapshot
@@ -74,7 +74,7 @@ def _inventories(
     options, stored = None, []
     try:
         options = find_lake(connection, next(iter(infos.values()), None), warehouse, catalog)
-        stored = [path for path in list_tables(options) if database in (None, path.database_name)]
+        stored = [path for path in options.open().list_tables() if database in (None, path.database_name)]
     except NoLakeError:
         return
     except Exception:

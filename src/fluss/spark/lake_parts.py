@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from pyspark.sql.datasource import InputPartition
 
-from fluss.lake.files import LakeFile
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from fluss.lake.union_plan import UnionBucket, UnionPlan
-
-
-@dataclass(frozen=True)
-class LakeSource:
-    """How the files of a lake table are read. Plain values, which go to every task."""
-
-    schema: pa.Schema
-    """Of the files, with field ids"""
-    properties: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, union: UnionPlan) -> LakeSource:
-        """The files' side of a plan that has some."""
-        assert union.schema is not None
-        return cls(union.schema, union.io_properties)
+from fluss.lake.format import LakeFile
+from fluss.lake.union.plan import LakeSource, UnionBucket
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from fluss.lake.options import LakeOptions
 from fluss.lake.place import is_tiered
-from fluss.lake.union_plan import AUTO, NONE, ONLY, UnionBucket, UnionPlan, named_options, plan_union
+from fluss.lake.union.plan import AUTO, NONE, ONLY, UnionBucket, UnionPlan, named_options, plan_union
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
-from fluss.spark.lake_parts import LakeRows, LakeSlice, LakeSource, cut_file, join_slices, merged_part
+from fluss.spark.lake_parts import LakeRows, LakeSlice, cut_file, join_slices, merged_part
 from fluss.spark.plan import (
     BucketKey,
     bucket_offsets,
@@ -101,8 +101,9 @@ def explained(info: TableInfo, error: ImportError | FlussError) -> FlussError:
 
 def key_parts(info: TableInfo, union: UnionPlan, rows_wanted: int | None) -> list[BucketPart]:
     """The parts of a primary-key table: buckets that have changes since, rows of files, buckets the lake has not."""
-    source = LakeSource.of(union)
-    merged = [merged_part(info.table_id, source, item) for item in union.buckets if item.is_tiered and item.tail_rows]
+    merged = [
+        merged_part(info.table_id, union.source, item) for item in union.buckets if item.is_tiered and item.tail_rows
+    ]
     live = [
         rows_at(info, item.partition_id, item.bucket, item.end_offset, item.partition_name)
         for item in union.buckets
@@ -156,8 +157,7 @@ def file_parts(
                 for file in item.files:
                     yield from cut_file(file, size, start, end)
 
-    source = LakeSource.of(union)
-    return [LakeRows(info.table_id, source, found) for found in join_slices(slices(), size)]
+    return [LakeRows(info.table_id, union.source, found) for found in join_slices(slices(), size)]
 
 
 def _lies_behind(bucket: UnionBucket, offset: int | None) -> bool:

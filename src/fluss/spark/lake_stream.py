@@ -5,17 +5,12 @@ The position in the checkpoint names the snapshot, so that the micro-batch has t
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
-
-from fluss.lake.files import LakeFile, PartitionValues
-from fluss.lake.options import LakeOptions
+from fluss.lake.format import PartitionValues
 from fluss.lake.place import is_tiered
-from fluss.lake.union_plan import AUTO, UnionBucket, UnionPlan
+from fluss.lake.union.plan import AUTO, BucketFiles, OvertakenError, UnionBucket, UnionPlan, UnionPlanner
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
-from fluss.model.partitions import PartitionSpec, spec_of_name
-from fluss.model.trust import Trust
+from fluss.model.partitions import spec_of_name
 from fluss.spark.lake_plan import explained, file_parts, key_parts, lake_options, union_of
 from fluss.spark.plan import BucketKey, Partitions, parse_partitions
 from fluss.spark.ranges import BucketPart
@@ -50,56 +45,36 @@ def snapshot_parts(
     Buckets of which the snapshot has nothing are left to others.
     """
     info = opened.info
-    union, files = _load(opened, options, snapshot_id)
-    if not info.has_primary_key():
-        union.buckets.extend(UnionBucket(key[0], None, None, key[1], tuple(found)) for key, found in files.items())
-        return [*file_parts(info, union, union.buckets, {}, options.rows_per_partition_max)]
-    for (partition_id, bucket), end in ends.items():
-        start = starts.get((partition_id, bucket), CURRENT_ROWS)
+    chosen = None if options.partitions is None else parse_partitions(options.partitions, info.partition_keys)
+    planner = UnionPlanner(opened.connection, opened.table, lake_options(opened, options), chosen, AUTO)
+    union, files = _stored(planner, info, snapshot_id)
+    for (partition_id, bucket), end in ends.items() if info.has_primary_key() else ():
         if partition_id not in names:
             continue  # dropped since: what the lake has of it is read
         values = _values(info, names[partition_id])
         kept = tuple(files.pop((values, bucket), ()))
+        start = starts.get((partition_id, bucket), CURRENT_ROWS)
         if start != CURRENT_ROWS:
             union.buckets.append(
                 UnionBucket(values, partition_id, names[partition_id], bucket, kept, start, max(start, end))
             )
-    union.buckets.extend(UnionBucket(key[0], None, None, key[1], tuple(found)) for key, found in files.items())
+    union.buckets.extend(planner.rest(files))
+    if not info.has_primary_key():
+        return [*file_parts(info, union, union.buckets, {}, options.rows_per_partition_max)]
     return key_parts(info, union, options.rows_per_partition_max)
 
 
-def _load(
-    opened: OpenTable, options: ReadOptions, snapshot_id: int
-) -> tuple[UnionPlan, dict[tuple[PartitionValues, int], list[LakeFile]]]:
+def _stored(planner: UnionPlanner, info: TableInfo, snapshot_id: int) -> tuple[UnionPlan, BucketFiles]:
     """A plan without buckets yet, and the files of the chosen partitions."""
-    from fluss.lake.iceberg import load_table
-
-    info = opened.info
-    files: dict[tuple[PartitionValues, int], list[LakeFile]] = defaultdict(list)
-    chosen = None if options.partitions is None else parse_partitions(options.partitions, info.partition_keys)
     try:
-        place = lake_options(opened, options)
-        if place is None:
-            # Of what a server of Apache Fluss answers about a table, this alone says where its lake is.
-            described = opened.connection.get_admin().get_table_info(info.table_path)
-            place = LakeOptions.of(described, trust=Trust.of(opened.connection.config))
-        lake = load_table(place, info.table_path)
-        if lake is None or lake.sequence_number(snapshot_id) is None:
-            raise InvalidRequestError(
-                f"The stream's first micro-batch was to have snapshot {snapshot_id} of {info.table_path}, which is no "
-                "longer in the lake. Start with a new checkpoint to read what there is."
-            )
-        for file in lake.files(snapshot_id):
-            own = PartitionSpec(_spec(info, file.partition))
-            if chosen is None or any(spec.matches(own) for spec in chosen):
-                files[file.partition, file.bucket].append(file)
-    except (ImportError, FlussError) as error:
+        return planner.stored(snapshot_id)
+    except OvertakenError as error:
+        raise InvalidRequestError(
+            f"The stream's first micro-batch was to have snapshot {snapshot_id} of {info.table_path}, which is no "
+            "longer in the lake. Start with a new checkpoint to read what there is."
+        ) from error
+    except FlussError as error:
         raise explained(info, error) from error
-    return UnionPlan(snapshot_id, lake.file_schema, lake.io_properties), files
-
-
-def _spec(info: TableInfo, partition: PartitionValues) -> Mapping[str, str]:
-    return dict(zip(info.partition_keys, partition, strict=True))
 
 
 def _values(info: TableInfo, partition_name: str | None) -> PartitionValues:

@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fluss.lake.branch import LakeBranch
-from fluss.lake.changes import CHANGES_MAX, REMOVED, read_changes
-from fluss.lake.draft import BranchDraft
-from fluss.lake.layout import BUCKET
+from fluss.lake.format import BUCKET, LakeBranch, LakeTable
 from fluss.lake.options import JDBC, REST, LakeOptions
-from fluss.lake.task import ChangesPart
+from fluss.lake.tiering.draft import BranchDraft
+from fluss.lake.tiering.merge import CHANGES_MAX, REMOVED, read_changes
+from fluss.lake.tiering.task import ChangesPart
 from fluss.model.errors import FlussError, InvalidRequestError
+from fluss.model.table_options import ICEBERG
 from fluss.model.trust import split_address, warn_once
 from fluss.model.types import DataType, TypeRoot
 
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from fluss.lake.iceberg import LakeTable
-    from fluss.lake.plan import RoundPlan
+    from fluss.lake.tiering.plan import RoundPlan
     from fluss.model.infos import TableInfo
 
 RUNTIME: Final = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13"
@@ -57,10 +56,10 @@ class SparkMerger:
     def merge(self, info: TableInfo, options: LakeOptions, lake: LakeTable, plan: RoundPlan) -> BranchDraft | None:
         """The changes of a round on a branch; None for rounds that replace files, and what Spark can't merge."""
         tasks = [task for task in plan.tasks if isinstance(task, ChangesPart)]
-        if not _can_merge(info, lake, plan, tasks) or not may_use(options):
+        if options.format != ICEBERG or not _can_merge(info, lake, plan, tasks) or not may_use(options):
             return None
         lake.files(lake.snapshot_id)  # raises for files elsewhere than in the lake's places: the JVM opens any
-        branch = LakeBranch(lake)
+        branch = options.open().new_branch(lake)
         try:
             self._merge(info, options, branch, tasks)
             summary = branch.sync()

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from fluss.lake import log_parts
-from fluss.lake.log_parts import split_stretches
+from fluss.lake import log_ranges
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.merge_rules import has_old_images
@@ -197,7 +196,7 @@ def split_ranges(opened: OpenTable, ranges: Sequence[BucketRange], rows_wanted: 
     ]
     return [
         replace(whole, start_offset=start, end_offset=end)
-        for whole, parts in zip(ranges, split_stretches(opened.table, stretches, size), strict=True)
+        for whole, parts in zip(ranges, log_ranges.split_ranges(opened.table, stretches, size), strict=True)
         for start, end in parts
     ]
 
@@ -207,4 +206,4 @@ def part_rows(row_count: int, wanted: int | None) -> int:
 
     The driver does not know how many cores the executors have; its own machine's are the best guess.
     """
-    return log_parts.part_rows(row_count, os.cpu_count() or 1) if wanted is None else wanted
+    return log_ranges.part_rows(row_count, os.cpu_count() or 1) if wanted is None else wanted

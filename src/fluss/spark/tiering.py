@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from fluss.lake.draft import Merger
     from fluss.lake.report import Progress, TieringReport
-    from fluss.lake.task import Task, TaskResult
+    from fluss.lake.tiering.draft import Merger
+    from fluss.lake.tiering.task import Task, TaskResult
     from fluss.sync import TablePath
 
 # Results come when their job is done, so several jobs are what progress is seen by; each costs the driver some time.
@@ -48,7 +48,7 @@ def tier(
     written anew; the session needs Iceberg's runtime for that. `progress` is called with each TieringEvent. Further
     arguments are settings of the client, named as in `connect`.
     """
-    from fluss.lake.service import tier as run
+    from fluss.lake.tiering.service import tier as run
     from fluss.sync import connect
 
     with connect(bootstrap_servers, **client_config) as connection:
@@ -104,7 +104,7 @@ def _runner(
     def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow
 
-        from fluss.lake.task import run_task
+        from fluss.lake.tiering.executors import run_task
         from fluss.sync import Config, FlussConnection
 
         wanted = [number for batch in numbers for number in batch.column(0).to_pylist()]

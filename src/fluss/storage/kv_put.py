@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from fluss.formats import kernel
 from fluss.formats.aggregation import CHANGES_SIZE_MAX_BYTES, too_large
-from fluss.formats.changelog import Numbering
+from fluss.formats.changelog.fold import Numbering
 from fluss.formats.kv_batch import KvRecords, decode_records, parse_header
 from fluss.formats.log_batch import NO_BATCH_SEQUENCE, NO_WRITER_ID
 from fluss.model.errors import CorruptDataError, ErrorCode, InvalidRequestError

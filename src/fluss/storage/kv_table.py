@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from fluss.formats import arrow_payload, row_log
 from fluss.formats.arrow_payload import Codec
-from fluss.formats.changelog import Changes, Folder
+from fluss.formats.changelog.fold import Changes, Folder
 from fluss.formats.keys import primary_key_encoder
 from fluss.formats.kv_batch import KvRecords
 from fluss.formats.log_batch import BatchHeader, BufferLike, encode_batch

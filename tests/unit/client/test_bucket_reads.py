@@ -11,12 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from fluss.client import changelog_fold, kv_scan
+from fluss.client import kv_scan
 from fluss.client.core import ClientCore
 from fluss.client.current_rows import BucketRows
 from fluss.client.filtering import ScanFilter
 from fluss.client.rows_at import RowsAt, _Patched
 from fluss.client.runtime import run
+from fluss.formats.changelog import last_change
 from fluss.formats.keys import primary_key_encoder
 from fluss.sync import (
     Config,
@@ -211,7 +212,7 @@ def test_rows_at_every_offset_of_a_story(connection: FlussConnection, story: Sto
 def test_changes_are_folded_in_parts(
     connection: FlussConnection, story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changelog_fold, "PENDING_ROWS_MAX", 5)
+    monkeypatch.setattr(last_change, "PENDING_ROWS_MAX", 5)
     monkeypatch.setattr(kv_scan, "ANSWER_SIZE_BYTES_MAX", 300)
     story.go_on(15)
     for offset, state in story.states.items():

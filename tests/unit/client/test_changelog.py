@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client import changelog_fold
 from fluss.client.buckets import row_numbers
 from fluss.client.changelog import as_inserts, changelog_schema, with_changes
 from fluss.client.changelog_fold import ChangelogFold
 from fluss.client.fetched import FetchedBatch
+from fluss.formats.changelog import last_change
 from fluss.formats.keys import primary_key_encoder
 from fluss.model.arrow_types import arrow_schema
 from fluss.model.descriptor import TableDescriptor
@@ -72,7 +72,7 @@ def test_row_numbers() -> None:
 
 @pytest.mark.parametrize("pending_rows_max", [1, 10, 10_000])
 def test_a_fold_leaves_what_the_changes_say(monkeypatch: pytest.MonkeyPatch, pending_rows_max: int) -> None:
-    monkeypatch.setattr(changelog_fold, "PENDING_ROWS_MAX", pending_rows_max)
+    monkeypatch.setattr(last_change, "PENDING_ROWS_MAX", pending_rows_max)
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     chance = random.Random(seed)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fluss.formats import aggregation
 from fluss.formats.aggregation import CHANGES_SIZE_MAX_BYTES
-from fluss.formats.changelog import Changes, Folder
+from fluss.formats.changelog.fold import Changes, Folder
 from fluss.formats.kv_batch import KvRecords
 from fluss.formats.row_reader import to_tuples
 from fluss.formats.values import ValueCodec

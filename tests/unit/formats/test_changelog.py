@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.formats.aggregation import CHANGES_SIZE_MAX_BYTES
-from fluss.formats.changelog import Changes, Folder, check_target_columns
+from fluss.formats.changelog.fold import Changes, Folder, check_target_columns
 from fluss.formats.kv_batch import KvRecords
 from fluss.formats.row_reader import to_tuples
 from fluss.formats.values import ValueCodec

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fluss.formats.changelog import Folder
+from fluss.formats.changelog.fold import Folder
 from fluss.formats.kv_batch import KvRecords
 from fluss.formats.row_reader import to_tuples
 from fluss.formats.values import ValueCodec

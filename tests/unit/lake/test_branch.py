@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fluss.lake.branch import PREFIX, LakeBranch
-from fluss.lake.iceberg import LakeConflictError, LakeTable, ensure_table
+from fluss.lake.format import LakeConflictError
+from fluss.lake.iceberg.branch import PREFIX, IcebergBranch
+from fluss.lake.iceberg.catalog import IcebergCatalog
+from fluss.lake.iceberg.table import IcebergTable
 from fluss.lake.options import LakeOptions
 from tests.unit.lake.test_iceberg import COLUMNS, info_of, options, read, reloaded, rows, write
 
@@ -17,14 +19,14 @@ def row(number: int) -> dict[str, object]:
 
 
 @pytest.fixture
-def lake(options: LakeOptions) -> LakeTable:
+def lake(options: LakeOptions) -> IcebergTable:
     """A table with one row."""
-    table = ensure_table(options, info_of(keys=("id",)))
+    table = IcebergCatalog(options).ensure_table(info_of(keys=("id",)))
     table.commit(write(table, rows(COLUMNS, [row(0)])), [], "offsets-0")
     return reloaded(options)
 
 
-def append(table: LakeTable, branch: LakeBranch, number: int) -> None:
+def append(table: IcebergTable, branch: IcebergBranch, number: int) -> None:
     """What an engine does, which knows nothing of offsets."""
     with (
         table.now().transaction() as transaction,
@@ -34,12 +36,12 @@ def append(table: LakeTable, branch: LakeBranch, number: int) -> None:
             snapshot.append_data_file(table._data_file(file))
 
 
-def branches(table: LakeTable) -> list[str]:
+def branches(table: IcebergTable) -> list[str]:
     return [name for name in table.now().metadata.refs if name.startswith(PREFIX)]
 
 
-def test_a_branch_becomes_the_table(lake: LakeTable, options: LakeOptions) -> None:
-    branch = LakeBranch(lake)
+def test_a_branch_becomes_the_table(lake: IcebergTable, options: LakeOptions) -> None:
+    branch = IcebergBranch(lake)
     append(lake, branch, 1)
     assert branch.sync()["added-data-files"] == "1"
     unseen = reloaded(options)
@@ -54,16 +56,16 @@ def test_a_branch_becomes_the_table(lake: LakeTable, options: LakeOptions) -> No
     assert branches(lake) == []
 
 
-def test_a_branch_without_changes_says_how_far_the_lake_reaches(lake: LakeTable, options: LakeOptions) -> None:
-    branch = LakeBranch(lake)
+def test_a_branch_without_changes_says_how_far_the_lake_reaches(lake: IcebergTable, options: LakeOptions) -> None:
+    branch = IcebergBranch(lake)
     assert branch.sync() == {}
     branch.commit("offsets-1")
     assert [item.offsets_path for item in reloaded(options).all_tiered()] == ["offsets-0", "offsets-1"]
     assert read(reloaded(options), COLUMNS) == [row(0)]
 
 
-def test_a_branch_of_an_older_snapshot_is_refused(lake: LakeTable, options: LakeOptions) -> None:
-    other, branch = reloaded(options), LakeBranch(lake)
+def test_a_branch_of_an_older_snapshot_is_refused(lake: IcebergTable, options: LakeOptions) -> None:
+    other, branch = reloaded(options), IcebergBranch(lake)
     other.commit(write(other, rows(COLUMNS, [row(2)], 2)), [], "offsets-2")
     append(lake, branch, 1)
     with pytest.raises(LakeConflictError):
@@ -74,9 +76,9 @@ def test_a_branch_of_an_older_snapshot_is_refused(lake: LakeTable, options: Lake
     assert branches(lake) == []
 
 
-def test_files_are_refused_when_a_branch_has_changed(lake: LakeTable, options: LakeOptions) -> None:
+def test_files_are_refused_when_a_branch_has_changed(lake: IcebergTable, options: LakeOptions) -> None:
     """Snapshots of branches and of the table are numbered together."""
-    other, branch = reloaded(options), LakeBranch(lake)
+    other, branch = reloaded(options), IcebergBranch(lake)
     append(lake, branch, 1)
     with pytest.raises(LakeConflictError):
         other.commit(write(other, rows(COLUMNS, [row(2)], 2)), [], "offsets-2")
@@ -84,8 +86,8 @@ def test_files_are_refused_when_a_branch_has_changed(lake: LakeTable, options: L
     assert read(reloaded(options), COLUMNS) == [row(0), row(1)]
 
 
-def test_the_first_of_two_branches_wins(lake: LakeTable, options: LakeOptions) -> None:
-    first, second = LakeBranch(lake), LakeBranch(reloaded(options))
+def test_the_first_of_two_branches_wins(lake: IcebergTable, options: LakeOptions) -> None:
+    first, second = IcebergBranch(lake), IcebergBranch(reloaded(options))
     for number, branch in enumerate((first, second), 1):
         append(lake, branch, number)
     second.commit("offsets-2")
@@ -96,20 +98,20 @@ def test_the_first_of_two_branches_wins(lake: LakeTable, options: LakeOptions) -
     assert read(reloaded(options), COLUMNS) == [row(0), row(2)]
 
 
-def test_a_branch_of_a_table_that_was_stale_is_refused(lake: LakeTable, options: LakeOptions) -> None:
+def test_a_branch_of_a_table_that_was_stale_is_refused(lake: IcebergTable, options: LakeOptions) -> None:
     other = reloaded(options)
     other.commit([], [], "offsets-2")
-    branch = LakeBranch(lake)
+    branch = IcebergBranch(lake)
     append(lake, branch, 1)
     with pytest.raises(LakeConflictError):
         branch.commit("offsets-1")
 
 
-def test_what_a_dead_job_left_goes_with_the_next_commit(lake: LakeTable, options: LakeOptions) -> None:
-    dead = LakeBranch(lake)
+def test_what_a_dead_job_left_goes_with_the_next_commit(lake: IcebergTable, options: LakeOptions) -> None:
+    dead = IcebergBranch(lake)
     append(lake, dead, 1)
     assert branches(lake) == [dead.name]
-    branch = LakeBranch(reloaded(options))
+    branch = IcebergBranch(reloaded(options))
     branch.commit("offsets-2")
     assert branches(lake) == []
     assert read(reloaded(options), COLUMNS) == [row(0)]

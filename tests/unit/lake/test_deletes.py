@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.manifest import DataFile
 
-from fluss.lake.files import EqualityDelete, LakeFile
-from fluss.lake.iceberg import _DELETED_FROM_ID, _may_name
+from fluss.lake.format import EqualityDelete, LakeFile
+from fluss.lake.iceberg.table import _DELETED_FROM_ID, _may_name
 from fluss.lake.parquet import read_file
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from fluss.formats.changelog import last_change
 from fluss.lake import fold
 from fluss.lake.fold import ChangeFold, Keys
 from fluss.model.descriptor import TableDescriptor
@@ -49,7 +50,7 @@ def changes(rows: list[tuple[str, int, str, int | None]], first_offset: int = 0)
     )
 
 
-def rows_of(folded: fold.Folded) -> list[dict[str, Any]]:
+def rows_of(folded: fold.FoldedChanges) -> list[dict[str, Any]]:
     return list(folded.rows.select([*COLUMNS.names, "__bucket", "__offset"]).to_pylist())
 
 
@@ -72,7 +73,7 @@ def test_random_changes_in_small_steps(keys: Keys, monkeypatch: pytest.MonkeyPat
     seed = random.randrange(2**32)
     print("seed", seed)
     dice = random.Random(seed)
-    monkeypatch.setattr(fold, "PENDING_ROWS_MAX", 20)
+    monkeypatch.setattr(last_change, "PENDING_ROWS_MAX", 20)
     monkeypatch.setattr(fold, "FOLDED_ROWS_MAX", 30)
     folding = ChangeFold(keys, COLUMNS.names, 0)
     lake: dict[tuple[int, str], dict[str, Any]] = {}
@@ -98,7 +99,7 @@ def test_random_changes_in_small_steps(keys: Keys, monkeypatch: pytest.MonkeyPat
     assert {key: (row["removed"], row["__offset"]) for key, row in lake.items()} == wanted
 
 
-def _apply(keys: Keys, lake: dict[tuple[int, str], dict[str, Any]], folded: fold.Folded | None) -> None:
+def _apply(keys: Keys, lake: dict[tuple[int, str], dict[str, Any]], folded: fold.FoldedChanges | None) -> None:
     if folded is None:
         return
     known = changes([("", *key, 0) for key in lake])

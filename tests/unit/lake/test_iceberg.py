@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from fluss.lake.files import LakeFile, WrittenFile
-from fluss.lake.iceberg import LakeConflictError, LakeTable, ensure_table, load_table
-from fluss.lake.layout import BUCKET, OFFSET, SYSTEM_COLUMNS, TIMESTAMP
+from fluss.lake.format import BUCKET, OFFSET, SYSTEM_COLUMNS, TIMESTAMP, LakeConflictError, LakeFile, WrittenFile
+from fluss.lake.iceberg.catalog import IcebergCatalog
+from fluss.lake.iceberg.table import IcebergTable
 from fluss.lake.options import LakeOptions
 from fluss.lake.parquet import FileTarget, read_file, to_schema, write_files
 from fluss.model.descriptor import TableDescriptor
@@ -73,19 +73,19 @@ def rows(columns: pa.Schema, values: list[dict[str, object]], first_offset: int 
     return batch
 
 
-def write(table: LakeTable, batch: pa.RecordBatch, *partition: str, bucket: int = 0) -> list[WrittenFile]:
+def write(table: IcebergTable, batch: pa.RecordBatch, *partition: str, bucket: int = 0) -> list[WrittenFile]:
     keys = tuple(f"key{place}" for place in range(len(partition)))
     target = FileTarget(table.location, table.file_schema, keys, table.io_properties)
     return write_files(target, partition, bucket, [batch])
 
 
-def reloaded(options: LakeOptions) -> LakeTable:
-    table = load_table(options, PATH)
+def reloaded(options: LakeOptions) -> IcebergTable:
+    table = IcebergCatalog(options).load_table(PATH)
     assert table is not None
     return table
 
 
-def read(table: LakeTable, columns: pa.Schema) -> list[dict[str, object]]:
+def read(table: IcebergTable, columns: pa.Schema) -> list[dict[str, object]]:
     """All rows, read by this package and found the same by pyiceberg."""
     files = table.files(table.snapshot_id)
     batches = [batch for file in files for batch in read_file(file, table.file_schema, table.io_properties)]
@@ -96,7 +96,7 @@ def read(table: LakeTable, columns: pa.Schema) -> list[dict[str, object]]:
 
 
 def test_layout_of_a_log_table(options: LakeOptions) -> None:
-    table = ensure_table(options, info_of(partitions=("day",)))._table
+    table = IcebergCatalog(options).ensure_table(info_of(partitions=("day",)))._table
     assert [(field.name, str(field.field_type), field.required) for field in table.schema().fields] == [
         ("id", "long", True),
         ("day", "string", True),
@@ -119,7 +119,7 @@ def test_layout_of_a_log_table(options: LakeOptions) -> None:
 
 
 def test_layout_of_a_primary_key_table(options: LakeOptions) -> None:
-    table = ensure_table(options, info_of(keys=("id", "day"), partitions=("day",)))._table
+    table = IcebergCatalog(options).ensure_table(info_of(keys=("id", "day"), partitions=("day",)))._table
     assert table.schema().identifier_field_names() == {"id", "day"}
     assert [(field.name, str(field.transform)) for field in table.spec().fields] == [
         ("day", "identity"),
@@ -131,8 +131,8 @@ def test_layout_of_a_primary_key_table(options: LakeOptions) -> None:
 def test_what_the_layout_can_not_have(options: LakeOptions) -> None:
     numbers = pa.schema([pa.field("id", pa.int64(), False), pa.field("hour", pa.int32(), False)])
     with pytest.raises(InvalidRequestError, match=r"Partition column 'hour' .* is not a STRING"):
-        ensure_table(options, info_of(numbers, partitions=("hour",)))
-    assert load_table(options, PATH) is None
+        IcebergCatalog(options).ensure_table(info_of(numbers, partitions=("hour",)))
+    assert IcebergCatalog(options).load_table(PATH) is None
 
 
 def test_every_type_comes_back(options: LakeOptions) -> None:
@@ -160,14 +160,14 @@ def test_every_type_comes_back(options: LakeOptions) -> None:
         },
         {"id": 2},
     ]
-    table = ensure_table(options, info_of(NESTED))
+    table = IcebergCatalog(options).ensure_table(info_of(NESTED))
     batch = rows(NESTED, values)
     table.commit(write(table, batch), [], "offsets")
     assert read(reloaded(options), NESTED) == batch.select(NESTED.names).to_pylist()
 
 
 def test_one_snapshot_per_commit_with_files_more_and_less(options: LakeOptions) -> None:
-    table = ensure_table(options, info_of())
+    table = IcebergCatalog(options).ensure_table(info_of())
     assert table.snapshot_id is None
     assert table.tiered() is None
     first = table.commit(
@@ -195,7 +195,7 @@ def test_one_snapshot_per_commit_with_files_more_and_less(options: LakeOptions) 
 
 
 def test_files_know_their_partition_and_their_statistics(options: LakeOptions) -> None:
-    table = ensure_table(options, info_of(partitions=("day",)))
+    table = IcebergCatalog(options).ensure_table(info_of(partitions=("day",)))
     batch = rows(COLUMNS, [{"id": 4, "day": "2026/01"}, {"id": 9, "day": "2026/01"}], bucket=2)
     table.commit(write(table, batch, "2026/01", bucket=2), [], "offsets")
     table = reloaded(options)
@@ -207,7 +207,7 @@ def test_files_know_their_partition_and_their_statistics(options: LakeOptions) -
 
 
 def test_a_stale_commit_is_refused_and_changes_nothing(options: LakeOptions) -> None:
-    stale = ensure_table(options, info_of())
+    stale = IcebergCatalog(options).ensure_table(info_of())
     winner = reloaded(options)
     winner.commit(write(winner, rows(COLUMNS, [{"id": 1, "day": "a"}])), [], "winner")
     with pytest.raises(LakeConflictError, match=r"shop\.orders"):
@@ -221,10 +221,10 @@ def test_a_stale_commit_is_refused_and_changes_nothing(options: LakeOptions) -> 
 
 
 def test_a_column_that_was_added(options: LakeOptions) -> None:
-    table = ensure_table(options, info_of())
+    table = IcebergCatalog(options).ensure_table(info_of())
     table.commit(write(table, rows(COLUMNS, [{"id": 1, "day": "a", "note": "x"}])), [], "1")
     wider = COLUMNS.append(pa.field("tags", pa.list_(pa.int8())))
-    table = ensure_table(options, info_of(wider))
+    table = IcebergCatalog(options).ensure_table(info_of(wider))
     assert table.column_names == wider.names
     assert table.file_schema.names == [*wider.names, *SYSTEM_COLUMNS]
     table.commit(write(table, rows(wider, [{"id": 2, "day": "a", "tags": [1]}], 1)), [], "2")
@@ -232,32 +232,32 @@ def test_a_column_that_was_added(options: LakeOptions) -> None:
         {"id": 1, "day": "a", "note": "x", "tags": None},
         {"id": 2, "day": "a", "note": None, "tags": [1]},
     ]
-    assert ensure_table(options, info_of(wider)).column_names == wider.names
+    assert IcebergCatalog(options).ensure_table(info_of(wider)).column_names == wider.names
 
 
 def test_a_lake_table_of_another_shape_is_not_touched(options: LakeOptions) -> None:
-    ensure_table(options, info_of())
+    IcebergCatalog(options).ensure_table(info_of())
     other = pa.schema([pa.field("id", pa.string(), False), pa.field("day", pa.string(), False), ("note", pa.string())])
     with pytest.raises(InvalidRequestError, match="of another shape"):
-        ensure_table(options, info_of(other))
+        IcebergCatalog(options).ensure_table(info_of(other))
     with pytest.raises(InvalidRequestError, match="of another shape"):
-        ensure_table(options, info_of(keys=("id",)))
+        IcebergCatalog(options).ensure_table(info_of(keys=("id",)))
 
 
 def test_who_only_looks_makes_nothing(options: LakeOptions, tmp_path: Path) -> None:
-    assert load_table(options, PATH) is None
+    assert IcebergCatalog(options).load_table(PATH) is None
     assert not list(tmp_path.iterdir())
 
 
 def test_catalogs_in_sqlite_take_readers_beside_the_one_who_commits(options: LakeOptions) -> None:
-    ensure_table(options, info_of())
+    IcebergCatalog(options).ensure_table(info_of())
     assert options.sqlite_path is not None
     with closing(sqlite3.connect(options.sqlite_path)) as database:
         assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_snapshots_that_are_gone(options: LakeOptions) -> None:
-    table = ensure_table(options, info_of())
+    table = IcebergCatalog(options).ensure_table(info_of())
     first = table.commit(write(table, rows(COLUMNS, [{"id": 1, "day": "a"}])), [], "1")
     table = reloaded(options)
     table.commit(write(table, rows(COLUMNS, [{"id": 2, "day": "a"}], 1)), [], "2")
@@ -271,13 +271,13 @@ def test_snapshots_that_are_gone(options: LakeOptions) -> None:
 
 
 def test_a_file_without_rows_is_not_written(options: LakeOptions) -> None:
-    table = ensure_table(options, info_of())
+    table = IcebergCatalog(options).ensure_table(info_of())
     assert write(table, rows(COLUMNS, [])) == []
 
 
 def test_files_are_begun_anew_when_they_are_large(options: LakeOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fluss.lake.parquet.ROW_GROUP_ROWS", 10)
-    table = ensure_table(options, info_of())
+    table = IcebergCatalog(options).ensure_table(info_of())
     target = FileTarget(table.location, table.file_schema, (), table.io_properties, file_bytes=1)
     batches = [rows(COLUMNS, [{"id": n, "day": "a"} for n in range(s, s + 7)], s) for s in range(0, 70, 7)]
     written = write_files(target, (), 0, batches)
@@ -288,7 +288,7 @@ def test_files_are_begun_anew_when_they_are_large(options: LakeOptions, monkeypa
 
 def test_a_write_that_fails_leaves_no_file(options: LakeOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fluss.lake.parquet.ROW_GROUP_ROWS", 1)
-    table = ensure_table(options, info_of())
+    table = IcebergCatalog(options).ensure_table(info_of())
     target = FileTarget(table.location, table.file_schema, (), table.io_properties)
 
     def broken() -> object:
@@ -303,7 +303,7 @@ def test_a_write_that_fails_leaves_no_file(options: LakeOptions, monkeypatch: py
 def test_lake_files_and_targets_can_be_sent_to_tasks(options: LakeOptions) -> None:
     import pickle
 
-    table = ensure_table(options, info_of())
+    table = IcebergCatalog(options).ensure_table(info_of())
     written = write(table, rows(COLUMNS, [{"id": 1, "day": "a"}]))
     table.commit(pickle.loads(pickle.dumps(written)), [], "1")
     files: list[LakeFile] = pickle.loads(pickle.dumps(reloaded(options).files(reloaded(options).snapshot_id)))

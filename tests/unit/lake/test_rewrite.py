@@ -8,11 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fluss.lake.compaction import rewrite_files
-from fluss.lake.files import LakeFile
-from fluss.lake.layout import OFFSET
+from fluss.lake.format import OFFSET, LakeFile
 from fluss.lake.parquet import FileTarget, read_file
-from fluss.lake.task import RewritePart, TieredTable
+from fluss.lake.tiering.merge import rewrite_files
+from fluss.lake.tiering.task import RewritePart, TieredTable
 from fluss.model.paths import TableBucket, TablePath
 
 SCHEMA = pa.schema(

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fluss.lake.duck import LakeRelation, quoted
-from fluss.lake.executors import LocalExecutor
-from fluss.lake.files import EqualityDelete
-from fluss.lake.service import tier
-from fluss.lake.union import UnionReader
-from fluss.lake.union_plan import UnionPlan, plan_union
+from fluss.lake.format import EqualityDelete
+from fluss.lake.tiering.executors import LocalExecutor
+from fluss.lake.tiering.service import tier
+from fluss.lake.union.duck import LakeRelation, quoted
+from fluss.lake.union.plan import UnionPlan, plan_union
+from fluss.lake.union.rows import UnionReader
 from fluss.sync import FlussConnection, FlussTable, Schema, TableDescriptor, TablePath, connect
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("tiny", pa.int8())])

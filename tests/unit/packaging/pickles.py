@@ -25,10 +25,10 @@ PROTOCOL = 4
 # Module and class of what is sent to another process, as pickles name it.
 TRAVELS = {
     "Spark, driver to planner and task": [
+        "fluss.lake.union.plan:LakeSource",
         "fluss.spark.lake_parts:LakeBucket",
         "fluss.spark.lake_parts:LakeRows",
         "fluss.spark.lake_parts:LakeSlice",
-        "fluss.spark.lake_parts:LakeSource",
         "fluss.spark.ranges:BucketRange",
         "fluss.spark.ranges:BucketRowsAt",
         "fluss.spark.reader:FlussReader",
@@ -47,16 +47,16 @@ TRAVELS = {
         "fluss.spark.writer:RowsStored",
     ],
     "tiering, driver to task": [
-        "fluss.lake.files:EqualityDelete",
-        "fluss.lake.files:LakeFile",
+        "fluss.lake.format:EqualityDelete",
+        "fluss.lake.format:LakeFile",
         "fluss.lake.parquet:FileTarget",
-        "fluss.lake.task:ChangesPart",
-        "fluss.lake.task:CurrentPart",
-        "fluss.lake.task:LogPart",
-        "fluss.lake.task:RewritePart",
-        "fluss.lake.task:TieredTable",
+        "fluss.lake.tiering.task:ChangesPart",
+        "fluss.lake.tiering.task:CurrentPart",
+        "fluss.lake.tiering.task:LogPart",
+        "fluss.lake.tiering.task:RewritePart",
+        "fluss.lake.tiering.task:TieredTable",
     ],
-    "tiering, task to driver": ["fluss.lake.files:WrittenFile", "fluss.lake.task:TaskResult"],
+    "tiering, task to driver": ["fluss.lake.format:WrittenFile", "fluss.lake.tiering.task:TaskResult"],
 }
 
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from fluss.cli.tier import tier
 from fluss.lake.options import LakeOptions
 from fluss.lake.parquet import FileTarget
-from fluss.lake.task import ChangesPart, TieredTable
+from fluss.lake.tiering.task import ChangesPart, TieredTable
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TableBucket, TablePath

@@ -1,18 +1,35 @@
-"""Changes of a bucket folded into its files, by copy: a file that has rows of changed keys gives way to a new one."""
+"""Files of a bucket replaced: by ones with the changes folded into their rows, or by fewer and larger ones.
+
+Changes are folded in by copy: a file that has rows of changed keys gives way to a new one. Engines that merge by
+themselves are given the changes as rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss.lake.files import LakeFile, WrittenFile
-from fluss.lake.fold import ChangeFold, Folded, Keys
-from fluss.lake.parquet import read_file, write_files
-from fluss.lake.task import ChangesPart, Stopwatch, TaskResult, remove_file, scan_columns
-from fluss.sync import FlussTable
+from fluss.lake.fold import ChangeFold, FoldedChanges, Keys, fold_changes
+from fluss.lake.format import OFFSET, LakeFile, WrittenFile
+from fluss.lake.parquet import READ_ROWS, read_file, write_files
+from fluss.lake.tiering.task import (
+    ChangesPart,
+    RewritePart,
+    Stopwatch,
+    TaskResult,
+    open_table,
+    remove_file,
+    scan_columns,
+)
+from fluss.sync import FlussConnection, FlussTable
+
+# They are in memory at once; rounds with more of a bucket are done by copy, which folds piece by piece.
+CHANGES_MAX: Final = 500_000
+REMOVED: Final = "__fluss_removed"
 
 
 def merge_changes(task: ChangesPart, table: FlussTable, reading: Stopwatch) -> TaskResult:
@@ -44,7 +61,7 @@ class _Merge:
         self._written: dict[str, WrittenFile] = {}  # by this task, and not replaced since
         self._row_count = 0
 
-    def apply(self, folded: Folded | None) -> None:
+    def apply(self, folded: FoldedChanges | None) -> None:
         """Replace the files that have changed keys, and add the rows that the changes leave behind theirs."""
         if folded is None:
             return
@@ -83,3 +100,24 @@ class _Merge:
         """Leave no files."""
         for path in self._written:
             remove_file(path, self._target.properties)
+
+
+def read_changes(task: ChangesPart, connection: FlussConnection) -> Iterator[pa.RecordBatch]:
+    """The columns of the lake table, and the flag; keys that are gone have the rows they had."""
+    table = open_table(task, connection)
+    scan, keys = scan_columns(task, table), Keys(table.get_table_info())
+    folded = fold_changes(scan, task.bucket, task.start_offset, task.end_offset, keys, task.table.columns)
+    if folded is None:
+        return
+    for rows, is_removed in ((folded.rows, False), (folded.removed, True)):
+        for batch in rows.to_batches(READ_ROWS):
+            yield batch.append_column(REMOVED, pa.repeat(pa.scalar(is_removed), batch.num_rows))
+
+
+def rewrite_files(task: RewritePart) -> TaskResult:
+    """Write the rows of some files anew, in the order of their offsets."""
+    target = task.table.target
+    batches = (batch for file in task.files for batch in read_file(file, target.schema, target.properties))
+    rows = pa.Table.from_batches(batches, target.schema).sort_by(OFFSET)
+    added = write_files(target, task.partition, task.bucket.bucket, rows.to_batches(READ_ROWS))
+    return TaskResult(added, list(task.files), rows.num_rows)

@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake.draft import Merger
-from fluss.lake.executors import Executor
-from fluss.lake.iceberg import LakeConflictError
+from fluss.lake.format import LakeConflictError
 from fluss.lake.place import is_tiered, table_infos
 from fluss.lake.report import Progress, Status, TieringReport
-from fluss.lake.tiering import TieringSettings, tier_table
+from fluss.lake.tiering.draft import Merger
+from fluss.lake.tiering.executors import Executor
+from fluss.lake.tiering.round import TieringSettings, tier_table
 from fluss.model.errors import ConnectError, FlussError, InvalidRequestError, TimeoutError
 from fluss.model.lake import Assigned
 from fluss.model.paths import TablePath, check_database_name, check_table_name

@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from fluss.lake.filesystem import check_place
-from fluss.lake.iceberg import LakeConflictError, LakeTable, summary_of
-from fluss.lake.layout import COMMIT_USER, OFFSETS_PATH, TIERING_USER
+from fluss.lake.format import COMMIT_USER, OFFSETS_PATH, TIERING_USER, LakeBranch, LakeConflictError
+from fluss.lake.iceberg.table import IcebergTable, summary_of
 from fluss.lake.options import local_path
 from fluss.lake.parquet import sync_paths
 from fluss.model.trust import is_local
@@ -25,20 +25,24 @@ if TYPE_CHECKING:
 PREFIX: Final = "fluss_tiering_"
 
 
-class LakeBranch:
-    """A new branch at the current snapshot of a LakeTable, which must have one."""
+class IcebergBranch(LakeBranch):
+    """A new branch at the current snapshot of a table, which must have one."""
 
-    def __init__(self, lake: LakeTable) -> None:
+    def __init__(self, lake: IcebergTable) -> None:
         from pyiceberg.exceptions import CommitFailedException
 
         self._lake = lake
         self._base = lake.snapshot_id
         assert self._base is not None
-        self.name = f"{PREFIX}{uuid.uuid4().hex}"
+        self._name = f"{PREFIX}{uuid.uuid4().hex}"
         try:
-            lake.now().manage_snapshots().create_branch(self._base, self.name).commit()
+            lake.now().manage_snapshots().create_branch(self._base, self._name).commit()
         except CommitFailedException as error:
             raise self._conflict(error) from error
+
+    @property
+    def name(self) -> str:
+        return self._name
 
     def sync(self) -> Mapping[str, str]:
         """Put the files of what was committed to the branch on disk; returns what its summary says of them."""

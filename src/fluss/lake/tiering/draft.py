@@ -7,13 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from fluss.lake.branch import LakeBranch
-from fluss.lake.executors import Executor
-from fluss.lake.files import LakeFile, WrittenFile
-from fluss.lake.iceberg import LakeTable
+from fluss.lake.format import LakeBranch, LakeFile, LakeTable, WrittenFile
 from fluss.lake.options import LakeOptions, local_path
-from fluss.lake.plan import RoundPlan
-from fluss.lake.task import Task, TaskResult, remove_file
+from fluss.lake.tiering.executors import Executor
+from fluss.lake.tiering.plan import RoundPlan
+from fluss.lake.tiering.task import Task, TaskResult, remove_file
 from fluss.model.errors import FlussError
 from fluss.model.infos import TableInfo
 from fluss.model.trust import is_local

@@ -6,13 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fluss.lake.files import LakeFile, PartitionValues, by_bucket
-from fluss.lake.iceberg import LakeTable
-from fluss.lake.log_parts import part_rows, split_stretches
+from fluss.lake.format import LakeFile, LakeTable, by_bucket
+from fluss.lake.log_ranges import Stretch, log_stretches, part_rows, split_ranges
 from fluss.lake.parquet import FileTarget
-from fluss.lake.task import ChangesPart, CurrentPart, LogPart, Task, TieredTable
+from fluss.lake.tiering.task import ChangesPart, CurrentPart, LogPart, Task, TieredTable
 from fluss.model.infos import LakeSnapshot, TableInfo
-from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TableBucket
 
 if TYPE_CHECKING:
@@ -37,22 +35,6 @@ class RoundPlan:
         return sum(task.end_offset - task.start_offset for task in self.tasks)
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """One bucket's log, and how far it is tiered."""
-
-    bucket: TableBucket
-    partition: PartitionValues
-    earliest: int
-    end: int
-    tiered: int | None  # up to here; None: never
-
-    @property
-    def start(self) -> int:
-        """Where tiering goes on; what retention has removed is gone."""
-        return max(self.tiered or 0, self.earliest)
-
-
 def plan_round(
     connection: FlussConnection, table: FlussTable, lake: LakeTable, tiered: LakeSnapshot | None, slots: int
 ) -> RoundPlan:
@@ -67,24 +49,6 @@ def plan_round(
     else:
         plan.tasks.extend(_log_parts(common, table, stretches, slots))
     return plan
-
-
-def log_stretches(connection: FlussConnection, table: FlussTable, tiered: LakeSnapshot | None) -> Iterator[Stretch]:
-    """The buckets that a table has, each with its log as of now."""
-    info = table.get_table_info()
-    partitions: dict[int | None, PartitionValues] = {None: ()}
-    if info.is_partitioned():
-        found = connection.get_admin().list_partition_infos(info.table_path)
-        values = {item.partition_id: item.partition_spec.get_spec_map() for item in found}
-        partitions = {key: tuple(spec[name] for name in info.partition_keys) for key, spec in values.items()}
-    scan = table.new_scan()
-    firsts = scan.bucket_offsets(OffsetSpec.earliest(), list(partitions)) if partitions else {}
-    ends = scan.bucket_offsets(OffsetSpec.latest(), list(partitions)) if partitions else {}
-    for bucket in sorted(ends, key=lambda item: (item.partition_id or 0, item.bucket)):
-        if bucket in firsts:
-            offset = None if tiered is None else tiered.get_bucket_offset(bucket)
-            known = None if offset is None or offset < 0 else offset
-            yield Stretch(bucket, partitions[bucket.partition_id], firsts[bucket], ends[bucket], known)
 
 
 def _plan_changes(
@@ -113,7 +77,7 @@ def _log_parts(common: TieredTable, table: FlussTable, stretches: Sequence[Stret
     """Rows to be added, long stretches in several parts."""
     new = [item for item in stretches if item.start < item.end]
     size = part_rows(sum(item.end - item.start for item in new), slots)
-    split = split_stretches(table, [(item.bucket, item.start, item.end) for item in new], size)
+    split = split_ranges(table, [(item.bucket, item.start, item.end) for item in new], size)
     for item, parts in zip(new, split, strict=True):
         for start, end in parts:
             yield LogPart(common, item.bucket, item.partition, start, end)

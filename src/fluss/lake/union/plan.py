@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from fluss.lake.files import LakeFile, PartitionValues, by_bucket
+from fluss.lake.format import LakeFile, PartitionValues, by_bucket
+from fluss.lake.log_ranges import log_stretches
 from fluss.lake.options import LakeOptions, is_lake_named
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
-from fluss.model.infos import LakeSnapshot, PartitionInfo, TableInfo
-from fluss.model.offsets import OffsetSpec
+from fluss.model.infos import LakeSnapshot, TableInfo
 from fluss.model.partitions import PartitionSpec, PartitionSpecLike
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.trust import Trust
@@ -31,6 +31,9 @@ MODES: Final = (AUTO, NONE, ONLY)
 
 # A plan that was overtaken by a newer snapshot is made again so often.
 ATTEMPTS_MAX: Final = 10
+
+
+BucketFiles: TypeAlias = dict[tuple[PartitionValues, int], list[LakeFile]]
 
 
 class OvertakenError(InvalidRequestError):
@@ -64,13 +67,28 @@ class UnionBucket:
 
 
 @dataclass(frozen=True)
+class LakeSource:
+    """How the files of a lake table are read. Plain values, which go to every task."""
+
+    schema: pa.Schema
+    """Of the files, with field ids; it has the system columns, too"""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class UnionPlan:
     """A read of a table as of one moment. Plain values, so that tasks can be sent it."""
 
     snapshot_id: int | None = None
-    schema: pa.Schema | None = None  # of the lake's files, with field ids; it has the system columns, too
+    schema: pa.Schema | None = None  # of the lake's files
     io_properties: Mapping[str, str] = field(default_factory=dict)
     buckets: list[UnionBucket] = field(default_factory=list)
+
+    @property
+    def source(self) -> LakeSource:
+        """How the files are read, of a plan that has some."""
+        assert self.schema is not None
+        return LakeSource(self.schema, self.io_properties)
 
 
 def plan_union(
@@ -111,7 +129,7 @@ class UnionPlanner:
         mode: str,
     ) -> None:
         self._connection = connection
-        self._scan = table.new_scan()
+        self._table = table
         self._info = table.get_table_info()
         self._options = options
         self._mode = check_mode(mode)
@@ -134,64 +152,58 @@ class UnionPlanner:
 
     def plan(self, snapshot: LakeSnapshot | None) -> UnionPlan:
         """A plan as of now; raises OvertakenError when something of this snapshot's is gone."""
-        from fluss.lake.iceberg import load_table
-
-        lake = None
-        files: dict[tuple[PartitionValues, int], list[LakeFile]] = {}
-        if snapshot is not None:
-            options = self._options or self._named_options()
-            try:
-                lake = load_table(options, self._info.table_path)
-            except ImportError as error:
-                raise FlussError(f"{error.name} is not installed; install flussbett[lake].") from error
-            if lake is None or lake.sequence_number(snapshot.snapshot_id) is None:
-                raise self._gone(snapshot, options)
-            files = by_bucket(lake.files(snapshot.snapshot_id))
-        buckets = self._tails(snapshot, files)
+        if snapshot is None:
+            return UnionPlan(buckets=self._tails(None, {}))
+        plan, files = self.stored(snapshot.snapshot_id)
+        plan.buckets.extend(self._tails(snapshot, files))
         # What is left is of partitions that were dropped, or the lake alone is read.
-        for (partition, bucket), kept in sorted(files.items()):
-            if self._is_chosen(partition):
-                name = None if not partition else PartitionSpec(self._spec(partition)).name(self._info.partition_keys)
-                buckets.append(UnionBucket(partition, None, name, bucket, tuple(kept)))
-        if snapshot is None or lake is None:
-            return UnionPlan(buckets=buckets)
-        return UnionPlan(snapshot.snapshot_id, lake.file_schema, lake.io_properties, buckets)
+        plan.buckets.extend(self.rest(files))
+        return plan
 
-    def _tails(
-        self, snapshot: LakeSnapshot | None, files: dict[tuple[PartitionValues, int], list[LakeFile]]
-    ) -> list[UnionBucket]:
+    def stored(self, snapshot_id: int) -> tuple[UnionPlan, BucketFiles]:
+        """A plan without buckets yet, and a snapshot's files in the chosen partitions; raises OvertakenError."""
+        options = self._options or self._named_options()
+        try:
+            lake = options.open().load_table(self._info.table_path)
+        except ImportError as error:
+            raise FlussError(f"{error.name} is not installed; install flussbett[lake].") from error
+        if lake is None or lake.sequence_number(snapshot_id) is None:
+            raise self._gone(snapshot_id, options)
+        files = by_bucket(file for file in lake.files(snapshot_id) if self._is_chosen(file.partition))
+        return UnionPlan(snapshot_id, lake.file_schema, lake.io_properties), files
+
+    def rest(self, files: BucketFiles) -> list[UnionBucket]:
+        """Buckets that have no log, or of which none is read."""
+        return [
+            UnionBucket(partition, None, self._name(partition), bucket, tuple(kept))
+            for (partition, bucket), kept in sorted(files.items())
+        ]
+
+    def _tails(self, snapshot: LakeSnapshot | None, files: BucketFiles) -> list[UnionBucket]:
         """The buckets that have a log; their files are taken out of `files`."""
         if self._mode == ONLY:
             return []
-        partitions = self._partitions()
-        ends = self._scan.bucket_offsets(OffsetSpec.latest(), list(partitions))
-        firsts = self._scan.bucket_offsets(OffsetSpec.earliest(), list(partitions))
         buckets, is_cut = [], False
-        for key in sorted(ends, key=lambda item: (item.partition_id or 0, item.bucket)):
-            if key not in firsts:
-                continue  # its partition was dropped just now
-            item = partitions[key.partition_id]
-            values = () if item is None else self._values(item)
-            kept = tuple(files.pop((values, key.bucket), ()))
-            start = None if snapshot is None else snapshot.get_bucket_offset(key)
-            is_tiered = start is not None
+        for item in log_stretches(self._connection, self._table, snapshot, self._is_chosen):
+            key, start = item.bucket, item.tiered
+            kept = tuple(files.pop((item.partition, key.bucket), ()))
             if start is None and self._info.has_primary_key():
                 start, kept = 0, ()  # files are of a dropped partition of the same name, which its successor replaces
             elif start is None:
-                start = firsts[key]
+                start = item.earliest
                 is_cut = is_cut or start > 0
-            elif start < min(firsts[key], ends[key]):
-                raise _cut(self._info, key, start, firsts[key])
+            elif start < min(item.earliest, item.end):
+                raise _cut(self._info, key, start, item.earliest)
             buckets.append(
                 UnionBucket(
-                    values,
+                    item.partition,
                     key.partition_id,
-                    None if item is None else item.partition_name,
+                    item.partition_name,
                     key.bucket,
                     kept,
                     start,
-                    max(start, ends[key]),
-                    is_tiered,
+                    max(start, item.end),
+                    item.tiered is not None,
                 )
             )
         if is_cut and self.snapshot() != snapshot:
@@ -199,16 +211,8 @@ class UnionPlanner:
             raise OvertakenError(f"{self._info.table_path} was tiered while its read was planned; read it again.")
         return buckets
 
-    def _partitions(self) -> dict[int | None, PartitionInfo | None]:
-        """The partitions that there are, by id; a table without is its own partition None."""
-        if not self._info.is_partitioned():
-            return {None: None}
-        found = self._connection.get_admin().list_partition_infos(self._info.table_path)
-        return {item.partition_id: item for item in found if self._is_chosen(self._values(item))}
-
-    def _values(self, item: PartitionInfo) -> PartitionValues:
-        values = item.partition_spec.get_spec_map()
-        return tuple(values[key] for key in self._info.partition_keys)
+    def _name(self, partition: PartitionValues) -> str | None:
+        return PartitionSpec(self._spec(partition)).name(self._info.partition_keys) if partition else None
 
     def _spec(self, partition: PartitionValues) -> dict[str, str]:
         return dict(zip(self._info.partition_keys, partition, strict=True))
@@ -224,10 +228,10 @@ class UnionPlanner:
         info = self._connection.get_admin().get_table_info(self._info.table_path)
         return LakeOptions.of(info, trust=Trust.of(self._connection.config))
 
-    def _gone(self, snapshot: LakeSnapshot, options: LakeOptions) -> OvertakenError:
+    def _gone(self, snapshot_id: int, options: LakeOptions) -> OvertakenError:
         where = options.warehouse or options.uri
         return OvertakenError(
-            f"The lake at {where} does not have snapshot {snapshot.snapshot_id} of {self._info.table_path}, up to "
+            f"The lake at {where} does not have snapshot {snapshot_id} of {self._info.table_path}, up to "
             "which its server counts on it: was it expired, or is this another warehouse?",
             ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
         )

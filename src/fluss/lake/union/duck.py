@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from fluss.lake.files import LakeFile
 from fluss.lake.filesystem import check_place, open_filesystem
+from fluss.lake.format import LakeFile
 from fluss.lake.options import local_path
-from fluss.lake.union import UnionRead, UnionReader
-from fluss.lake.union_plan import UnionPlan
+from fluss.lake.union.plan import UnionPlan
+from fluss.lake.union.rows import UnionReader
 from fluss.model.errors import FlussError
 from fluss.model.trust import is_local
 
@@ -24,16 +24,6 @@ def load_duckdb() -> Any:
         return importlib.import_module("duckdb")
     except ImportError as error:
         raise FlussError("duckdb is not installed; install flussbett[lake].") from error
-
-
-def to_duckdb(read: UnionRead, connection: Any = None) -> Any:
-    """A relation of `connection`, or of DuckDB's default one; fresh rows are held in memory."""
-    duck = load_duckdb() if connection is None else connection
-    names = {name.lower() for name in read.reader.needed.names}
-    # DuckDB does not tell columns apart by case, and this module's filters have no other form than Arrow's.
-    if read.has_filter or len(names) < len(read.reader.needed):
-        return duck.from_arrow(read.to_arrow())
-    return read.at_once(lambda plan: LakeRelation(duck, read.reader, plan).build())
 
 
 class LakeRelation:
@@ -70,7 +60,7 @@ class LakeRelation:
 
     def _open_local(self, files: Sequence[LakeFile]) -> Any:
         for file in files:
-            check_place(file.path, self._plan.io_properties)
+            check_place(file.path, self._plan.source.properties)
         # What looks like a pattern, or like a partition in a folder's name, is not one.
         paths = [glob.escape(str(local_path(file.path))) for file in files]
         return self._duck.read_parquet(paths, hive_partitioning=False, union_by_name=True)
@@ -79,10 +69,9 @@ class LakeRelation:
         """Files that DuckDB can't open itself; it is given what a query needs of them."""
         import pyarrow.dataset as ds
 
-        opened = [open_filesystem(file.path, self._plan.io_properties) for file in files]
-        assert self._plan.schema is not None
+        opened = [open_filesystem(file.path, self._plan.source.properties) for file in files]
         return self._duck.from_arrow(
-            ds.dataset([path for _, path in opened], self._plan.schema, "parquet", filesystem=opened[0][0])
+            ds.dataset([path for _, path in opened], self._plan.source.schema, "parquet", filesystem=opened[0][0])
         )
 
     def rows_of(self, opened: Any, keys: Any | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""One tiering round of one table: repair, plan, tasks, commit, registration. See `fluss.lake.service` for many.
+"""One tiering round of one table: repair, plan, tasks, commit, registration. See `fluss.lake.tiering.service` for many.
 
 Start offsets come from the registered snapshot, and the lake's commit is a compare-and-swap against the table as it was
 loaded before: of two rounds that began alike one wins, and the other changes nothing.
@@ -6,6 +6,7 @@ loaded before: of two rounds that began alike one wins, and the other changes no
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -14,16 +15,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake import steps
-from fluss.lake.compaction import compact
-from fluss.lake.draft import Draft, Merger, run_drafted
-from fluss.lake.executors import Executor
-from fluss.lake.iceberg import LakeConflictError, LakeTable, TieredSnapshot, ensure_table, load_table
+from fluss.lake.format import LakeConflictError, LakeTable, TieredSnapshot
 from fluss.lake.options import LakeOptions
 from fluss.lake.place import check_tiered, named_lake, warn_of_other_lake
-from fluss.lake.plan import RoundPlan, plan_round
-from fluss.lake.registration import has_snapshot, prepare, register, repair, unknown_snapshot
 from fluss.lake.report import Progress, Status, TieringEvent, TieringReport
+from fluss.lake.tiering.compaction import compact
+from fluss.lake.tiering.draft import Draft, Merger, run_drafted
+from fluss.lake.tiering.executors import Executor
+from fluss.lake.tiering.plan import RoundPlan, plan_round
+from fluss.lake.tiering.registration import has_snapshot, prepare, register, repair, unknown_snapshot
 from fluss.model.errors import ConnectError, FlussError, TimeoutError
 from fluss.model.infos import LakeSnapshot, TableInfo
 from fluss.model.paths import TablePath
@@ -32,6 +32,17 @@ from fluss.model.trust import Trust
 
 if TYPE_CHECKING:
     from fluss.sync import FlussConnection
+
+# Steps of a round at which a test can end the process, as a crash would: FLUSS_TIERING_CRASH=<step>.
+TASKS_DONE: Final = "tasks-done"
+PREPARED: Final = "prepared"
+COMMITTING: Final = "committing"
+COMMITTED: Final = "committed"
+REGISTERED: Final = "registered"
+STEPS: Final = (TASKS_DONE, PREPARED, COMMITTING, COMMITTED, REGISTERED)
+
+CRASH_VARIABLE: Final = "FLUSS_TIERING_CRASH"
+CRASH_CODE: Final = 86
 
 # Loads of a lake table that other jobs commit to all the time.
 LOADS_MAX: Final = 5
@@ -115,10 +126,10 @@ class _Round:
     def _open(self, info: TableInfo, options: LakeOptions) -> tuple[LakeTable, LakeSnapshot | None]:
         """The lake table first, what is registered then: so nothing that is registered is tiered again."""
         known = self._registry.latest(self._path)
-        if known is not None and not has_snapshot(load_table(options, self._path), known):
+        if known is not None and not has_snapshot(options.open().load_table(self._path), known):
             raise unknown_snapshot(info, known, options.warehouse or options.uri or "")
         for _ in range(LOADS_MAX):
-            lake = ensure_table(options, info)
+            lake = options.open().ensure_table(info)
             known = self._registry.latest(self._path)
             if has_snapshot(lake, known):
                 return lake, known
@@ -131,17 +142,17 @@ class _Round:
         draft = self._merged(info, options, lake, plan) or self._run_tasks(lake, plan)
         times.append(time.monotonic())
         try:
-            steps.reached(steps.TASKS_DONE)
+            _reached(TASKS_DONE)
             offsets_path = prepare(self._registry, info, plan.ends)
-            steps.reached(steps.PREPARED)
+            _reached(PREPARED)
             self._check_held()
-            steps.reached(steps.COMMITTING)
+            _reached(COMMITTING)
         except BaseException:
             draft.discard()
             raise
         lake, snapshot = self._commit(options, lake, draft, offsets_path)
         times.append(time.monotonic())
-        steps.reached(steps.COMMITTED)
+        _reached(COMMITTED)
         report = TieringReport(
             self._path,
             Status.TIERED,
@@ -159,7 +170,7 @@ class _Round:
         except FlussError as error:
             reason = f"the lake has snapshot {snapshot.snapshot_id}, but the server was not told ({error}); the next "
             return replace(report, status=Status.FAILED, reason=f"{reason}round does that")
-        steps.reached(steps.REGISTERED)
+        _reached(REGISTERED)
         return replace(report, register_s=time.monotonic() - times[2])
 
     def _compacted(self, report: TieringReport) -> TieringReport:
@@ -201,7 +212,7 @@ class _Round:
             raise
         except Exception as error:
             # It may have taken effect all the same. If it is not seen it still may: the files stay for the clean-up.
-            again = load_table(options, self._path)
+            again = options.open().load_table(self._path)
             if again is None or _committed(again, offsets_path) is None:
                 raise FlussError(f"The commit to the lake failed: {error}") from error
             lake = again
@@ -214,6 +225,12 @@ class _Round:
 def _committed(lake: LakeTable, offsets_path: str) -> TieredSnapshot | None:
     """The snapshot of a commit; each has an offsets file of its own."""
     return next((item for item in lake.all_tiered() if item.offsets_path == offsets_path), None)
+
+
+def _reached(step: str) -> None:
+    """Go on, unless this is the step at which the process is to end."""
+    if os.environ.get(CRASH_VARIABLE) == step:
+        os._exit(CRASH_CODE)
 
 
 def _tell(settings: TieringSettings, event: TieringEvent) -> None:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from fluss.lake.files import LakeFile, PartitionValues, WrittenFile
 from fluss.lake.filesystem import open_filesystem
-from fluss.lake.layout import NO_OFFSET
-from fluss.lake.parquet import FileTarget, write_files
+from fluss.lake.format import LakeFile, PartitionValues, WrittenFile
+from fluss.lake.parquet import FileTarget
 from fluss.model.errors import InvalidRequestError
 from fluss.model.paths import TableBucket, TablePath
 
@@ -100,32 +99,6 @@ class Stopwatch:
             yield batch
 
 
-def run_task(task: Task, connection: FlussConnection) -> TaskResult:
-    """Do a task. A failed one leaves no files, and says so in its result: engines would wrap the reason in theirs."""
-    began, reading = time.monotonic(), Stopwatch()
-    result = _result(task, connection, reading)
-    return replace(result, read_s=reading.seconds, write_s=time.monotonic() - began - reading.seconds)
-
-
-def _result(task: Task, connection: FlussConnection, reading: Stopwatch) -> TaskResult:
-    try:
-        table = open_table(task, connection)
-        if isinstance(task, ChangesPart):
-            from fluss.lake.merge import merge_changes
-
-            return merge_changes(task, table, reading)
-        if isinstance(task, RewritePart):
-            from fluss.lake.compaction import rewrite_files
-
-            return rewrite_files(task)
-        rows = _current_rows(task, table) if isinstance(task, CurrentPart) else _log_rows(task, table)
-        rows = reading.waiting_for(rows)
-        added = write_files(task.table.target, task.partition, task.bucket.bucket, rows)
-        return TaskResult(added, row_count=sum(file.row_count for file in added))
-    except Exception as error:
-        return TaskResult(error=str(error) or type(error).__name__)
-
-
 def open_table(task: Task, connection: FlussConnection) -> FlussTable:
     """The table of a task, as long as it is the one that was planned for."""
     table = connection.get_table(task.table.table_path)
@@ -146,22 +119,3 @@ def remove_file(location: str, properties: Mapping[str, str]) -> None:
     """Remove a file that is in no snapshot."""
     filesystem, path = open_filesystem(location, properties)
     filesystem.delete_file(path)
-
-
-def _log_rows(task: Task, table: FlussTable) -> Iterator[pa.RecordBatch]:
-    from fluss.lake.fold import lake_rows
-
-    scan = scan_columns(task, table)
-    for batch in scan.read_bucket(task.bucket, task.start_offset, task.end_offset, changelog=True):
-        yield lake_rows(batch, task.table.columns, task.bucket.bucket)
-
-
-def _current_rows(task: Task, table: FlussTable) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    from fluss.lake.fold import with_system_columns
-
-    for batch in scan_columns(task, table).read_bucket_at(task.bucket, task.end_offset):
-        offsets = pa.repeat(pa.scalar(NO_OFFSET, pa.int64()), batch.num_rows)
-        times = pa.repeat(pa.scalar(0, pa.timestamp("us", "UTC")), batch.num_rows)
-        yield with_system_columns(batch.columns, task.table.columns, task.bucket.bucket, offsets, times)

@@ -11,21 +11,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake.draft import run_drafted
-from fluss.lake.files import LakeFile, by_bucket
-from fluss.lake.iceberg import LakeTable, load_table
-from fluss.lake.layout import OFFSET
-from fluss.lake.parquet import READ_ROWS, FileTarget, read_file, write_files
+from fluss.lake.format import LakeFile, LakeTable, by_bucket
+from fluss.lake.parquet import FileTarget
 from fluss.lake.place import check_tiered, named_lake
-from fluss.lake.registration import has_snapshot, prepare, register, repair, unknown_snapshot
-from fluss.lake.task import RewritePart, TaskResult, TieredTable
+from fluss.lake.tiering.draft import run_drafted
+from fluss.lake.tiering.registration import has_snapshot, prepare, register, repair, unknown_snapshot
+from fluss.lake.tiering.task import RewritePart, TieredTable
 from fluss.model.errors import FlussError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.trust import Trust
 
 if TYPE_CHECKING:
-    from fluss.lake.executors import Executor
+    from fluss.lake.tiering.executors import Executor
     from fluss.sync import FlussConnection
 
 SMALL_BYTES: Final = 16 * 1024 * 1024
@@ -59,13 +57,13 @@ def compact(
 
     Raises LakeConflictError, and changes nothing, if a tiering round or another job commits to the lake first.
     """
-    from fluss.lake.executors import LocalExecutor
+    from fluss.lake.tiering.executors import LocalExecutor
 
     info = connection.get_admin().get_table_info(path)
     check_tiered(info)
     options = named_lake(info, warehouse, catalog, Trust.of(connection.config))
     registry = LakeRegistry(connection)
-    lake, known = load_table(options, path), registry.latest(path)
+    lake, known = options.open().load_table(path), registry.latest(path)
     if not has_snapshot(lake, known):
         assert known is not None
         raise unknown_snapshot(info, known, options.warehouse or options.uri or "")
@@ -86,17 +84,6 @@ def compact(
     snapshot = next(item for item in lake.all_tiered() if item.snapshot_id == snapshot_id)
     register(registry, info, lake, snapshot, known.table_buckets_offset)
     return Compaction(path, draft.files_removed, draft.files_added, draft.row_count, snapshot_id)
-
-
-def rewrite_files(task: RewritePart) -> TaskResult:
-    """Write the rows of some files anew, in the order of their offsets."""
-    import pyarrow as pa
-
-    target = task.table.target
-    batches = (batch for file in task.files for batch in read_file(file, target.schema, target.properties))
-    rows = pa.Table.from_batches(batches, target.schema).sort_by(OFFSET)
-    added = write_files(target, task.partition, task.bucket.bucket, rows.to_batches(READ_ROWS))
-    return TaskResult(added, list(task.files), rows.num_rows)
 
 
 def _tasks(info: TableInfo, lake: LakeTable, small_bytes: int, files_min: int) -> Iterator[RewritePart]:

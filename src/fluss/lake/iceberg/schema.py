@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fluss.lake.layout import BUCKET, LAKE_PROPERTIES, OFFSET, SYSTEM_COLUMNS
+from fluss.lake.format import BUCKET, OFFSET, SYSTEM_COLUMNS
 from fluss.model.errors import InvalidRequestError
 from fluss.model.infos import TableInfo
-from fluss.model.table_options import names_lake
+from fluss.model.table_options import DATALAKE_ICEBERG_PREFIX, names_lake
 from fluss.model.trust import warn_once
 from fluss.model.types import DataType, TypeRoot
 
@@ -135,7 +135,7 @@ def lake_properties(info: TableInfo) -> dict[str, str]:
     """Properties of the lake table: those of the Fluss table, and what its commits need."""
     found = dict(_PRIMARY_KEY_PROPERTIES) if info.has_primary_key() else {}
     for key, value in {**info.properties, **info.custom_properties}.items():
-        if key.startswith(LAKE_PROPERTIES):
+        if key.startswith(DATALAKE_ICEBERG_PREFIX):
             continue  # where the lake is, it knows itself
         if names_lake(key):
             warn_once(f"{info.table_path} has the property {key}, which is not for users to set: it is left out.")

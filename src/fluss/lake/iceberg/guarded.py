@@ -58,7 +58,7 @@ class PlacedFileIO(PyArrowFileIO):  # type: ignore[misc]
         super().delete(location)
 
 
-def make_catalog(options: LakeOptions, uri: str) -> LakeCatalog:
+def make_catalog(options: LakeOptions, uri: str) -> GuardedCatalog:
     """The catalog that options name, at an address as pyiceberg spells it."""
     given = {_IO: _OWN_IO, **options.properties}
     given |= {PLACES: json.dumps(options.places), LISTED: json.dumps(options.trust.listed)}
@@ -156,7 +156,7 @@ class GuardedRestCatalog(_Guarded, RestCatalog):  # type: ignore[misc]
         return {_ENDPOINT: endpoint}
 
 
-LakeCatalog: TypeAlias = GuardedSqlCatalog | GuardedRestCatalog
+GuardedCatalog: TypeAlias = GuardedSqlCatalog | GuardedRestCatalog
 
 
 class _KnownHosts(HTTPAdapter):

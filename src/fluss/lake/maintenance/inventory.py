@@ -8,8 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake.iceberg import LakeTable, load_table
-from fluss.lake.layout import table_id_of
+from fluss.lake.format import LakeTable, table_id_of
 from fluss.lake.options import LakeOptions
 from fluss.lake.place import find_lake, is_tiered
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, NotFoundError
@@ -85,7 +84,7 @@ def take_inventory(
     lake, failure = None, None
     try:
         options = options or find_lake(connection, info, warehouse, catalog)
-        lake = load_table(options, path)
+        lake = options.open().load_table(path)
     except Exception as error:
         failure = error
     return Inventory(path, options, info, None if info is None else _known(connection, path), lake, failure)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fluss.api.lake import LakeRegistry
-from fluss.lake.iceberg import LakeConflictError, LakeTable, TieredSnapshot
-from fluss.lake.layout import table_id_of
+from fluss.lake.format import LakeConflictError, LakeTable, TieredSnapshot, table_id_of
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import LakeSnapshot, TableInfo
 from fluss.model.paths import TableBucket

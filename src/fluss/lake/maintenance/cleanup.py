@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from fluss.api.lake import LakeRegistry
 from fluss.lake.filesystem import open_filesystem, path_of, storage_errors
-from fluss.lake.iceberg import LakeTable, load_table, tables_below
+from fluss.lake.format import LakeTable
 from fluss.lake.options import LakeOptions
 from fluss.lake.place import named_lake
 from fluss.model.errors import ErrorCode, FlussError
@@ -31,8 +31,6 @@ ORPHAN_AFTER_S: Final = 24 * 3600.0
 
 # This machine's clock may be so far ahead of the server's.
 CLOCK_AHEAD_S_MAX: Final = 600.0
-
-_FOLDERS: Final = ("data", "metadata")
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ def expire(
     and the last `keep_min`.
     """
     registry = LakeRegistry(connection)
-    lake = load_table(_options(connection, path, warehouse, catalog), path)
+    lake = _options(connection, path, warehouse, catalog).open().load_table(path)
     if lake is None:
         return []
     tiered = lake.tiered()
@@ -88,14 +86,14 @@ def clean_orphans(
     Younger ones than `older_than_s` stay: a job that is under way may be about to commit them.
     """
     options = _options(connection, path, warehouse, catalog)
-    lake = load_table(options, path)
+    lake = options.open().load_table(path)
     if lake is None:
         return Orphans([], 0)
     listed = listed_files(lake)
     if _path(lake, lake.metadata_location) not in listed:
         raise FlussError(f"The files of {lake.name} are not below {lake.location}; nothing was cleaned up.")
     # Loaded again, after the list was made: what was committed since is used, too.
-    now = load_table(options, path)
+    now = options.open().load_table(path)
     if now is None:
         raise FlussError(f"The table {lake.name} was dropped from the lake meanwhile; nothing was cleaned up.")
     used = used_paths(now) | foreign_paths(options, now)
@@ -147,7 +145,7 @@ def listed_files(lake: LakeTable) -> dict[str, FileInfo]:
 
     filesystem, root = open_filesystem(lake.location, lake.io_properties)
     found: list[FileInfo] = []
-    for folder in _FOLDERS:
+    for folder in lake.folders:
         found += filesystem.get_file_info(
             FileSelector(posixpath.join(root, folder), allow_not_found=True, recursive=True)
         )
@@ -165,7 +163,7 @@ def foreign_paths(options: LakeOptions, lake: LakeTable) -> set[str]:
 
     A table that was renamed keeps its folder, and a new one of the old name gets the same.
     """
-    others = tables_below(options, lake)
+    others = options.open().tables_below(lake)
     return {_path(lake, location) for other in others for location in other.used_files()}
 
 

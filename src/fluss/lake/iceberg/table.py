@@ -1,39 +1,39 @@
-"""Iceberg tables through pyiceberg: the file that reads and changes them; branches are in `branch`.
-
-A `LakeTable` is a table as it was when it was loaded. Its commits are compare-and-swap: they succeed only if no other
-snapshot was committed since, and are never retried on top of one.
-"""
+"""A table in Iceberg, read and changed through pyiceberg. Its commits are never retried on top of another snapshot."""
 
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from filelock import FileLock
-
-from fluss.lake.files import EqualityDelete, LakeFile, PartitionValues, WrittenFile
 from fluss.lake.filesystem import check_place, storage_errors
-from fluss.lake.layout import BUCKET, COMMIT_USER, OFFSETS_PATH, SYSTEM_COLUMNS, TIERING_USER
-from fluss.lake.options import REST, LakeOptions, local_path
-from fluss.lake.parquet import sync_paths
-from fluss.lake.schema import (
+from fluss.lake.format import (
+    BUCKET,
+    COMMIT_USER,
+    OFFSETS_PATH,
+    SYSTEM_COLUMNS,
+    TIERING_USER,
+    EqualityDelete,
+    LakeConflictError,
+    LakeFile,
+    LakeTable,
+    LakeTotals,
+    PartitionValues,
+    TieredSnapshot,
+    WrittenFile,
+)
+from fluss.lake.iceberg.schema import (
     OWN_PROPERTIES,
     file_schema,
     iceberg_schema,
     iceberg_type,
-    lake_properties,
     partition_spec,
-    sort_order,
 )
-from fluss.model.errors import CorruptDataError, FlussError, InvalidRequestError
+from fluss.lake.options import local_path
+from fluss.lake.parquet import sync_paths
+from fluss.model.errors import InvalidRequestError
 from fluss.model.infos import TableInfo
-from fluss.model.paths import TablePath, name_problem
 from fluss.model.trust import is_local
 
 if TYPE_CHECKING:
@@ -42,158 +42,13 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
-    from fluss.lake.catalogs import LakeCatalog
-
-# Others who commit to a catalog in SQLite at the same moment are waited for.
-_BUSY_TIMEOUT_S: Final = 30
-_CATALOG_TABLES: Final = {"iceberg_tables", "iceberg_namespace_properties"}
-_FORMAT_VERSION: Final = "2"
+# Where Iceberg's writers put a table's files.
+_FOLDERS: Final = ("data", "metadata")
 # The column of position deletes that names data files, by Iceberg's specification.
 _DELETED_FROM_ID: Final = 2147483546
 
 
-class LakeConflictError(FlussError):
-    """Somebody else committed to the lake table first."""
-
-
-@dataclass(frozen=True, slots=True)
-class TieredSnapshot:
-    """A snapshot that tiering made."""
-
-    snapshot_id: int
-    sequence_number: int
-    timestamp_ms: int
-    offsets_path: str | None  # the file that has its offsets
-
-
-class LakeTotals(NamedTuple):
-    """What a table of the lake has; None where the one who made its last snapshot did not say."""
-
-    file_count: int | None
-    size_bytes: int | None
-    row_count: int | None
-    snapshot_count: int
-
-
-def open_catalog(options: LakeOptions) -> LakeCatalog:
-    """A catalog; one in SQLite is made where there is none."""
-    try:
-        from fluss.lake.catalogs import make_catalog
-    except ImportError as error:
-        raise FlussError("pyiceberg is not installed; install flussbett[lake].") from error
-    path = options.sqlite_path
-    if path is None:
-        assert options.uri is not None
-        return make_catalog(options, options.uri if options.type == REST else options.sqlalchemy_uri)
-    uri = f"{options.sqlalchemy_uri}?timeout={_BUSY_TIMEOUT_S}"
-    if not _is_made(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Two that make the same tables at once get in each other's way.
-        with FileLock(f"{path}.lock", timeout=_BUSY_TIMEOUT_S):
-            with closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)) as database:
-                # Readers and the one who commits do not wait for each other then; the mode stays with the file.
-                database.execute("PRAGMA journal_mode = WAL")
-            return make_catalog(options, uri)
-    return make_catalog(options, uri)
-
-
-def _is_made(path: Path) -> bool:
-    """Whether a catalog in SQLite has its tables and its mode."""
-    if not path.exists():
-        return False
-    with closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)) as database:
-        [mode] = database.execute("PRAGMA journal_mode").fetchone()
-        found = {name for [name] in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    return bool(mode == "wal") and found >= _CATALOG_TABLES
-
-
-@storage_errors()
-def load_table(options: LakeOptions, path: TablePath) -> LakeTable | None:
-    """A table of the lake as it is now, or None where there is none."""
-    from pyiceberg.exceptions import NoSuchTableError, ValidationError
-
-    if not _is_there(options):
-        return None
-    try:
-        found = LakeTable(open_catalog(options).load_table((path.database_name, path.table_name)))
-    except NoSuchTableError:
-        return None
-    except (ValidationError, UnicodeDecodeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise CorruptDataError(f"The metadata of {path} in the lake is damaged: {reason}.") from error
-    check_place(found.location, found.io_properties)
-    return found
-
-
-def list_tables(options: LakeOptions) -> list[TablePath]:
-    """All tables of the lake's catalog that could be of a Fluss table by their names."""
-    if not _is_there(options):
-        return []
-    catalog = open_catalog(options)
-    found = [name for space in catalog.list_namespaces() for name in catalog.list_tables(space) if len(name) == 2]
-    return [TablePath(*name) for name in found if not any(map(name_problem, name))]
-
-
-def drop_table(options: LakeOptions, path: TablePath) -> None:
-    """Take a table out of the lake's catalog; its files stay. One that is not there is no matter."""
-    from pyiceberg.exceptions import NoSuchTableError
-
-    if _is_there(options):
-        with suppress(NoSuchTableError):
-            open_catalog(options).drop_table((path.database_name, path.table_name))
-
-
-def tables_below(options: LakeOptions, lake: LakeTable) -> list[LakeTable]:
-    """Other tables of the catalog whose metadata is in this one's folder, as that of a renamed table is."""
-    catalog = open_catalog(options)
-    others = (name for name in catalog.names_below(lake.location) if ".".join(name) != lake.name)
-    return [LakeTable(catalog.load_table(name)) for name in others]
-
-
-def _is_there(options: LakeOptions) -> bool:
-    """Whether there is a catalog; one in SQLite is not made by those who only look."""
-    path = options.sqlite_path
-    return path is None or path.exists()
-
-
-@storage_errors()
-def ensure_table(options: LakeOptions, info: TableInfo) -> LakeTable:
-    """The lake table of a Fluss table, made if need be, and with the columns that were added since."""
-    from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
-
-    found = load_table(options, info.table_path)
-    if found is None:
-        catalog, path = open_catalog(options), info.table_path
-        schema = iceberg_schema(info)
-        try:
-            catalog.create_namespace((path.database_name,))
-        except Exception:
-            if not catalog.namespace_exists((path.database_name,)):  # another job may be making it at this moment
-                raise
-        try:
-            catalog.create_table(
-                (path.database_name, path.table_name),
-                schema,
-                partition_spec=partition_spec(info, schema),
-                sort_order=sort_order(schema),
-                properties={**lake_properties(info), "format-version": _FORMAT_VERSION},
-            )
-        except TableAlreadyExistsError:
-            pass  # another job was faster
-        found = load_table(options, path)
-        assert found is not None
-    try:
-        found.refuse_retries()
-        found.evolve(info)
-    except CommitFailedException:
-        pass  # as above
-    found = load_table(options, info.table_path)
-    assert found is not None
-    found.check_fits(info)
-    return found
-
-
-class LakeTable:
+class IcebergTable(LakeTable):
     """A table of the lake as it was when it was loaded."""
 
     def __init__(self, table: Table) -> None:
@@ -207,6 +62,11 @@ class LakeTable:
     @property
     def location(self) -> str:
         return str(self._table.location())
+
+    @property
+    def folders(self) -> Sequence[str]:
+        """Folders at the location that have files of the table."""
+        return _FOLDERS
 
     @property
     def io_properties(self) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""Changes of rows: `fold` says what a batch of puts does, `last_change` what a stretch of a changelog leaves."""
