@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fluss.api.connection_sync import FlussConnection
+from fluss.api._sync.connection import FlussConnection
 from fluss.client.lake import KEEP_ALL, LakeCore
 from fluss.client.runtime import run
 from fluss.model.infos import LakeSnapshot, TableInfo

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
-from fluss.api.union_base import UnionScanBase
+from fluss.api.union import UnionRows, union_read
 from fluss.client.limit_scan import LimitScanCore
 from fluss.client.runtime import run
 from fluss.client.scanner import LogScannerCore
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LIMIT_MAX = 2**31 - 1
-
-AnyUnionScan = TypeVar("AnyUnionScan", bound=UnionScanBase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +155,12 @@ class TableScanBase:
             raise InvalidRequestError("Current rows have the table's schema: leave out with_fixed_schema(False).")
         return await self._core.read(options.projection, options.predicate, fixed_schema=options.fixed_schema)
 
-    def _union(
-        self, scan: type[AnyUnionScan], warehouse: str | None, catalog: Mapping[str, str] | None, mode: str
-    ) -> AnyUnionScan:
+    def _union(self, warehouse: str | None, catalog: Mapping[str, str] | None, mode: str) -> UnionRows:
         options = self._options
         self._check_no_limit("A union read has all rows")
         if not options.fixed_schema:
             raise InvalidRequestError("A union read has the table's schema: leave out with_fixed_schema(False).")
-        return scan(self._core, options.projection, options.predicate, warehouse, catalog, mode)
+        return union_read(self._core, options.projection, options.predicate, warehouse, catalog, mode)
 
     def _limit_scan(self, bucket: TableBucket) -> LimitScanCore:
         options = self._options

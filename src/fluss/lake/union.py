@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from fluss.api.connection_sync import FlussConnection
-from fluss.api.table_sync import FlussTable
 from fluss.client.filtering import ScanFilter
 from fluss.lake.files import LakeFile
 from fluss.lake.fold import Folded, Keys, fold_changes
@@ -28,6 +26,7 @@ from fluss.model.errors import ErrorCode, FlussError, NotFoundError
 from fluss.model.merge_rules import has_old_images
 from fluss.model.paths import TableBucket
 from fluss.model.predicates import Predicate
+from fluss.sync import FlussConnection, FlussTable
 
 if TYPE_CHECKING:
     from fluss.client.table import TableCore
