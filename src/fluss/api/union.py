@@ -1,10 +1,11 @@
-"""The rows of lake and log, whose reader stands above this folder."""
+"""The seam between a scan and the reader of lake and log, which stands above this folder."""
 
-# Small on purpose: the only place of `api` that imports `lake`.
+# Small on purpose: the only place of `api` that names something of `lake`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from fluss.client.table import TableCore
 from fluss.model.errors import FlussError
@@ -12,6 +13,10 @@ from fluss.model.predicates import Predicate
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+# A name and no import: a union read needs the packages of the extra `lake`, and `lake` is built on `api`.
+READER_MODULE: Final = "fluss.lake.union"
+READER: Final = "UnionRead"
 
 
 class UnionRows(Protocol):
@@ -37,7 +42,8 @@ def union_read(
 ) -> UnionRows:
     """The reader of a table's lake and log, for these columns and rows."""
     try:
-        from fluss.lake.union import UnionRead
+        reader = getattr(import_module(READER_MODULE), READER)
     except ImportError as error:
         raise FlussError(f"{error.name} is not installed; install flussbett[lake].") from error
-    return UnionRead(core, projection, predicate, warehouse, catalog, mode)
+    read: UnionRows = reader(core, projection, predicate, warehouse, catalog, mode)
+    return read

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from fluss.api.lake import blocking_shells
 from fluss.client.filtering import ScanFilter
 from fluss.lake.files import LakeFile
 from fluss.lake.fold import Folded, Keys, fold_changes
@@ -26,7 +27,7 @@ from fluss.model.errors import ErrorCode, FlussError, NotFoundError
 from fluss.model.merge_rules import has_old_images
 from fluss.model.paths import TableBucket
 from fluss.model.predicates import Predicate
-from fluss.sync import FlussConnection, FlussTable
+from fluss.sync import FlussTable
 
 if TYPE_CHECKING:
     from fluss.client.table import TableCore
@@ -130,7 +131,7 @@ class UnionRead:
         catalog: Mapping[str, str] | None,
         mode: str,
     ) -> None:
-        self._connection, self.table = FlussConnection(core._client), FlussTable(core)
+        self._connection, self.table = blocking_shells(core)
         self.has_filter = predicate is not None
         self.reader = UnionReader(self.table, projection, predicate)
         self._named = warehouse, catalog
