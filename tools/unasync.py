@@ -32,11 +32,9 @@ NAMES: Final = {
     "_aio": "_sync",
     "awaiting": "blocking",
 }
-# In docstrings, whose examples have to be right for either facade.
-_TEXTS: Final = (
-    (re.compile(r"\bawait |\basync (?=def|for|with)"), ""),
-    (re.compile(r"\bfluss\.aio\b"), "fluss.sync"),
-)
+# Lines of examples in docstrings, which have to be right for either facade, and what goes in them.
+_EXAMPLE: Final = re.compile(r"^ *(?:>>>|\.\.\.) .*$", re.MULTILINE)
+_AWAITING: Final = re.compile(r"\bawait |\basync (?=def|for|with)")
 # What is left to be put in order: imports by name, names that were needed for awaiting only, generators.
 _FIXES: Final = "I,F401,UP028"
 
@@ -68,10 +66,7 @@ def _translated(token: tokenize.TokenInfo) -> str:
     if token.type == tokenize.NAME:
         return "" if token.string in DROPPED else NAMES.get(token.string, token.string)
     if token.type == tokenize.STRING and token.string.startswith('"""'):
-        text = token.string
-        for pattern, replacement in _TEXTS:
-            text = pattern.sub(replacement, text)
-        return text
+        return _EXAMPLE.sub(lambda line: _AWAITING.sub("", line[0]).replace("fluss.aio", "fluss.sync"), token.string)
     return token.string
 
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from fluss.api._aio.admin import FlussAdmin
     from fluss.api._aio.lookup import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
     from fluss.api._aio.staging import StagedWrite, StagedWriter
-    from fluss.api._aio.writers import AppendWriter, TableAppend, TableUpsert, UpsertWriter, WriteResultHandle
+    from fluss.api._aio.upserts import TableUpsert, UpsertWriter
+    from fluss.api._aio.writers import AppendWriter, TableAppend, WriteResultHandle
     from fluss.api._sync.readers import BatchScanner, Changes, UnionScan
     from fluss.api._sync.scanner import LogScanner
     from fluss.api.mixed import FlussConnection, FlussTable, TableScan, connect
@@ -51,9 +52,9 @@ _LAZY = {
     "TableLookup": "fluss.api._aio.lookup",
     "TablePrefixLookup": "fluss.api._aio.lookup",
     "TableScan": "fluss.api.mixed",
-    "TableUpsert": "fluss.api._aio.writers",
+    "TableUpsert": "fluss.api._aio.upserts",
     "UnionScan": "fluss.api._sync.readers",
-    "UpsertWriter": "fluss.api._aio.writers",
+    "UpsertWriter": "fluss.api._aio.upserts",
     "WriteResultHandle": "fluss.api._aio.writers",
     "connect": "fluss.api.mixed",
 }

@@ -14,7 +14,8 @@ from fluss.api._aio.scan import TableScan
 from fluss.api._aio.scanner import LogScanner
 from fluss.api._aio.staging import StagedWrite, StagedWriter
 from fluss.api._aio.table import FlussTable
-from fluss.api._aio.writers import AppendWriter, TableAppend, TableUpsert, UpsertWriter, WriteResultHandle
+from fluss.api._aio.upserts import TableUpsert, UpsertWriter
+from fluss.api._aio.writers import AppendWriter, TableAppend, WriteResultHandle
 from fluss.api.connect import Connecting, connect_config
 from fluss.api.values import *  # noqa: F403
 
@@ -44,9 +45,24 @@ __all__ = [
 
 
 def connect(address: str | None = None, **options: Any) -> Connecting[FlussConnection]:
-    """Connect to `host:port`, `file:///directory`, `memory:` or, without an address, to 127.0.0.1:9123.
+    """Connect to a server or cluster.
 
-    Options are named like the attributes of Config. `await` the result, or use it in `async with`.
+    Args:
+        address: `host:port`, `file:///directory` or `memory:`; None: 127.0.0.1:9123.
+        **options: Settings, named like the attributes of Config.
+
+    Returns:
+        A connection to be awaited, or used in `async with`, which closes it at the end.
+
+    Raises:
+        ConnectError: No server answers there within `connect-timeout-ms`.
+        AuthenticationError: The server wants another login.
+        InvalidRequestError: There is no such option, or its value is not right.
+
+    Examples:
+        >>> async with fluss.connect("memory:", request_timeout_ms=10_000) as connection:
+        ...     print(await connection.get_admin().database_exists("fluss"))
+        True
     """
     return Connecting(FlussConnection.create(connect_config(address, options)))
 

@@ -14,7 +14,8 @@ from fluss.api._sync.scan import TableScan
 from fluss.api._sync.scanner import LogScanner
 from fluss.api._sync.staging import StagedWrite, StagedWriter
 from fluss.api._sync.table import FlussTable
-from fluss.api._sync.writers import AppendWriter, TableAppend, TableUpsert, UpsertWriter, WriteResultHandle
+from fluss.api._sync.upserts import TableUpsert, UpsertWriter
+from fluss.api._sync.writers import AppendWriter, TableAppend, WriteResultHandle
 from fluss.api.connect import connect_config
 from fluss.api.values import *  # noqa: F403
 
@@ -44,9 +45,24 @@ __all__ = [
 
 
 def connect(address: str | None = None, **options: Any) -> FlussConnection:
-    """Connect to `host:port`, `file:///directory`, `memory:` or, without an address, to 127.0.0.1:9123.
+    """Connect to a server or cluster.
 
-    Options are named like the attributes of Config.
+    Args:
+        address: `host:port`, `file:///directory` or `memory:`; None: 127.0.0.1:9123.
+        **options: Settings, named like the attributes of Config.
+
+    Returns:
+        The connection; in a block it is closed at the end.
+
+    Raises:
+        ConnectError: No server answers there within `connect-timeout-ms`.
+        AuthenticationError: The server wants another login.
+        InvalidRequestError: There is no such option, or its value is not right.
+
+    Examples:
+        >>> with fluss.connect("memory:", request_timeout_ms=10_000) as connection:
+        ...     print(connection.get_admin().database_exists("fluss"))
+        True
     """
     return FlussConnection.create(connect_config(address, options))
 

@@ -77,17 +77,31 @@ def leaving(error: BaseException | None, what: str) -> Iterator[None]:
 
 
 class FlussConnectionBase:
-    """A connection to a server or cluster. Make one with `FlussConnection.create(config)`."""
+    """What the connections of all facades share."""
 
     def __init__(self, core: ClientCore) -> None:
         self._core = core
 
     @property
     def config(self) -> Config:
+        """The connection's settings.
+
+        Examples:
+            >>> conn.config.request_timeout_ms
+            30000
+        """
         return self._core.config
 
     def reachable_config(self) -> Config:
-        """The settings with which other processes reach the same server; that of an embedded one has its secret."""
+        """Make settings with which other processes reach the same server.
+
+        Returns:
+            A copy of the settings; that of an embedded server has its address and its secret.
+
+        Examples:
+            >>> conn.reachable_config().bootstrap_servers
+            '127.0.0.1:...'
+        """
         return self._core.reachable_config()
 
     def __enter__(self) -> Self:

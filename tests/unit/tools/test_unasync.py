@@ -29,8 +29,9 @@ def test_words_are_dropped_and_names_replaced(awaited: str, blocking: str) -> No
 
 
 def test_examples_are_right_for_either_facade() -> None:
-    text = '"""Awaits.\n\n>>> await f()\n>>> async with fluss.aio.connect() as c:\n...     await c.g()\n"""\n'
-    assert unasync.translate(text) == '"""Awaits.\n\n>>> f()\n>>> with fluss.sync.connect() as c:\n...     c.g()\n"""\n'
+    awaited = '"""Say await.\n\n>>> await f()\n>>> async with fluss.aio.connect() as c:\n...     await c.g()\n"""\n'
+    blocking = '"""Say await.\n\n>>> f()\n>>> with fluss.sync.connect() as c:\n...     c.g()\n"""\n'
+    assert unasync.translate(awaited) == blocking
 
 
 def test_the_tree_is_up_to_date() -> None:

@@ -22,20 +22,74 @@ class ConnectionTo(FlussConnectionBase, Generic[Table]):
 
     @classmethod
     async def create(cls, config: Config) -> Self:
-        """Connect."""
+        """Connect.
+
+        Args:
+            config: Address, login and settings.
+
+        Returns:
+            The connection.
+
+        Raises:
+            ConnectError: No server answers at that address within `connect-timeout-ms`.
+            AuthenticationError: The server wants another login.
+
+        Examples:
+            >>> other = await fluss.FlussConnection.create(conn.reachable_config())
+            >>> await other.close()
+        """
         return cls(await wait(ClientCore.connect(config)))
 
     @classmethod
     async def connect(cls, config: Config) -> Self:
-        """The older spelling of `create`."""
+        """Connect: the older spelling of `create`.
+
+        Args:
+            config: Address, login and settings.
+
+        Returns:
+            The connection.
+
+        Raises:
+            ConnectError: No server answers at that address within `connect-timeout-ms`.
+            AuthenticationError: The server wants another login.
+
+        Examples:
+            >>> other = await fluss.FlussConnection.connect(conn.config)
+            >>> await other.close()
+        """
         return await cls.create(config)
 
     def get_admin(self) -> FlussAdmin:
-        """Administration of databases and tables; may be awaited."""
+        """Get the administration of databases and tables.
+
+        Returns:
+            The admin, which uses this connection.
+
+        Examples:
+            >>> await conn.get_admin().database_exists("shop")
+            True
+        """
         return FlussAdmin(self._core.admin)
 
     async def get_table(self, table_path: TablePath) -> Table:
-        """A table to read from and write to."""
+        """Get a table to read from and write to.
+
+        Args:
+            table_path: Database and name.
+
+        Returns:
+            The table, with the schema that it has at the call.
+
+        Raises:
+            NotFoundError: There is no such table.
+            TimeoutError: Its buckets have no leaders within `request-timeout-ms`.
+
+        Examples:
+            >>> clicks = await conn.get_table(fluss.TablePath("shop", "clicks"))
+            >>> clicks.arrow_schema.names
+            ['id', 'url']
+        """
         return self._table_class(await wait(self._core.table(table_path)))
 
     async def __aenter__(self) -> Self:
@@ -47,9 +101,31 @@ class ConnectionTo(FlussConnectionBase, Generic[Table]):
 
 
 class FlussConnection(ConnectionTo[FlussTable]):
-    __doc__ = FlussConnectionBase.__doc__
+    """A connection to a server or cluster. Obtain with `connect(address)`, or with `FlussConnection.create(config)`.
+
+    It is closed at the end of its block, or by `close()`; see [Closing](../closing.md). Any thread may use it.
+
+    Examples:
+        >>> async with await fluss.FlussConnection.create(conn.config) as other:
+        ...     users = await other.get_table(fluss.TablePath("shop", "users"))
+        ...     print(users)
+        FlussTable(shop.users, table_id=...)
+    """
+
     _table_class = FlussTable
 
     async def close(self) -> None:
-        """Wait until all rows are stored, for up to `close.timeout-ms`, then close; raises the first failure."""
+        """Close the connection when all rows are stored.
+
+        Waits for up to `close.timeout-ms`; [Closing](../closing.md) says what becomes of rows then. Closing twice does
+        nothing.
+
+        Raises:
+            FlussError: The first failure of a write that nobody was told of.
+
+        Examples:
+            >>> await conn.close()
+            >>> conn
+            FlussConnection('...', closed)
+        """
         await close(self._core)

@@ -23,9 +23,15 @@ if TYPE_CHECKING:
 
 
 class BatchScanner(BatchScannerWaiting):
-    """Reads the last rows of one bucket, once. Make one with `new_scan().limit(n).create_bucket_batch_scanner(bucket)`.
+    """Reads some rows of one bucket, once. Obtain with `new_scan().limit(n).create_bucket_batch_scanner(bucket)`.
 
     The server is asked at the first read; afterwards, also after a failure, the scanner is spent.
+
+    Examples:
+        >>> bucket = fluss.TableBucket(clicks.get_table_info().table_id, 0)
+        >>> scanner = clicks.new_scan().limit(1).create_bucket_batch_scanner(bucket)
+        >>> (await scanner.to_arrow()).to_pylist()
+        [{'id': 3, 'url': '/bye'}]
     """
 
     def __init__(self, core: LimitScanCore) -> None:
@@ -33,7 +39,12 @@ class BatchScanner(BatchScannerWaiting):
 
     @property
     def bucket(self) -> TableBucket:
-        """The bucket that is read."""
+        """The bucket that is read.
+
+        Examples:
+            >>> scanner.bucket.bucket_id
+            0
+        """
         return self._core.bucket
 
     def _record_batch(self, fetched: FetchedBatch | None) -> RecordBatch | None:
@@ -43,28 +54,89 @@ class BatchScanner(BatchScannerWaiting):
         return to_table([] if fetched is None else [fetched], self._core.arrow_schema)
 
     async def next_batch(self) -> RecordBatch | None:
-        """The rows at the first call, then None."""
+        """Get the rows at the first call, then None.
+
+        Returns:
+            An Arrow batch with bucket and offsets, or None when the scanner is spent.
+
+        Examples:
+            >>> (await scanner.next_batch()).batch.num_rows
+            2
+            >>> await scanner.next_batch()
+        """
         return self._record_batch(await wait(self._core.next_batch()))
 
     async def collect_all_batches(self) -> list[RecordBatch]:
-        """All batches there are: one, or none when the scanner is spent."""
+        """Get all batches that there are.
+
+        Returns:
+            One batch, or none when the scanner is spent.
+
+        Examples:
+            >>> len(await scanner.collect_all_batches())
+            1
+        """
         batch = await self.next_batch()
         return [] if batch is None else [batch]
 
     async def to_arrow(self) -> pa.Table:
-        """The rows as a PyArrow Table."""
+        """Get the rows.
+
+        Returns:
+            A PyArrow Table; without rows when the scanner is spent.
+
+        Examples:
+            >>> (await scanner.to_arrow()).column("id").to_pylist()
+            [2, 3]
+        """
         return self._table(await wait(self._core.next_batch()))
 
     async def to_pandas(self) -> pd.DataFrame:
-        """The rows as a pandas DataFrame."""
+        """Get the rows as a DataFrame.
+
+        Returns:
+            A pandas DataFrame.
+
+        Raises:
+            FlussError: pandas is not installed.
+
+        Examples:
+            >>> (await scanner.to_pandas()).shape
+            (2, 2)
+        """
         return to_pandas(await self.to_arrow())
 
     async def to_polars(self) -> Any:
-        """The rows as a Polars DataFrame."""
+        """Get the rows as a Polars DataFrame.
+
+        Returns:
+            A Polars DataFrame.
+
+        Raises:
+            FlussError: Polars is not installed.
+
+        Examples:
+            >>> (await scanner.to_polars()).shape
+            (2, 2)
+        """
         return to_polars(await self.to_arrow())
 
     async def to_duckdb(self, connection: Any = None) -> Any:
-        """The rows as a DuckDB relation of `connection`."""
+        """Get the rows as a relation of DuckDB.
+
+        Args:
+            connection: A connection of DuckDB; None: its default one.
+
+        Returns:
+            A DuckDB relation.
+
+        Raises:
+            FlussError: DuckDB is not installed.
+
+        Examples:
+            >>> (await scanner.to_duckdb()).aggregate("count(*)").fetchall()
+            [(2,)]
+        """
         return to_duckdb(await self.to_arrow(), connection)
 
     def __repr__(self) -> str:
@@ -72,12 +144,19 @@ class BatchScanner(BatchScannerWaiting):
 
 
 class Changes(ChangesWaiting):
-    """A table's changes, and before them its current rows where they are wanted. Made by `table.changes(start)`.
+    """A table's changes, and before them its current rows where they are wanted. Obtain with `table.changes(start)`.
 
     Rows are PyArrow tables with `_change_type` (`+I`, `-U`, `+U`, `-D`; `+A` in log tables), `_log_offset` and
     `_commit_timestamp` in front of the table's columns. A row that was there at the start comes as `+I` with the offset
     that its bucket's changes go on from, and no timestamp. Iterating yields such tables without end.
     A reader of changes is for one caller at a time.
+
+    Examples:
+        >>> async with users.changes() as changes:
+        ...     async for rows in changes:
+        ...         print(rows.select(["_change_type", "name"]).to_pylist())
+        ...         break
+        [{'_change_type': '+I', 'name': 'ada'}, {'_change_type': '+I', 'name': 'bob'}]
     """
 
     def __init__(self, core: ChangesCore) -> None:
@@ -85,7 +164,12 @@ class Changes(ChangesWaiting):
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The PyArrow schema of what polls return."""
+        """The PyArrow schema of what polls return.
+
+        Examples:
+            >>> changes.arrow_schema.names
+            ['_change_type', '_log_offset', '_commit_timestamp', 'id', 'name']
+        """
         return self._core.arrow_schema
 
     @property
@@ -94,6 +178,11 @@ class Changes(ChangesWaiting):
 
         What is read from there on, folded by key into what was returned before, is the table; also when the position is
         one in the middle of the current rows, and rows have changed or gone meanwhile.
+
+        Examples:
+            >>> rows = await changes.poll(timeout_ms=1_000)
+            >>> stored = changes.position.to_json()
+            >>> later = users.changes(fluss.ChangesPosition.from_json(stored))
         """
         return self._core.position
 
@@ -103,11 +192,29 @@ class Changes(ChangesWaiting):
         return changes
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop reading.
+
+        Examples:
+            >>> changes.close()
+        """
         self._core.close()
 
     async def poll(self, timeout_ms: int) -> pa.Table:
-        """The next changes, at the latest after `timeout_ms`; empty if none came."""
+        """Get the next changes.
+
+        Args:
+            timeout_ms: How long to wait while there are none.
+
+        Returns:
+            A PyArrow Table; without rows if none came in time.
+
+        Raises:
+            NotFoundError: The table is gone.
+
+        Examples:
+            >>> (await changes.poll(timeout_ms=1_000)).column("id").to_pylist()
+            [1, 2]
+        """
         return self._taken(await wait(self._core.poll(timeout_ms)))
 
     async def __aiter__(self) -> AsyncIterator[pa.Table]:
@@ -129,9 +236,14 @@ class Changes(ChangesWaiting):
 class UnionScan:
     """Reads a table's history in the lake and the fresh rows behind it as one, each row once.
 
-    Make one with `new_scan().union()`. Each read is of the rows as of its call. Columns have the table's types, but the
+    Obtain with `new_scan().union()`. Each read is of the rows as of its call. Columns have the table's types, but the
     lake keeps times in microseconds, and finer ones are cut to these. Rows of partitions that were dropped since they
     were tiered are history, and are read.
+
+    Examples:
+        >>> union = clicks.new_scan().filter(fluss.col("id") > 1).union(mode="none")
+        >>> (await union.to_arrow()).column("url").to_pylist()
+        ['/buy', '/bye']
     """
 
     def __init__(self, core: TableCore, read: UnionRows, mode: str) -> None:
@@ -140,9 +252,16 @@ class UnionScan:
         self._mode = mode
 
     def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
-        """A PyArrow reader over all rows as of now, in bounded memory but for the keys that fresh changes touch.
+        """Make a PyArrow reader over all rows as of now, in bounded memory but for the keys that fresh changes touch.
 
-        Its reads block, and may be made in any thread.
+        Its reads block in all facades, and may be made in any thread.
+
+        Returns:
+            The reader.
+
+        Examples:
+            >>> union.to_arrow_batch_reader().read_all().num_rows
+            3
         """
         return self._read.batch_reader()
 
@@ -150,22 +269,65 @@ class UnionScan:
         return self.to_arrow_batch_reader().__arrow_c_stream__(requested_schema)
 
     async def to_arrow(self) -> pa.Table:
-        """All rows as of now, as a PyArrow Table."""
+        """Read all rows as of now.
+
+        Returns:
+            A PyArrow Table.
+
+        Examples:
+            >>> (await union.to_arrow()).num_rows
+            3
+        """
         return await beside(self._read.to_arrow)
 
     async def to_pandas(self) -> pd.DataFrame:
-        """All rows as of now, as a pandas DataFrame."""
+        """Read all rows as of now, as a DataFrame.
+
+        Returns:
+            A pandas DataFrame.
+
+        Raises:
+            FlussError: pandas is not installed.
+
+        Examples:
+            >>> (await union.to_pandas()).shape
+            (3, 2)
+        """
         return to_pandas(await self.to_arrow())
 
     async def to_polars(self) -> Any:
-        """All rows as of now, as a Polars DataFrame."""
+        """Read all rows as of now, as a Polars DataFrame.
+
+        Returns:
+            A Polars DataFrame.
+
+        Raises:
+            FlussError: Polars is not installed.
+
+        Examples:
+            >>> (await union.to_polars()).shape
+            (3, 2)
+        """
         return to_polars(await self.to_arrow())
 
     async def to_duckdb(self, connection: Any = None) -> Any:
-        """All rows as of now, as a DuckDB relation of `connection`.
+        """Read all rows as of now, as a relation of DuckDB.
 
         DuckDB reads the lake's files itself, only what a query needs of them; fresh rows are in memory. Rows that match
         a `filter()` are in memory, too: leave it to the query's WHERE.
+
+        Args:
+            connection: A connection of DuckDB; None: its default one.
+
+        Returns:
+            A DuckDB relation.
+
+        Raises:
+            FlussError: DuckDB is not installed.
+
+        Examples:
+            >>> (await union.to_duckdb()).aggregate("max(id)").fetchall()
+            [(3,)]
         """
         return await beside(self._read.to_duckdb, connection)
 

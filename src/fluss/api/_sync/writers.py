@@ -1,9 +1,9 @@
 # Made of _aio/writers.py by tools/unasync.py: change that file, and run `make sync`.
-"""Writers: rows and batches are appended or upserted through a buffer."""
+"""Writers: rows and batches go through a buffer; and those that append."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from fluss.api.arguments import arrow_table, pandas_table
@@ -12,12 +12,7 @@ from fluss.api.connect import FLUSHING, leaving
 from fluss.client.append import AppendWriterCore
 from fluss.client.handles import WriteHandle
 from fluss.client.table import TableCore
-from fluss.client.upsert import UpsertWriterCore
-from fluss.client.upsert_columns import UpsertColumns
 from fluss.client.writer import WriterCore
-from fluss.model.errors import InvalidRequestError
-from fluss.model.merge_mode import MergeMode
-from fluss.model.table_options import MERGE_ENGINE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +22,14 @@ Core = TypeVar("Core", bound=WriterCore)
 
 
 class WriteResultHandle(HandleWaiting):
-    """A write under way: ignore it, or wait for it until the server has stored the rows."""
+    """A write under way: ignore it, or wait until the server has stored the rows. Returned by the write methods.
+
+    Examples:
+        >>> handle = clicks.new_append().create_writer().append([4, "/"])
+        >>> handle.wait()
+        >>> handle
+        WriteResultHandle(done=True)
+    """
 
     __slots__ = ("_handle",)
 
@@ -35,7 +37,14 @@ class WriteResultHandle(HandleWaiting):
         self._handle = handle
 
     def wait(self) -> None:
-        """Wait until the server has stored the rows."""
+        """Wait until the server has stored the rows.
+
+        Raises:
+            FlussError: The rows are not stored, and why.
+
+        Examples:
+            >>> handle.wait()
+        """
         stored(self._handle)
 
     def __repr__(self) -> str:
@@ -45,7 +54,7 @@ class WriteResultHandle(HandleWaiting):
 class Writer(WriterWaiting, Generic[Core]):
     """Rows are buffered and sent in batches; `flush` waits until all are stored.
 
-    When the buffer is full the write methods wait for room; in async code `drain()` between writes instead.
+    When the buffer is full the write methods wait for room; coroutines call `drain()` between writes instead.
     """
 
     _core: Core
@@ -57,26 +66,82 @@ class Writer(WriterWaiting, Generic[Core]):
         self._take = core.gate.take
 
     def write_arrow(self, table: pa.Table) -> None:
-        """Write a PyArrow Table, or anything with `__arrow_c_stream__`."""
+        """Write a table of rows.
+
+        Args:
+            table: A PyArrow Table, or anything with `__arrow_c_stream__`, as a Polars DataFrame. Columns are matched by
+                name; nullable ones may be missing.
+
+        Raises:
+            SchemaMismatchError: A column does not fit the table's schema.
+            InvalidRequestError: The connection is closed, or the argument is no table.
+            FlussError: An earlier write failed, and nobody was told yet.
+
+        Examples:
+            >>> writer.write_arrow(pa.table({"id": [4, 5]}))
+            >>> writer.flush()
+        """
         self._core.write_table(arrow_table(table))
 
     def write_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
-        """Write a PyArrow RecordBatch."""
+        """Write a batch of rows.
+
+        Args:
+            batch: A PyArrow RecordBatch; columns are matched by name.
+
+        Returns:
+            A handle to wait until the rows are stored.
+
+        Raises:
+            SchemaMismatchError: A column does not fit the table's schema.
+            InvalidRequestError: The connection is closed.
+            FlussError: An earlier write failed, and nobody was told yet.
+
+        Examples:
+            >>> handle = writer.write_arrow_batch(pa.record_batch({"id": [4]}))
+            >>> handle.wait()
+        """
         handle: WriteResultHandle = self._core.write_batch(batch)
         return handle
 
     def write_pandas(self, df: pd.DataFrame) -> None:
-        """Write a pandas DataFrame. Its index is not written, except for levels that are named as a column."""
+        """Write a DataFrame.
+
+        Args:
+            df: A pandas DataFrame. Its index is not written, except for levels that are named as a column.
+
+        Raises:
+            SchemaMismatchError: A column does not fit the table's schema.
+            InvalidRequestError: The connection is closed, or the argument is no DataFrame.
+            FlussError: An earlier write failed, and nobody was told yet.
+
+        Examples:
+            >>> writer.write_pandas(pd.DataFrame({"id": [4, 5]}))
+            >>> writer.flush()
+        """
         self._core.write_table(pandas_table(df, self._core.arrow_schema))
 
     def flush(self) -> None:
-        """Send everything buffered and wait until it is stored; raises the first failure."""
+        """Send everything buffered and wait until it is stored.
+
+        Raises:
+            FlussError: The first failure that nobody was told of. Those rows are not sent again.
+
+        Examples:
+            >>> writer.write_arrow(pa.table({"id": [4]}))
+            >>> writer.flush()
+        """
         flush(self._core)
 
     def drain(self) -> None:
         """Wait until the buffer has room, so that the next write does not block.
 
         In coroutines this lets other tasks run now and then, so a loop of writes may call it after each of them.
+
+        Examples:
+            >>> for number in range(4, 1_000):
+            ...     handle = writer.write_arrow_batch(pa.record_batch({"id": [number]}))
+            ...     writer.drain()
         """
         self._drain()
 
@@ -92,161 +157,86 @@ class Writer(WriterWaiting, Generic[Core]):
 
 
 class AppendWriter(Writer[AppendWriterCore]):
-    """Appends rows to a log table. Rows are buffered and sent in batches; `flush` waits until all are stored.
+    """Appends rows to a log table. Obtain with `table.new_append().create_writer()`.
 
-    When the buffer is full the write methods wait for room; in async code `drain()` between writes instead.
+    Rows are buffered and sent in batches; `flush` waits until all are stored, and so does the end of a block. When the
+    buffer is full the write methods wait for room; coroutines call `drain()` between writes instead.
+
+    Examples:
+        >>> with clicks.new_append().create_writer() as writer:
+        ...     for number in (4, 5):
+        ...         handle = writer.append({"id": number, "url": "/"})
+        >>> (clicks.new_scan().to_arrow()).num_rows
+        5
     """
 
     def append(self, row: Mapping[str, Any] | Sequence[Any]) -> WriteResultHandle:
-        """Append one row: a dict by column name, or a list or tuple in column order."""
+        """Append a row.
+
+        Args:
+            row: A dict by column name, or a list or tuple in column order.
+
+        Returns:
+            A handle to wait until the row is stored; it may be ignored.
+
+        Raises:
+            SchemaMismatchError: A value does not fit its column.
+            InvalidRequestError: A column does not exist, or the connection is closed.
+            FlussError: An earlier write failed, and nobody was told yet.
+
+        Examples:
+            >>> handle = writer.append({"id": 4, "url": "/"})
+            >>> handle = writer.append([5, "/buy"])
+            >>> writer.flush()
+        """
         handle: WriteResultHandle = self._take(row) or self._core.append(row)
         return handle
 
     def append_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
-        """Same as `write_arrow_batch`."""
+        """Append a batch of rows, as `write_arrow_batch`.
+
+        Args:
+            batch: A PyArrow RecordBatch; columns are matched by name.
+
+        Returns:
+            A handle to wait until the rows are stored.
+
+        Raises:
+            SchemaMismatchError: A column does not fit the table's schema.
+            FlussError: An earlier write failed, and nobody was told yet.
+
+        Examples:
+            >>> handle = writer.append_arrow_batch(pa.record_batch({"id": [4], "url": ["/"]}))
+            >>> handle.wait()
+        """
         return self.write_arrow_batch(batch)
 
 
 class TableAppend:
-    """Makes append writers. Obtain with `table.new_append()`."""
+    """Makes append writers. Obtain with `table.new_append()`.
+
+    Examples:
+        >>> clicks.new_append()
+        TableAppend(shop.clicks)
+    """
 
     def __init__(self, core: TableCore) -> None:
         self._core = core
 
     def create_writer(self) -> AppendWriter:
-        """A writer for the table."""
+        """Make a writer for the table.
+
+        Returns:
+            The writer.
+
+        Raises:
+            InvalidRequestError: The table has a primary key, or the connection is closed.
+
+        Examples:
+            >>> clicks.new_append().create_writer()
+            AppendWriter(shop.clicks, pending_rows=0)
+        """
         return AppendWriter(self._core.append_writer())
 
     def __repr__(self) -> str:
         return f"TableAppend({self._core.info.table_path})"
-
-
-class UpsertWriter(Writer[UpsertWriterCore]):
-    """Upserts and deletes rows of a primary-key table, by key in the order of the calls.
-
-    Rows are buffered and sent in batches; `flush` waits until all are stored. When the buffer is full the write methods
-    wait for room; in async code `drain()` between writes instead. `write_arrow`, `write_arrow_batch` and
-    `write_pandas` upsert.
-    """
-
-    def upsert(self, row: Mapping[str, Any] | Sequence[Any]) -> WriteResultHandle:
-        """Insert a row, or update the one with its key: a dict by column name, or a list or tuple in column order.
-
-        In a partial update the row has the chosen columns only, in the order named; a list or tuple may also have all
-        columns of the table, with None for those not chosen.
-        """
-        handle: WriteResultHandle = self._take(row) or self._core.upsert(row)
-        return handle
-
-    def delete(self, pk: Mapping[str, Any] | Sequence[Any]) -> WriteResultHandle:
-        """Delete the row with a key: a dict with the key columns, or a list or tuple in the order of the primary key.
-
-        The table's other columns may be there too and do not matter: a whole row as a dict, list, tuple or GenericRow.
-        In a partial update the chosen columns become null, and the row goes when all others are null.
-        """
-        handle: WriteResultHandle = self._core.delete(pk)
-        return handle
-
-    def delete_arrow(self, keys: pa.Table) -> WriteResultHandle:
-        """Delete the rows with the keys in a PyArrow Table or RecordBatch, or anything with `__arrow_c_stream__`."""
-        handle: WriteResultHandle = self._core.delete_table(arrow_table(keys))
-        return handle
-
-
-class TableUpsert:
-    """Makes upsert writers. Obtain with `table.new_upsert()`.
-
-    It is also a writer itself: its own methods go to one writer, made at the first call. No step changes a builder;
-    each makes a new one.
-    """
-
-    def __init__(
-        self, core: TableCore, columns: UpsertColumns | None = None, merge_mode: MergeMode = MergeMode.DEFAULT
-    ) -> None:
-        core.check_upserts()
-        self._core = core
-        self._columns = columns
-        self._merge_mode = merge_mode
-        self._own_writer: UpsertWriter | None = None
-
-    def partial_update_by_name(self, columns: Iterable[str]) -> Self:
-        """Write only these columns; they must have the key's. Other columns keep their values, or are null."""
-        return type(self)(self._core, UpsertColumns.named(self._core.info, columns), self._merge_mode)
-
-    def partial_update_by_index(self, column_indices: Iterable[int]) -> Self:
-        """Write only the columns with these indexes, counted from 0; see `partial_update_by_name`."""
-        return type(self)(self._core, UpsertColumns.numbered(self._core.info, column_indices), self._merge_mode)
-
-    def partial_update(self, column_indices: Iterable[int] | None) -> Self:
-        """Write only the columns with these indexes; None: whole rows."""
-        if column_indices is None:
-            return type(self)(self._core, None, self._merge_mode)
-        return self.partial_update_by_index(column_indices)
-
-    def partial_update_with_column_names(self, names: Iterable[str]) -> Self:
-        """Same as `partial_update_by_name`."""
-        return self.partial_update_by_name(names)
-
-    def merge_mode(self, mode: MergeMode) -> Self:
-        """`MergeMode.OVERWRITE` writes rows as they are, past the table's merge engine."""
-        if not isinstance(mode, MergeMode):
-            raise InvalidRequestError(f"merge_mode takes MergeMode.DEFAULT or MergeMode.OVERWRITE, not {mode!r}.")
-        if mode is MergeMode.OVERWRITE and MERGE_ENGINE not in self._core.info.properties:
-            raise InvalidRequestError(
-                f"Table {self._core.info.table_path} has no merge engine, so its rows are overwritten anyway; "
-                "leave MergeMode.OVERWRITE out."
-            )
-        return type(self)(self._core, self._columns, mode)
-
-    def create_writer(self) -> UpsertWriter:
-        """A writer for the table."""
-        return UpsertWriter(self._core.upsert_writer(self._columns, self._merge_mode))
-
-    @property
-    def _writer(self) -> UpsertWriter:
-        if self._own_writer is None:
-            self._own_writer = self.create_writer()
-        return self._own_writer
-
-    def upsert(self, row: Mapping[str, Any] | Sequence[Any]) -> WriteResultHandle:
-        """See `UpsertWriter.upsert`."""
-        return self._writer.upsert(row)
-
-    def delete(self, pk: Mapping[str, Any] | Sequence[Any]) -> WriteResultHandle:
-        """See `UpsertWriter.delete`."""
-        return self._writer.delete(pk)
-
-    def write_arrow(self, table: pa.Table) -> None:
-        """See `UpsertWriter.write_arrow`."""
-        self._writer.write_arrow(table)
-
-    def write_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
-        """See `UpsertWriter.write_arrow_batch`."""
-        return self._writer.write_arrow_batch(batch)
-
-    def write_pandas(self, df: pd.DataFrame) -> None:
-        """See `UpsertWriter.write_pandas`."""
-        self._writer.write_pandas(df)
-
-    def delete_arrow(self, keys: pa.Table) -> WriteResultHandle:
-        """See `UpsertWriter.delete_arrow`."""
-        return self._writer.delete_arrow(keys)
-
-    def flush(self) -> None:
-        """See `UpsertWriter.flush`."""
-        self._writer.flush()
-
-    def drain(self) -> None:
-        """See `UpsertWriter.drain`."""
-        self._writer.drain()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if self._own_writer is not None:
-            self._own_writer.__exit__(kind, error, traceback)
-
-    def __repr__(self) -> str:
-        columns = "" if self._columns is None else f", columns={self._columns.schema.column_names}"
-        return f"TableUpsert({self._core.info.table_path}{columns})"
