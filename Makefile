@@ -5,7 +5,7 @@ PYTEST := $(BIN)/python -m pytest -q
 # Two workers at a time, each takes a whole file: fixtures are made once per worker, and tests of a file go in order.
 WORKERS := -n 2 --dist loadfile
 
-.PHONY: setup java demo test check test-compat test-spark43 test-connect test-spark-smoke compat-table test-full bench bench-paths bench-spark bench-lake bench-bystander soak proto lock docs dist clean
+.PHONY: setup java demo test check test-compat test-spark43 test-connect test-spark-smoke compat-table test-full bench bench-paths bench-spark bench-lake bench-bystander soak sync proto lock docs dist clean
 
 setup: .venv/.ready
 
@@ -30,6 +30,7 @@ demo: setup java
 check: setup
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
+	$(BIN)/python -m tools.unasync --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m tools.tidy $(if $(BASE),--since $(BASE))
@@ -88,6 +89,10 @@ bench-bystander: setup
 HOURS ?= 2
 soak: setup
 	$(BIN)/python -m benchmarks.soak --hours $(HOURS)
+
+# The blocking classes of the API, made of the awaited ones; kept in the tree.
+sync: setup
+	$(BIN)/python -m tools.unasync
 
 # The generated code is kept in the tree. An old compiler is used on purpose: its output runs on every protobuf runtime
 # from 4.25 on, and Spark Connect pins one of its own.

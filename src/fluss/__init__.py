@@ -24,43 +24,39 @@ from fluss.api import values as _values
 from fluss.api.values import *  # noqa: F403
 
 if TYPE_CHECKING:
-    from fluss.api.admin import FlussAdmin
-    from fluss.api.append import AppendWriter, TableAppend
-    from fluss.api.batch_scanner import BatchScanner
-    from fluss.api.changes import Changes
-    from fluss.api.connection import FlussConnection, connect
-    from fluss.api.lookup import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
-    from fluss.api.scanner import LogScanner
-    from fluss.api.staging import StagedWrite, StagedWriter
-    from fluss.api.table import FlussTable, TableScan
-    from fluss.api.union import UnionScan
-    from fluss.api.upsert import TableUpsert, UpsertWriter
-    from fluss.api.writer import WriteResultHandle
+    from fluss.api._aio.admin import FlussAdmin
+    from fluss.api._aio.lookup import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
+    from fluss.api._aio.staging import StagedWrite, StagedWriter
+    from fluss.api._aio.upserts import TableUpsert, UpsertWriter
+    from fluss.api._aio.writers import AppendWriter, TableAppend, WriteResultHandle
+    from fluss.api._sync.readers import BatchScanner, Changes, UnionScan
+    from fluss.api._sync.scanner import LogScanner
+    from fluss.api.mixed import FlussConnection, FlussTable, TableScan, connect
 
     __version__: str
 
 # Loaded on first use: they need pyarrow, and a program that only builds a Config should not wait for it.
 _LAZY = {
-    "AppendWriter": "fluss.api.append",
-    "BatchScanner": "fluss.api.batch_scanner",
-    "Changes": "fluss.api.changes",
-    "FlussAdmin": "fluss.api.admin",
-    "FlussConnection": "fluss.api.connection",
-    "FlussTable": "fluss.api.table",
-    "LogScanner": "fluss.api.scanner",
-    "Lookuper": "fluss.api.lookup",
-    "PrefixLookuper": "fluss.api.lookup",
-    "StagedWrite": "fluss.api.staging",
-    "StagedWriter": "fluss.api.staging",
-    "TableAppend": "fluss.api.append",
-    "TableLookup": "fluss.api.lookup",
-    "TablePrefixLookup": "fluss.api.lookup",
-    "TableScan": "fluss.api.table",
-    "TableUpsert": "fluss.api.upsert",
-    "UnionScan": "fluss.api.union",
-    "UpsertWriter": "fluss.api.upsert",
-    "WriteResultHandle": "fluss.api.writer",
-    "connect": "fluss.api.connection",
+    "AppendWriter": "fluss.api._aio.writers",
+    "BatchScanner": "fluss.api._sync.readers",
+    "Changes": "fluss.api._sync.readers",
+    "FlussAdmin": "fluss.api._aio.admin",
+    "FlussConnection": "fluss.api.mixed",
+    "FlussTable": "fluss.api.mixed",
+    "LogScanner": "fluss.api._sync.scanner",
+    "Lookuper": "fluss.api._aio.lookup",
+    "PrefixLookuper": "fluss.api._aio.lookup",
+    "StagedWrite": "fluss.api._aio.staging",
+    "StagedWriter": "fluss.api._aio.staging",
+    "TableAppend": "fluss.api._aio.writers",
+    "TableLookup": "fluss.api._aio.lookup",
+    "TablePrefixLookup": "fluss.api._aio.lookup",
+    "TableScan": "fluss.api.mixed",
+    "TableUpsert": "fluss.api._aio.upserts",
+    "UnionScan": "fluss.api._sync.readers",
+    "UpsertWriter": "fluss.api._aio.upserts",
+    "WriteResultHandle": "fluss.api._aio.writers",
+    "connect": "fluss.api.mixed",
 }
 
 __all__ = [

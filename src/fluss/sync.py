@@ -1,22 +1,23 @@
 """The API with nothing awaited, for scripts, notebooks and threads."""
 
-# Small on purpose: a list of names; the classes are in fluss.api.
+# Small on purpose: names, and the way in; the classes are in fluss.api.
 from __future__ import annotations
 
+from typing import Any
+
 from fluss.api import values as _values
-from fluss.api.admin_sync import FlussAdmin
-from fluss.api.append_sync import AppendWriter, TableAppend
-from fluss.api.batch_scanner import BatchScanner
-from fluss.api.changes import Changes
-from fluss.api.connection_sync import FlussConnection, connect
-from fluss.api.lookup_sync import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
-from fluss.api.scanner import LogScanner
-from fluss.api.staging_sync import StagedWrite, StagedWriter
-from fluss.api.table_sync import FlussTable, TableScan
-from fluss.api.union import UnionScan
-from fluss.api.upsert_sync import TableUpsert, UpsertWriter
+from fluss.api._sync.admin import FlussAdmin
+from fluss.api._sync.connection import FlussConnection
+from fluss.api._sync.lookup import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
+from fluss.api._sync.readers import BatchScanner, Changes, UnionScan
+from fluss.api._sync.scan import TableScan
+from fluss.api._sync.scanner import LogScanner
+from fluss.api._sync.staging import StagedWrite, StagedWriter
+from fluss.api._sync.table import FlussTable
+from fluss.api._sync.upserts import TableUpsert, UpsertWriter
+from fluss.api._sync.writers import AppendWriter, TableAppend, WriteResultHandle
+from fluss.api.connect import connect_config
 from fluss.api.values import *  # noqa: F403
-from fluss.api.writer_sync import WriteResultHandle
 
 __all__ = [
     "AppendWriter",
@@ -41,6 +42,29 @@ __all__ = [
     "connect",
     *_values.__all__,
 ]
+
+
+def connect(address: str | None = None, **options: Any) -> FlussConnection:
+    """Connect to a server or cluster.
+
+    Args:
+        address: `host:port`, `file:///directory` or `memory:`; None: 127.0.0.1:9123.
+        **options: Settings, named like the attributes of Config.
+
+    Returns:
+        The connection; in a block it is closed at the end.
+
+    Raises:
+        ConnectError: No server answers there within `connect-timeout-ms`.
+        AuthenticationError: The server wants another login.
+        InvalidRequestError: There is no such option, or its value is not right.
+
+    Examples:
+        >>> with fluss.connect("memory:", request_timeout_ms=10_000) as connection:
+        ...     print(connection.get_admin().database_exists("fluss"))
+        True
+    """
+    return FlussConnection.create(connect_config(address, options))
 
 
 def __getattr__(name: str) -> str:

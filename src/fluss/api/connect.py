@@ -1,14 +1,26 @@
-"""The short way in: `connect(address, **options)`."""
+"""Opening and closing, in all facades: what `connect` takes and returns, and how a block ends."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
-from typing import Any, Generic, TypeVar
+from collections.abc import Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
-from fluss.api.connection_base import AwaitedConnection
+from fluss.client.core import ClientCore
 from fluss.model.config import Config
+from fluss.model.errors import FlussError
 
-Connection = TypeVar("Connection", bound=AwaitedConnection[Any])
+CLOSING: Final = "Closing the connection"
+FLUSHING: Final = "Flushing the writer"
+
+
+class AsyncClosing(Protocol):
+    """A connection whose block ends in `__aexit__`."""
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any, /) -> None: ...
+
+
+Connection = TypeVar("Connection", bound=AsyncClosing)
 
 
 def connect_config(address: str | None, options: dict[str, Any]) -> Config:
@@ -37,3 +49,68 @@ class Connecting(Generic[Connection]):
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._connection is not None:
             await self._connection.__aexit__(kind, error, traceback)
+
+
+class Done:
+    """What `close()` returns: the work is done, and `await` on it is allowed."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield  # makes this a generator, as __await__ must be
+
+
+DONE = Done()
+
+
+@contextmanager
+def leaving(error: BaseException | None, what: str) -> Iterator[None]:
+    """Raise what fails at the end of a block, or add it as a note to the exception that the block raised."""
+    try:
+        yield
+    except FlussError as failure:
+        if error is None:
+            raise
+        for text in (f"{what} failed, too: {failure}", *getattr(failure, "__notes__", ())):
+            error.add_note(text)
+
+
+class FlussConnectionBase:
+    """What the connections of all facades share."""
+
+    def __init__(self, core: ClientCore) -> None:
+        self._core = core
+
+    @property
+    def config(self) -> Config:
+        """The connection's settings.
+
+        Examples:
+            >>> conn.config.request_timeout_ms
+            30000
+        """
+        return self._core.config
+
+    def reachable_config(self) -> Config:
+        """Make settings with which other processes reach the same server.
+
+        Returns:
+            A copy of the settings; that of an embedded server has its address and its secret.
+
+        Examples:
+            >>> conn.reachable_config().bootstrap_servers
+            '127.0.0.1:...'
+        """
+        return self._core.reachable_config()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        with leaving(error, CLOSING):
+            self._core.close_blocking()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._core.closed else "open"
+        return f"FlussConnection({self._core.config.bootstrap_servers!r}, {state})"

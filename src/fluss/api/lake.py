@@ -1,15 +1,21 @@
-"""The server's side of tiering, for the jobs and readers of `fluss.lake`; blocking, from any thread."""
+"""What the jobs and readers of `fluss.lake` need besides the public API; blocking, from any thread."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, cast
 
-from fluss.api.connection_sync import FlussConnection
+from fluss.api._sync.connection import FlussConnection
+from fluss.api._sync.table import FlussTable
 from fluss.client.lake import KEEP_ALL, LakeCore
 from fluss.client.runtime import run
+from fluss.client.table import TableCore
 from fluss.model.infos import LakeSnapshot, TableInfo
 from fluss.model.lake import Assigned, Heartbeat, LakeError
 from fluss.model.paths import TableBucket, TablePath
+
+if TYPE_CHECKING:
+    from fluss.client.core import ClientCore
 
 
 class LakeRegistry:
@@ -70,3 +76,8 @@ class LakeRegistry:
     ) -> Heartbeat:
         """Say which tables are worked on, done or given up; with `request_table` one that is due may be handed out."""
         return run(self._core.heartbeat(tiering, finished, failed, request_table))
+
+
+def blocking_shells(core: TableCore) -> tuple[FlussConnection, FlussTable]:
+    """The connection and the table of a scan, whose facade may be any, as those of `fluss.sync`."""
+    return FlussConnection(cast("ClientCore", core.client)), FlussTable(core)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
-from fluss.api.union_base import UnionScanBase
+from fluss.api.union import UnionRows, union_read
 from fluss.client.limit_scan import LimitScanCore
 from fluss.client.runtime import run
 from fluss.client.scanner import LogScannerCore
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 LIMIT_MAX = 2**31 - 1
 
-AnyUnionScan = TypeVar("AnyUnionScan", bound=UnionScanBase)
-
 
 @dataclass(frozen=True, slots=True)
 class _Options:
@@ -37,7 +35,12 @@ _DEFAULTS = _Options()
 
 
 class TableScanBase:
-    """Chooses columns and rows, and makes scanners. Each call returns a new builder."""
+    """Chooses columns and rows, and makes scanners. Obtain with `table.new_scan()`; each call returns a new builder.
+
+    Examples:
+        >>> clicks.new_scan().project_by_name(["url"]).filter(fluss.col("id") > 1)
+        TableScan(shop.clicks, columns=[1], filter=...)
+    """
 
     def __init__(self, core: TableCore, options: _Options = _DEFAULTS) -> None:
         self._core = core
@@ -47,7 +50,21 @@ class TableScanBase:
         return type(self)(self._core, replace(self._options, **changes))
 
     def project(self, indices: list[int]) -> Self:
-        """Read only these columns, by index, in this order."""
+        """Read only some columns, by index.
+
+        Args:
+            indices: Indexes of columns, counted from 0, in the order wanted, each once.
+
+        Returns:
+            A new scan.
+
+        Raises:
+            InvalidRequestError: There is no such column, or one is named twice.
+
+        Examples:
+            >>> clicks.new_scan().project([1, 0])
+            TableScan(shop.clicks, columns=[1, 0])
+        """
         count = len(self._core.info.schema.columns)
         for index in indices:
             if not isinstance(index, int) or not 0 <= index < count:
@@ -57,7 +74,21 @@ class TableScanBase:
         return self._with(projection=tuple(indices))
 
     def project_by_name(self, names: list[str]) -> Self:
-        """Read only these columns, by name, in this order."""
+        """Read only some columns, by name.
+
+        Args:
+            names: Names of columns in the order wanted, each once.
+
+        Returns:
+            A new scan.
+
+        Raises:
+            InvalidRequestError: There is no such column, or one is named twice.
+
+        Examples:
+            >>> clicks.new_scan().project_by_name(["url"])
+            TableScan(shop.clicks, columns=[1])
+        """
         known = self._core.info.schema.column_names
         for name in names:
             if name not in known:
@@ -65,29 +96,60 @@ class TableScanBase:
         return self.project([known.index(name) for name in names])
 
     def with_fixed_schema(self, fixed_schema: bool) -> Self:
-        """Whether batches written with another schema are padded or cut to the table's schema as it is now (default).
+        """Choose what becomes of batches that were written with another schema.
 
-        Without, they keep the columns they were written with. A projection always fixes the schema.
+        Args:
+            fixed_schema: True, the default: they are padded or cut to the table's schema as it is now. False: they keep
+                the columns they were written with. A projection always fixes the schema.
+
+        Returns:
+            A new scan.
+
+        Examples:
+            >>> scan = clicks.new_scan().with_fixed_schema(False)
         """
         return self._with(fixed_schema=bool(fixed_schema))
 
     def filter(self, predicate: Predicate) -> Self:
-        """Read only rows that match: `filter((col("id") >= 200) & col("name").starts_with("h"))`.
+        """Read only rows that match.
 
         The server leaves out batches where it can, and the rest is filtered here, so exactly the matching rows come.
-        (pyfluss returns whole batches and leaves this second step to its caller.) A second filter narrows the first.
+        (pyfluss returns whole batches and leaves this second step to its caller.) In a changelog each change is judged
+        by its own row: when an update takes a row out of what matches, its `-U` comes alone, and its `+U` when it
+        brings one in. A whole-table read judges current rows.
 
-        In a changelog each change is judged by its own row: when an update takes a row out of what matches, its `-U`
-        comes alone, and its `+U` when it brings one in. A whole-table read judges current rows.
+        Args:
+            predicate: Conditions on columns, joined with `&`, `|` and `~`. A second filter narrows the first.
+
+        Returns:
+            A new scan.
+
+        Raises:
+            SchemaMismatchError: A column does not exist, or a value does not fit its type.
+
+        Examples:
+            >>> scan = clicks.new_scan().filter((fluss.col("id") >= 2) & fluss.col("url").starts_with("/b"))
         """
         self._core.scan_filter(predicate)  # raises when it does not fit the table
         given = self._options.predicate
         return self._with(predicate=predicate if given is None else given & predicate)
 
     def limit(self, n: int) -> Self:
-        """Read at most `n` rows of a bucket, with `create_bucket_batch_scanner`.
+        """Read some rows of a bucket, with `create_bucket_batch_scanner`.
 
-        They are the last ones of a log table, and the first ones by key of a primary-key table.
+        Args:
+            n: How many at most. They are the last ones of a log table, and the first ones by key of a primary-key
+                table.
+
+        Returns:
+            A new scan.
+
+        Raises:
+            InvalidRequestError: The number is below 1.
+
+        Examples:
+            >>> clicks.new_scan().limit(10)
+            TableScan(shop.clicks, columns=all, limit=10)
         """
         if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= LIMIT_MAX:
             raise InvalidRequestError(f"A limit is a number from 1 to {LIMIT_MAX}, not {n!r}.")
@@ -96,10 +158,27 @@ class TableScanBase:
     def read_bucket(
         self, bucket: TableBucket, start_offset: int, end_offset: int, *, changelog: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of one bucket from an offset up to, not including, another, batch by batch in bounded memory.
+        """Read the rows of one bucket between two offsets, batch by batch in bounded memory.
 
-        With `changelog`, batches have `_change_type`, `_log_offset` and `_commit_timestamp` in front; the log of a
-        primary-key table is of changes. Its reads block, and may be made in any thread.
+        Its reads block in all facades, and may be made in any thread.
+
+        Args:
+            bucket: The bucket.
+            start_offset: Offset of the first row.
+            end_offset: Offset behind the last row.
+            changelog: Put `_change_type`, `_log_offset` and `_commit_timestamp` in front; the log of a primary-key
+                table is of changes.
+
+        Returns:
+            Batches, read as they are asked for.
+
+        Raises:
+            InvalidRequestError: The bucket is not of this table, or the scan has a limit.
+
+        Examples:
+            >>> bucket = fluss.TableBucket(clicks.get_table_info().table_id, 0)
+            >>> [batch.num_rows for batch in clicks.new_scan().read_bucket(bucket, 1, 3)]
+            [2]
         """
         options = self._options
         self._check_no_limit("A read between offsets has all rows")
@@ -108,24 +187,62 @@ class TableScanBase:
         )
 
     def read_bucket_at(self, bucket: TableBucket, offset: int | None) -> Iterator[pa.RecordBatch]:
-        """The rows of one bucket of a primary-key table as they were at an offset of its changelog, batch by batch.
+        """Read the rows of one bucket of a primary-key table as they were at an offset of its changelog.
 
-        The changelog between that offset and now must still be kept, with the rows as they were before each change.
-        With None they are those of the moment at which the first batch is read.
-        Its reads block, and may be made in any thread.
+        Batches are read as they are asked for; that blocks in all facades, and may be done in any thread. The changelog
+        between that offset and now must still be kept, with the rows as they were before each change.
+
+        Args:
+            bucket: The bucket.
+            offset: The offset. None: as of the moment at which the first batch is read.
+
+        Returns:
+            Batches, read as they are asked for.
+
+        Raises:
+            InvalidRequestError: The table has no primary key, or the scan has a limit.
+
+        Examples:
+            >>> bucket = fluss.TableBucket(users.get_table_info().table_id, 0)
+            >>> [batch.num_rows for batch in users.new_scan().read_bucket_at(bucket, 1)]
+            [1]
         """
         self._check_no_limit("A read at an offset has all rows")
         return self._core.read_bucket_at(bucket, offset, self._options.projection, self._options.predicate)
 
     def batch_starts(self, bucket: TableBucket, offsets: Sequence[int]) -> list[int]:
-        """For each offset of a bucket where the batch that holds it begins; the offset itself where that is not told.
+        """Find where the batches begin that hold some offsets.
 
         Ranges that are cut there are read without decoding a batch twice.
+
+        Args:
+            bucket: The bucket.
+            offsets: Offsets in its log.
+
+        Returns:
+            For each offset where its batch begins; the offset itself where the server does not tell.
+
+        Examples:
+            >>> bucket = fluss.TableBucket(clicks.get_table_info().table_id, 0)
+            >>> clicks.new_scan().batch_starts(bucket, [2])
+            [0]
         """
         return run(self._core.batch_starts(bucket, offsets))
 
     def bucket_offsets(self, spec: OffsetSpec, partition_ids: Sequence[int | None] = (None,)) -> dict[TableBucket, int]:
-        """An offset for every bucket of the table, or of these partitions; those that are gone are left out."""
+        """Get an offset for every bucket of the table, or of some partitions. Blocks in all facades.
+
+        Args:
+            spec: `OffsetSpec.earliest()`, `.latest()` or `.timestamp(ms)`.
+            partition_ids: Ids of partitions; of a table without partitions leave it out.
+
+        Returns:
+            Offsets by bucket. Partitions that are gone are left out.
+
+        Examples:
+            >>> list(clicks.new_scan().bucket_offsets(fluss.OffsetSpec.latest()).values())
+            [3]
+        """
         return run(self._core.bucket_offsets(partition_ids, spec))
 
     def _scanner(self, *, records: bool) -> LogScannerCore:
@@ -157,14 +274,12 @@ class TableScanBase:
             raise InvalidRequestError("Current rows have the table's schema: leave out with_fixed_schema(False).")
         return await self._core.read(options.projection, options.predicate, fixed_schema=options.fixed_schema)
 
-    def _union(
-        self, scan: type[AnyUnionScan], warehouse: str | None, catalog: Mapping[str, str] | None, mode: str
-    ) -> AnyUnionScan:
+    def _union(self, warehouse: str | None, catalog: Mapping[str, str] | None, mode: str) -> UnionRows:
         options = self._options
         self._check_no_limit("A union read has all rows")
         if not options.fixed_schema:
             raise InvalidRequestError("A union read has the table's schema: leave out with_fixed_schema(False).")
-        return scan(self._core, options.projection, options.predicate, warehouse, catalog, mode)
+        return union_read(self._core, options.projection, options.predicate, warehouse, catalog, mode)
 
     def _limit_scan(self, bucket: TableBucket) -> LimitScanCore:
         options = self._options

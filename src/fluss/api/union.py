@@ -1,36 +1,49 @@
-"""The union scan whose reads block: for `fluss` and `fluss.sync`."""
+"""The seam between a scan and the reader of lake and log, which stands above this folder."""
 
+# Small on purpose: the only place of `api` that names something of `lake`.
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from fluss.api.extras import to_pandas, to_polars
-from fluss.api.union_base import UnionScanBase
+from fluss.client.table import TableCore
+from fluss.model.errors import FlussError
+from fluss.model.predicates import Predicate
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
 
+# A name and no import: a union read needs the packages of the extra `lake`, and `lake` is built on `api`.
+READER_MODULE: Final = "fluss.lake.union.reader"
+READER: Final = "UnionRead"
 
-class UnionScan(UnionScanBase):
-    __doc__ = UnionScanBase.__doc__
+
+class UnionRows(Protocol):
+    """The rows of lake and log, as their reader offers them to a scan: as of each call, which blocks."""
 
     def to_arrow(self) -> pa.Table:
-        """All rows as of now, as a PyArrow Table."""
-        return self._read.to_arrow()
+        """All rows."""
 
-    def to_pandas(self) -> pd.DataFrame:
-        """All rows as of now, as a pandas DataFrame."""
-        return to_pandas(self.to_arrow())
-
-    def to_polars(self) -> Any:
-        """All rows as of now, as a Polars DataFrame."""
-        return to_polars(self.to_arrow())
+    def batch_reader(self) -> pa.RecordBatchReader:
+        """All rows, batch by batch."""
 
     def to_duckdb(self, connection: Any = None) -> Any:
-        """All rows as of now, as a DuckDB relation of `connection`.
+        """All rows, as a DuckDB relation."""
 
-        DuckDB reads the lake's files itself, only what a query needs of them; fresh rows are in memory. Rows that match
-        a `filter()` are in memory, too: leave it to the query's WHERE.
-        """
-        return self._read.to_duckdb(connection)
+
+def union_read(
+    core: TableCore,
+    projection: Sequence[int] | None,
+    predicate: Predicate | None,
+    warehouse: str | None,
+    catalog: Mapping[str, str] | None,
+    mode: str,
+) -> UnionRows:
+    """The reader of a table's lake and log, for these columns and rows."""
+    try:
+        reader = getattr(import_module(READER_MODULE), READER)
+    except ImportError as error:
+        raise FlussError(f"{error.name} is not installed; install flussbett[lake].") from error
+    read: UnionRows = reader(core, projection, predicate, warehouse, catalog, mode)
+    return read

@@ -11,7 +11,7 @@ from fluss.cli.connecting import connected, connection_options
 from fluss.cli.progress import byte_bar, size_text
 
 if TYPE_CHECKING:
-    from fluss.client.backup import BackupStatus
+    from fluss.api.operations import BackupStatus
     from fluss.model.config import Config
 
 
@@ -30,15 +30,14 @@ def backup(settings: Config, directory: Path) -> None:
       fluss backup /var/backups/fluss-monday
       fluss backup --bootstrap file:///home/me/data /home/me/data-copy
     """
-    from fluss.client.backup import make_backup
-    from fluss.client.runtime import run
+    from fluss.api.operations import ClusterOperations
 
     with connected(settings) as connection, byte_bar("backup") as bar:
 
         def show(status: BackupStatus) -> None:
             bar.set(status.bytes_done, status.bytes_total or None)
 
-        done = run(make_backup(connection._core.cluster, str(directory.absolute()), show))
+        done = ClusterOperations(connection).back_up(str(directory.absolute()), show)
     click.echo(
         f"{directory.absolute()}: {done.table_count} tables, {done.bucket_count} buckets with rows, "
         f"{size_text(done.bytes_total)} in {done.elapsed_ms / 1000:.1f} s"

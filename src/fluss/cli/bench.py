@@ -17,7 +17,6 @@ from fluss.model.config import Config
 if TYPE_CHECKING:
     from fluss.bench.bench import Size
     from fluss.bench.meter import Result
-    from fluss.client.core import ClientCore
     from fluss.sync import FlussConnection
 
 ROWS_MAX: Final = 10_000_000
@@ -123,13 +122,14 @@ def _spinner(text: str) -> Iterator[None]:
 
 class _Report:
     def __init__(self, connection: FlussConnection, size: Size) -> None:
-        from fluss.client.runtime import run
+        from fluss.api.operations import ClusterOperations
         from fluss.formats import kernel
 
         self.exit_code = 0
         self._size = size
         self._address = connection.config.bootstrap_servers
-        self._server = run(_server_kind(connection._core))
+        is_ours = ClusterOperations(connection).server_kind().is_flussbett
+        self._server = "Flussbett server" if is_ours else "Apache Fluss cluster"
         self._kernels = "compiled" if kernel.COMPILED else "plain Python"
 
     def write(self, results: Sequence[Result]) -> None:
@@ -197,11 +197,3 @@ class _Table(_Report):
 
 def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-async def _server_kind(client: ClientCore) -> str:
-    """The protocol tells no version; but only a Flussbett server has requests of its own."""
-    from fluss.protocol import api_keys
-
-    connection = await client.metadata.coordinator(client.request_timeout_s)
-    return "Flussbett server" if api_keys.STAGE_WRITE.key in connection.versions else "Apache Fluss cluster"

@@ -12,7 +12,7 @@ from fluss.cli.findings import Finding, ok, problem, warning
 from fluss.model.errors import ErrorCode, FlussError
 
 if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
+    from fluss.api.operations import ClusterOperations
     from fluss.model.config import Config
     from fluss.model.paths import TablePath
     from fluss.sync import FlussAdmin, FlussConnection
@@ -37,38 +37,30 @@ def connection_findings(settings: Config) -> Iterator[Finding]:
 
 
 def _of(connection: FlussConnection) -> Iterator[Finding]:
-    from fluss.client.runtime import run
+    from fluss.api.operations import ClusterOperations
 
-    admin = connection.get_admin()
+    admin, operations = connection.get_admin(), ClusterOperations(connection)
     nodes = admin.get_server_nodes()
     yield ok("nodes", ", ".join(f"{node.uid} at {node.address}" for node in nodes))
-    yield run(_server_kind(connection._core))
+    yield _server_kind(operations)
     yield _round_trip(admin)
     tables = _tables(admin)
-    yield from _leaders(connection, tables)
+    yield from _leaders(operations, tables)
     clock = _clock(admin, tables)
     if clock is not None:
         yield clock
 
 
-async def _server_kind(client: ClientCore) -> Finding:
+def _server_kind(operations: ClusterOperations) -> Finding:
     from fluss.client.connection import client_version
-    from fluss.protocol import api_keys
 
-    connection = await client.metadata.coordinator(client.request_timeout_s)
-    is_ours = api_keys.STAGE_WRITE.key in connection.versions
-    kind = "a Flussbett server" if is_ours else "an Apache Fluss cluster"
-    missing = [
-        api.name
-        for api in api_keys.ALL
-        if api.key not in connection.versions and not (api.is_own and not is_ours) and api.needs_login
-    ]
-    text = f"{kind}, {len(connection.versions)} kinds of requests; this client is flussbett {client_version()}"
-    if is_ours and missing:
-        return warning(
-            "server", f"{text}; it lacks {', '.join(missing)}", "Upgrade the server to the client's version."
-        )
-    return ok("server", f"{text}; it lacks {', '.join(missing)}" if missing else text)
+    found = operations.server_kind()
+    kind = "a Flussbett server" if found.is_flussbett else "an Apache Fluss cluster"
+    text = f"{kind}, {found.request_kinds} kinds of requests; this client is flussbett {client_version()}"
+    lacks = f"{text}; it lacks {', '.join(found.missing)}" if found.missing else text
+    if found.is_flussbett and found.missing:
+        return warning("server", lacks, "Upgrade the server to the client's version.")
+    return ok("server", lacks)
 
 
 def _round_trip(admin: FlussAdmin) -> Finding:
@@ -91,26 +83,14 @@ def _tables(admin: FlussAdmin) -> list[TablePath]:
     return [path for path, _ in zip(found, range(TABLES_MAX), strict=False)]
 
 
-def _leaders(connection: FlussConnection, tables: list[TablePath]) -> Iterator[Finding]:
-    from fluss.client.runtime import run
-
-    without = [path for path in tables if run(_lacks_leaders(connection._core, path))]
+def _leaders(operations: ClusterOperations, tables: list[TablePath]) -> Iterator[Finding]:
+    without = [path for path in tables if operations.lacks_leaders(path)]
     if without:
         named = ", ".join(map(str, without[:_NAMED_MAX]))
         text = f"{len(without)} of {len(tables)} tables have buckets without a leader: {named}"
         yield problem("tables", text, "See that all tablet servers of the cluster are up.")
     else:
         yield ok("tables", f"{len(tables)}, all with leaders")
-
-
-async def _lacks_leaders(client: ClientCore, path: TablePath) -> bool:
-    try:
-        await client.metadata.refresh(path)
-    except FlussError as error:
-        # Dropped since it was listed.
-        return error.error_code != ErrorCode.TABLE_NOT_EXIST
-    view = client.metadata.table(path)
-    return view is not None and not view.info.is_partitioned() and bool(view.without_leader())
 
 
 def _clock(admin: FlussAdmin, tables: list[TablePath]) -> Finding | None:

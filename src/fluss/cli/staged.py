@@ -42,12 +42,11 @@ def list_queries(table: str | None, settings: Config, output: str) -> None:
     """
     import pyarrow as pa
 
-    from fluss.client.runtime import run
-    from fluss.client.staged_queries import list_staged
+    from fluss.api.operations import ClusterOperations
 
     with connected(settings) as connection:
         path = None if table is None else open_table(connection, table).table_path
-        found = run(list_staged(connection._core.cluster))
+        found = ClusterOperations(connection).staged_queries()
     rows = [_listed(query) for query in found if path in (None, query.table_path)]
     if not rows and output == "table":
         click.echo("no queries with staged writes")
@@ -100,15 +99,14 @@ def accept(table: str, query: str, batch: int, yes: bool, settings: Config) -> N
 
     Example: fluss staged accept shop.orders 5f9c7f3a-1c1e-4c1c-9d0a-0d5a2b8e6f11 17
     """
-    from fluss.client.runtime import run
-    from fluss.client.staged_queries import accept_staged
+    from fluss.api.operations import ClusterOperations
 
     with connected(settings) as connection:
         info = open_table(connection, table).get_table_info()
         if not yes:
             question = f"Drop rows that query {query} writes to {info.table_path} again, in batches up to {batch}?"
             click.confirm(question, abort=True, err=True)
-        run(accept_staged(connection._core.cluster, info.table_id, query, batch))
+        ClusterOperations(connection).accept_staged(info.table_id, query, batch)
     click.echo(f"query {query}: batches up to {batch} that come again are taken for stored in {info.table_path}")
 
 
@@ -130,8 +128,7 @@ def reset(table: str, query: str, batch: int | None, give_up: bool, yes: bool, s
       fluss staged reset shop.orders 5f9c7f3a-1c1e-4c1c-9d0a-0d5a2b8e6f11
       fluss staged reset shop.orders 5f9c7f3a-1c1e-4c1c-9d0a-0d5a2b8e6f11 --to 12
     """
-    from fluss.client.runtime import run
-    from fluss.client.staged_queries import reset_staged
+    from fluss.api.operations import ClusterOperations
 
     with connected(settings) as connection:
         info = open_table(connection, table).get_table_info()
@@ -139,5 +136,5 @@ def reset(table: str, query: str, batch: int | None, give_up: bool, yes: bool, s
         if not yes:
             question = f"Store {which} of query {query} in {info.table_path}, those that it has already a second time?"
             click.confirm(question, abort=True, err=True)
-        run(reset_staged(connection._core.cluster, info.table_id, query, batch, gives_up=give_up))
+        ClusterOperations(connection).reset_staged(info.table_id, query, batch, gives_up=give_up)
     click.echo(f"query {query}: {which} that come are stored in {info.table_path}")

@@ -53,6 +53,11 @@ class TableCore:
         self.info = info
         self.arrow_schema: pa.Schema = arrow_schema(info.schema)
 
+    @property
+    def client(self) -> Client:
+        """The client that the table was looked up with."""
+        return self._client
+
     def append_writer(self) -> AppendWriterCore:
         """A writer of rows and batches; all writers of a client share its sender."""
         self._cluster.check_usable()

@@ -8,7 +8,7 @@ from fluss.model.endpoint import FILE_SCHEME, directory_of
 from fluss.model.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from fluss.api.connection_base import FlussConnectionBase
+    from fluss.api.connect import FlussConnectionBase
 
 
 def check_directory(address: str) -> None:

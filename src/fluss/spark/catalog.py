@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from fluss.api.connection_base import FlussConnectionBase
+    from fluss.api.connect import FlussConnectionBase
     from fluss.model.infos import TableInfo
 
 _TABLE_PROPERTY = "table."

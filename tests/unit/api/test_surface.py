@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import fluss
 import fluss.aio
 import fluss.sync
+from fluss.api import union
 
 FACADES = [fluss, fluss.aio, fluss.sync]
 SHELLS = [
@@ -81,6 +83,16 @@ def test_what_is_awaited(name: str) -> None:
     }
     assert extra == reads.get(name, set())
     assert awaited(fluss) <= awaited(fluss.aio)
+
+
+def test_the_reader_of_lake_and_log_is_where_scans_look_for_it() -> None:
+    """`api/union.py` names it by text, so no type checker sees when it moves or changes."""
+    reader = getattr(importlib.import_module(union.READER_MODULE), union.READER)
+    given = list(inspect.signature(union.union_read).parameters)
+    assert list(inspect.signature(reader).parameters) == given
+    for name in ("to_arrow", "batch_reader", "to_duckdb"):
+        wanted = inspect.signature(getattr(union.UnionRows, name))
+        assert inspect.signature(getattr(reader, name)) == wanted
 
 
 def test_import_loads_no_arrow() -> None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from fluss.api.connection_sync import FlussConnection
-from fluss.api.table_sync import FlussTable
+from fluss.api.lake import blocking_shells
 from fluss.lake.options import LakeOptions, is_lake_named
 from fluss.lake.union.plan import (
     ATTEMPTS_MAX,
@@ -40,7 +39,7 @@ class UnionRead:
         catalog: Mapping[str, str] | None,
         mode: str,
     ) -> None:
-        self._connection, self.table = FlussConnection(cast("ClientCore", core._client)), FlussTable(core)
+        self._connection, self.table = blocking_shells(core)
         self._has_filter = predicate is not None
         self.reader = UnionReader(self.table, projection, predicate)
         self._named = warehouse, catalog

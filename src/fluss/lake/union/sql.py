@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from fluss.api.connection_sync import FlussConnection
 from fluss.lake.union.duck import load_duckdb, quoted
 from fluss.lake.union.sql_names import TableNames, unknown_database
 from fluss.model.errors import FlussError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath
+from fluss.sync import FlussConnection
 
 DATABASE: Final = "fluss"
 

@@ -11,7 +11,7 @@ from fluss.model.errors import ErrorCode, FlussError, NotFoundError
 from fluss.model.paths import TablePath
 
 if TYPE_CHECKING:
-    from fluss.api.admin_sync import FlussAdmin
+    from fluss.sync import FlussAdmin
 
 NEAR_NAMES_MAX: Final = 3
 DATABASES_SEARCHED_MAX: Final = 100

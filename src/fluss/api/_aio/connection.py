@@ -1,0 +1,131 @@
+"""Connections."""
+
+from __future__ import annotations
+
+from typing import Generic, Self, TypeVar
+
+from fluss.api._aio.admin import FlussAdmin
+from fluss.api._aio.table import FlussTable, TableWriting
+from fluss.api.awaiting import close, wait
+from fluss.api.connect import CLOSING, FlussConnectionBase, leaving
+from fluss.client.core import ClientCore
+from fluss.model.config import Config
+from fluss.model.paths import TablePath
+
+Table = TypeVar("Table", bound=TableWriting)
+
+
+class ConnectionTo(FlussConnectionBase, Generic[Table]):
+    """A connection whose tables are of a class, without `close`, which differs."""
+
+    _table_class: type[Table]
+
+    @classmethod
+    async def create(cls, config: Config) -> Self:
+        """Connect.
+
+        Args:
+            config: Address, login and settings.
+
+        Returns:
+            The connection.
+
+        Raises:
+            ConnectError: No server answers at that address within `connect-timeout-ms`.
+            AuthenticationError: The server wants another login.
+
+        Examples:
+            >>> other = await fluss.FlussConnection.create(conn.reachable_config())
+            >>> await other.close()
+        """
+        return cls(await wait(ClientCore.connect(config)))
+
+    @classmethod
+    async def connect(cls, config: Config) -> Self:
+        """Connect: the older spelling of `create`.
+
+        Args:
+            config: Address, login and settings.
+
+        Returns:
+            The connection.
+
+        Raises:
+            ConnectError: No server answers at that address within `connect-timeout-ms`.
+            AuthenticationError: The server wants another login.
+
+        Examples:
+            >>> other = await fluss.FlussConnection.connect(conn.config)
+            >>> await other.close()
+        """
+        return await cls.create(config)
+
+    def get_admin(self) -> FlussAdmin:
+        """Get the administration of databases and tables.
+
+        Returns:
+            The admin, which uses this connection.
+
+        Examples:
+            >>> await conn.get_admin().database_exists("shop")
+            True
+        """
+        return FlussAdmin(self._core.admin)
+
+    async def get_table(self, table_path: TablePath) -> Table:
+        """Get a table to read from and write to.
+
+        Args:
+            table_path: Database and name.
+
+        Returns:
+            The table, with the schema that it has at the call.
+
+        Raises:
+            NotFoundError: There is no such table.
+            TimeoutError: Its buckets have no leaders within `request-timeout-ms`.
+
+        Examples:
+            >>> clicks = await conn.get_table(fluss.TablePath("shop", "clicks"))
+            >>> clicks.arrow_schema.names
+            ['id', 'url']
+        """
+        return self._table_class(await wait(self._core.table(table_path)))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        with leaving(error, CLOSING):
+            await close(self._core)
+
+
+class FlussConnection(ConnectionTo[FlussTable]):
+    """A connection to a server or cluster. Obtain with `connect(address)`, or with `FlussConnection.create(config)`.
+
+    It is closed at the end of its block, or by `close()`; see [Closing](../closing.md). Any thread may use it.
+
+    Examples:
+        >>> async with await fluss.FlussConnection.create(conn.config) as other:
+        ...     users = await other.get_table(fluss.TablePath("shop", "users"))
+        ...     print(users)
+        FlussTable(shop.users, table_id=...)
+    """
+
+    _table_class = FlussTable
+
+    async def close(self) -> None:
+        """Close the connection when all rows are stored.
+
+        Waits for up to `close.timeout-ms`; [Closing](../closing.md) says what becomes of rows then. Closing twice does
+        nothing.
+
+        Raises:
+            FlussError: The first failure of a write that nobody was told of.
+
+        Examples:
+            >>> await conn.close()
+            >>> conn
+            FlussConnection('...', closed)
+        """
+        await close(self._core)
