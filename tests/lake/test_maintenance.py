@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +13,8 @@ from click.testing import CliRunner
 
 from fluss.api.lake import LakeRegistry
 from fluss.cli.main import main
-from fluss.lake import compaction, maintenance
+from fluss.doors import clock
+from fluss.lake import compaction
 from fluss.lake.compaction import compact
 from fluss.lake.executors import LocalExecutor
 from fluss.lake.iceberg import LakeConflictError, LakeTable, load_table
@@ -245,8 +245,7 @@ def test_a_clock_that_is_ahead_of_the_servers_removes_nothing(
     lost = Path(loaded(lake, table).location) / "data" / "lost.parquet"
     lost.write_bytes(b"half a file")
     before, snapshots = on_disk(lake), snapshot_ids(lake, table)
-    ahead = SimpleNamespace(time=lambda: time.time() + 8 * 24 * 3600)
-    monkeypatch.setattr(maintenance, "time", ahead)
+    monkeypatch.setattr(clock, "wall_ns", lambda: time.time_ns() + 8 * 24 * 3600 * 10**9)
     for remove in (expire, clean_orphans):
         with pytest.raises(FlussError, match="ahead of the server's, so nothing was removed"):
             remove(lake.connection, path)

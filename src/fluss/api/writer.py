@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Generator
 from typing import Any, Self
 
 from fluss.api.contexts import FLUSHING, leaving
 from fluss.api.writer_base import Core, WriterBase, WriteResultHandleBase
 from fluss.client.runtime import bridge
+from fluss.doors import clock
 
 # Writes that do not wait keep the event loop for no longer than this before other tasks have a turn.
 TURN_S_MAX = 0.005
@@ -45,11 +45,11 @@ class AwaitedWriter(WriterBase[Core, WriteResultHandle]):
         """
         if self._core.is_full:
             await bridge(self._core.drain())
-        elif time.monotonic() - self._yielded_at < TURN_S_MAX:
+        elif clock.monotonic() - self._yielded_at < TURN_S_MAX:
             return
         else:
             await asyncio.sleep(0)
-        self._yielded_at = time.monotonic()
+        self._yielded_at = clock.monotonic()
 
     async def __aenter__(self) -> Self:
         return self

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -16,6 +15,7 @@ from fluss.client.fetch_wire import BucketAnswer, parse_fetch_response
 from fluss.client.fetched import FetchedBatch
 from fluss.client.filtering import ScanFilter
 from fluss.client.offsets import CLIENT_FOLLOWER_ID, list_offsets
+from fluss.doors import clock
 from fluss.formats.log_batch import walk
 from fluss.model.config import Config
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, InvalidRequestError
@@ -107,7 +107,7 @@ class Fetcher:
                 fetch_offset=cursor.fetch_offset,
                 max_fetch_bytes=bucket_bytes,
             )
-        return Asked((request.SerializeToString(),), projected, wait_ms, time.monotonic())
+        return Asked((request.SerializeToString(),), projected, wait_ms, clock.monotonic())
 
     def _bucket_bytes_max(self, bucket_count: int) -> int:
         if self._bucket_bytes_given:
@@ -150,7 +150,7 @@ class Fetcher:
                     self._walk(cursor, answer, asked.projected, pieces)
                 except FlussError as error:
                     cursor.error = self.named(cursor, error)
-        self._wait.learn(asked.wait_ms, time.monotonic() - asked.at, has_rows=bool(pieces))
+        self._wait.learn(asked.wait_ms, clock.monotonic() - asked.at, has_rows=bool(pieces))
         return pieces
 
     def _walk(self, cursor: Cursor, answer: BucketAnswer, projected: bool, pieces: list[Piece]) -> None:
@@ -178,7 +178,7 @@ class Fetcher:
         # may pass: Apache Fluss answers so while it moves a segment to remote storage under a reader.
         passing = error.is_retriable or error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
         if passing and not isinstance(error, CorruptDataError):
-            cursor.in_trouble(self.named(cursor, error), time.monotonic())
+            cursor.in_trouble(self.named(cursor, error), clock.monotonic())
         else:
             cursor.error = self.named(cursor, error)
 

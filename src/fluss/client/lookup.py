@@ -10,7 +10,6 @@ window.
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +20,7 @@ from fluss.client.lookup_values import ValueReader
 from fluss.client.lookup_wire import LookupKind
 from fluss.client.metadata import Metadata
 from fluss.client.pool import ConnectionPool
+from fluss.doors import clock
 from fluss.model.errors import FlussError, TimeoutError
 from fluss.model.infos import TableInfo
 
@@ -102,7 +102,7 @@ class Lookup:
         self.partition_id: int | None = None
         self.keys = keys
         self.callers = callers
-        self.deadline = time.monotonic() + self.lane.timeout_s
+        self.deadline = clock.monotonic() + self.lane.timeout_s
         self.attempts = 0
         self.results: Sequence[Any] = ()
         self.error: FlussError | None = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -22,6 +21,7 @@ from fluss.client.lookup_wire import LookupKind
 from fluss.client.metadata import Metadata
 from fluss.client.pool import ConnectionPool
 from fluss.client.views import address_of
+from fluss.doors import clock
 from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError
 from fluss.model.infos import ServerType, TableInfo
 
@@ -149,7 +149,7 @@ class Lane:
         """The lookups of the next request."""
         taken: list[Lookup] = []
         room, room_bytes = keys_max, KEY_BYTES_PER_REQUEST_MAX
-        now = time.monotonic()
+        now = clock.monotonic()
         while queue and room > 0:
             lookup = queue.popleft()
             if lookup.is_abandoned:
@@ -315,7 +315,7 @@ class Lane:
 
     def _try_again(self, lookups: Iterable[Lookup], error: FlussError) -> None:
         """Lookups that failed are lost, or have failed for good."""
-        now = time.monotonic()
+        now = clock.monotonic()
         lost: list[Lookup] = []
         for lookup in lookups:
             may_pass = error.is_retriable or (

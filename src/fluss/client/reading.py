@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from fluss.client.offsets import BucketKey
 from fluss.client.prefetch import Prefetcher, Ready
 from fluss.client.remote_log import RemoteLog
 from fluss.client.views import address_of
+from fluss.doors import clock
 from fluss.model.errors import TimeoutError
 from fluss.model.infos import ServerType
 from fluss.model.paths import TablePath
@@ -60,11 +60,11 @@ class Reading:
 
     async def poll(self, timeout_s: float, max_records: int | None = None) -> list[FetchedBatch]:
         """The next rows, at most `max_records`; waits for the first one up to the limit, then returns none."""
-        deadline = time.monotonic() + timeout_s
+        deadline = clock.monotonic() + timeout_s
         while True:
             await self._wait(deadline)
             batches = self.take(max_records)
-            if batches or time.monotonic() >= deadline or self._is_over:
+            if batches or clock.monotonic() >= deadline or self._is_over:
                 return batches
 
     async def poll_here(self, timeout_s: float, max_records: int | None = None) -> list[FetchedBatch]:
@@ -72,17 +72,17 @@ class Reading:
 
         Rows are taken on that loop: on their way from another one they would be lost to a caller that is cancelled.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = clock.monotonic() + timeout_s
         loop = asyncio.get_running_loop()
         while True:
             tail = self._prefetcher.tail
             if tail is not None and tail.loop is loop:
                 if not self._prefetcher.has_ready:
-                    await tail.wait(deadline - time.monotonic())
+                    await tail.wait(deadline - clock.monotonic())
             else:
                 await runtime.bridge(self._wait(deadline, self._connection_here()))
             batches = self.take(max_records)
-            if batches or time.monotonic() >= deadline or self._is_over:
+            if batches or clock.monotonic() >= deadline or self._is_over:
                 return batches
 
     @property
@@ -99,7 +99,7 @@ class Reading:
             if self._prefetcher.has_ready or self._is_over:
                 return
             await self._raise_trouble()
-            remaining_s = deadline - time.monotonic()
+            remaining_s = deadline - clock.monotonic()
             if remaining_s <= 0 or self._prefetcher.tail is not None:
                 return
             await self._prefetcher.wait(remaining_s, offered)
@@ -136,7 +136,7 @@ class Reading:
 
     async def _raise_trouble(self) -> None:
         """What can't be read, at every poll; what may pass, once in a while."""
-        now = time.monotonic()
+        now = clock.monotonic()
         for cursor in list(self.cursors.values()):
             if cursor.error is not None:
                 raise await self._fetcher.explained(cursor, cursor.error)
@@ -150,15 +150,15 @@ class BoundedReading(Reading):
 
     async def next(self) -> list[FetchedBatch]:
         """The next rows; none at the end."""
-        progress_at = time.monotonic()
+        progress_at = clock.monotonic()
         while not all(cursor.finished for cursor in self.cursors.values()):
             before = [cursor.position for cursor in self.cursors.values()]
             batches = await self.poll(min(1.0, self._timeout_s))
             if batches or self._prefetcher.closed:
                 return batches
             if before != [cursor.position for cursor in self.cursors.values()]:
-                progress_at = time.monotonic()
-            elif time.monotonic() - progress_at > self._timeout_s:
+                progress_at = clock.monotonic()
+            elif clock.monotonic() - progress_at > self._timeout_s:
                 raise next(
                     (cursor.trouble for cursor in self.cursors.values() if cursor.trouble is not None),
                     TimeoutError(f"Reading table {self._path} made no progress for {self._timeout_s:g} s."),

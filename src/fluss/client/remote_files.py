@@ -6,7 +6,6 @@ import asyncio
 import builtins
 import os
 import re
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -15,6 +14,8 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from fluss.doors import clock
+from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import ErrorCode, FlussError, TimeoutError
 from fluss.model.json_text import parse_json
 from fluss.model.trust import S3_SCHEMES, Trust, UntrustedError, check_kind, is_inside, is_local, local_path_of
@@ -119,7 +120,7 @@ class RemoteFiles:
 
     async def _filesystem(self, scheme: str, authority: str, uri: str) -> pafs.FileSystem:
         access = self._accesses.get((scheme, authority))
-        if access is None or access.valid_until < time.monotonic():
+        if access is None or access.valid_until < clock.monotonic():
             access = await self._access(uri)
             self._accesses[scheme, authority] = access
         return access.filesystem
@@ -131,9 +132,9 @@ class RemoteFiles:
         token = await connection.request(api_keys.GET_FILE_SYSTEM_SECURITY_TOKEN, request, timeout_s)
         life_s = TOKEN_LIFE_S_MAX
         if token.HasField("expiration_time"):
-            life_s = min(life_s, token.expiration_time / 1000 - time.time())
+            life_s = min(life_s, (token.expiration_time - wall_clock_ms()) / 1000)
         filesystem = await self._in_thread(uri, filesystem_of, uri, token, timeout_s, self._trust)
-        return _Access(filesystem, time.monotonic() + TOKEN_RENEWAL_RATIO * life_s)
+        return _Access(filesystem, clock.monotonic() + TOKEN_RENEWAL_RATIO * life_s)
 
 
 def filesystem_of(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
+
+from fluss.doors import clock
 
 PAUSE_MS_MIN = 20
 PAUSE_MS_MAX = 1_000
@@ -17,16 +18,16 @@ class Backoff:
     __slots__ = ("_attempts", "deadline")
 
     def __init__(self, limit_ms: float) -> None:
-        self.deadline = time.monotonic() + limit_ms / 1000
+        self.deadline = clock.monotonic() + limit_ms / 1000
         self._attempts = 0
 
     @property
     def remaining_s(self) -> float:
-        return max(0.0, self.deadline - time.monotonic())
+        return max(0.0, self.deadline - clock.monotonic())
 
     @property
     def expired(self) -> bool:
-        return time.monotonic() >= self.deadline
+        return clock.monotonic() >= self.deadline
 
     async def pause(self) -> bool:
         """Wait before the next try; False when the deadline has passed."""

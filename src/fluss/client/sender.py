@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -33,6 +32,7 @@ from fluss.client.write_request import (
     leaves_doubt,
     says_stored,
 )
+from fluss.doors import clock
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError
 from fluss.model.infos import ServerType, TableInfo
@@ -113,7 +113,7 @@ class Sender:
         connection = self._loop_pools.here().want(address_of(leader), ServerType.TABLET_SERVER)
         if connection is None:
             return False
-        now = time.monotonic()
+        now = clock.monotonic()
         if not queue.may_use(connection) or queue.next_to_send(now, self._in_flight_max) is not batch:
             return False
         self._lent[queue] = (connection, now)
@@ -127,7 +127,7 @@ class Sender:
     def _watch(self) -> None:
         """Take back what loops don't come to hear the answer of: they may have ended. On the I/O loop."""
         with self._lock:
-            self._take_back(time.monotonic() - LENT_S_MAX)
+            self._take_back(clock.monotonic() - LENT_S_MAX)
             self._watches = bool(self._lent) and self.intake.closed is None
         if self._watches:
             asyncio.get_running_loop().call_later(LENT_S_MAX, self._watch)
@@ -141,7 +141,7 @@ class Sender:
             del self._lent[queue]
             for batch in batches:
                 batch.lent_on = connection
-                queue.again(batch, time.monotonic(), in_doubt=True)
+                queue.again(batch, clock.monotonic(), in_doubt=True)
                 self._busy.add(queue)
         self._pump()
 
@@ -149,7 +149,7 @@ class Sender:
 
     def _pump(self) -> None:
         """Send everything that can be sent now, and come back when more can."""
-        now = time.monotonic()
+        now = clock.monotonic()
         with self._lock:
             if self.intake.closed is not None:
                 return
@@ -204,7 +204,7 @@ class Sender:
         self._send(connection, request, batches)
 
     def _send(self, connection: Connection, request: WriteRequest, batches: Sent) -> None:
-        remaining_s = min(batch.chunk.deadline for _, batch in batches) - time.monotonic()
+        remaining_s = min(batch.chunk.deadline for _, batch in batches) - clock.monotonic()
         timeout_s = min(self._timeout_ms / 1000, max(remaining_s, 0.001))
         parts = request.parts(
             batches[0][0].info.table_id,
@@ -276,7 +276,7 @@ class Sender:
         with self._lock:
             if self.intake.closed is not None:
                 return
-            now = time.monotonic()
+            now = clock.monotonic()
             for queue, batch, error in failures:
                 if queue.awaits(batch, connection):
                     self._failed(queue, batch, error, now, sent=sent)
@@ -372,7 +372,7 @@ class Sender:
     async def drain(self) -> None:
         """Send what there is and wait for it; failures are not raised here, unsent rows are counted by `unsent`."""
         with self._lock:
-            self._take_back(time.monotonic())
+            self._take_back(clock.monotonic())
         for writer in self.intake.writers:
             await writer.settle()
 

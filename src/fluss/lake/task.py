@@ -5,11 +5,11 @@ Tasks are plain values that can be sent anywhere. They change nothing but files 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from fluss.doors import clock
 from fluss.lake.files import LakeFile, PartitionValues, WrittenFile
 from fluss.lake.filesystem import open_filesystem
 from fluss.lake.layout import NO_OFFSET
@@ -92,9 +92,9 @@ class Stopwatch:
     def waiting_for(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same batches."""
         while True:
-            began = time.monotonic()
+            began = clock.monotonic()
             batch = next(batches, None)
-            self.seconds += time.monotonic() - began
+            self.seconds += clock.monotonic() - began
             if batch is None:
                 return
             yield batch
@@ -102,9 +102,9 @@ class Stopwatch:
 
 def run_task(task: Task, connection: FlussConnection) -> TaskResult:
     """Do a task. A failed one leaves no files, and says so in its result: engines would wrap the reason in theirs."""
-    began, reading = time.monotonic(), Stopwatch()
+    began, reading = clock.monotonic(), Stopwatch()
     result = _result(task, connection, reading)
-    return replace(result, read_s=reading.seconds, write_s=time.monotonic() - began - reading.seconds)
+    return replace(result, read_s=reading.seconds, write_s=clock.monotonic() - began - reading.seconds)
 
 
 def _result(task: Task, connection: FlussConnection, reading: Stopwatch) -> TaskResult:

@@ -7,13 +7,13 @@ loaded before: of two rounds that began alike one wins, and the other changes no
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from fluss.api.lake import LakeRegistry
+from fluss.doors import clock
 from fluss.lake import steps
 from fluss.lake.compaction import compact
 from fluss.lake.draft import Draft, Merger, run_drafted
@@ -127,9 +127,9 @@ class _Round:
         raise unknown_snapshot(info, known, lake.location)
 
     def _tier(self, info: TableInfo, options: LakeOptions, lake: LakeTable, plan: RoundPlan) -> TieringReport:
-        times = [time.monotonic()]
+        times = [clock.monotonic()]
         draft = self._merged(info, options, lake, plan) or self._run_tasks(lake, plan)
-        times.append(time.monotonic())
+        times.append(clock.monotonic())
         try:
             steps.reached(steps.TASKS_DONE)
             offsets_path = prepare(self._registry, info, plan.ends)
@@ -140,7 +140,7 @@ class _Round:
             draft.discard()
             raise
         lake, snapshot = self._commit(options, lake, draft, offsets_path)
-        times.append(time.monotonic())
+        times.append(clock.monotonic())
         steps.reached(steps.COMMITTED)
         report = TieringReport(
             self._path,
@@ -160,7 +160,7 @@ class _Round:
             reason = f"the lake has snapshot {snapshot.snapshot_id}, but the server was not told ({error}); the next "
             return replace(report, status=Status.FAILED, reason=f"{reason}round does that")
         steps.reached(steps.REGISTERED)
-        return replace(report, register_s=time.monotonic() - times[2])
+        return replace(report, register_s=clock.monotonic() - times[2])
 
     def _compacted(self, report: TieringReport) -> TieringReport:
         """Join small files. It is no matter for the round if that fails: its rows are in the lake."""

@@ -11,9 +11,9 @@ import math
 from collections import deque
 from collections.abc import Callable, Coroutine
 from operator import attrgetter
-from time import perf_counter
 from typing import Any, Final
 
+from fluss.doors import clock
 from fluss.model.errors import FlussError, TimeoutError
 from fluss.protocol import api_keys, frames
 from fluss.server.answers import Answer, Part, error_frame, success_frame
@@ -300,7 +300,7 @@ class Session:
     def _execute(self, request: frames.Request, size_bytes: int) -> None:
         call = Call(self, request, size_bytes)
         self._open.add(call)
-        begin_s = perf_counter()
+        begin_s = clock.monotonic()
         try:
             handled = dispatch(self._context, request)
             if isinstance(handled, Coroutine):
@@ -309,7 +309,7 @@ class Session:
                 self._settle(call, handled)
         except Exception as error:
             call.fail(error)
-        self._is_light = perf_counter() - begin_s < _HEAVY_S
+        self._is_light = clock.monotonic() - begin_s < _HEAVY_S
 
     def _settle(self, call: Call, handled: Answer | Aside) -> None:
         if isinstance(handled, Answer):

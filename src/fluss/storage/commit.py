@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
+from fluss.doors import clock
 from fluss.storage.files import lacks_descriptor
 from fluss.storage.stats import StorageStats
 
@@ -211,9 +211,9 @@ class GroupCommit:
 def _run(job: SyncJob) -> tuple[Exception | None, float]:
     """What became of a sync, and how long it took."""
     error: Exception | None = None
-    began_s = time.perf_counter()
+    began_s = clock.monotonic()
     try:
         job.run()
     except Exception as raised:
         error = raised
-    return error, time.perf_counter() - began_s
+    return error, clock.monotonic() - began_s

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakValueDictionary
 
+from fluss.doors import clock
 from fluss.model.clock import Clock
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.paths import TableBucket
@@ -109,7 +109,7 @@ class KvBuckets:
         It saves two changes of threads, which take longer than a read from memory. A read that has to wait for the
         disk keeps the loop, so after a slow one all go through threads for a while: the slower, the longer.
         """
-        started_s = time.monotonic()
+        started_s = clock.monotonic()
         if started_s < self._reads_slow_until_s or self.refusal is not None:
             return None
         store = self.pool.opened(bucket)
@@ -119,7 +119,7 @@ class KvBuckets:
             found = read(store)
         except FlussError:
             return None
-        ended_s = time.monotonic()
+        ended_s = clock.monotonic()
         if ended_s - started_s > READ_SLOW_S:
             self._reads_slow_until_s = ended_s + READS_SLOW_TIMES * (ended_s - started_s)
         return found
@@ -187,8 +187,8 @@ class KvBuckets:
     async def memory_for_rows(self) -> AsyncIterator[None]:
         """For the time of a write. While unflushed rows take much memory, writes come one by one, or wait for less."""
         async with self._short_of_memory if self._resources.is_pressed else nullcontext():
-            deadline_s = time.monotonic() + STALL_WAIT_S_MAX
-            while self._resources.is_full and time.monotonic() < deadline_s:
+            deadline_s = clock.monotonic() + STALL_WAIT_S_MAX
+            while self._resources.is_full and clock.monotonic() < deadline_s:
                 self.pool.relieve()
                 await asyncio.sleep(STALL_POLL_S)
             yield

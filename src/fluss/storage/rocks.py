@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import struct
 import threading
-import time
 import traceback
 import weakref
 from collections import deque
@@ -30,6 +29,7 @@ from typing import Any, Final
 
 from rocksdict import Checkpoint, Rdict, RdictIter, ReadOptions, WriteBatch
 
+from fluss.doors import clock
 from fluss.model.errors import FlussError
 from fluss.storage import files
 from fluss.storage.failpoints import Site
@@ -191,13 +191,13 @@ class RocksStore:
                 removals = slice(deleted, deleted + puts.stop - put)
                 deleted = removals.stop
                 self._put(keys[puts], values[puts], deletes[removals], None)
-                time.sleep(0)  # Others may have the GIL now.
+                clock.sleep(0)  # Others may have the GIL now.
             self._put(keys[put:], values[put:], deletes[deleted:], state)
             self._state = state
 
     def _put(self, keys: list[bytes], values: list[bytes], deletes: list[bytes], state: KvState | None) -> None:
         """One batch of RocksDB; waits without the GIL while RocksDB has to catch up."""
-        deadline = time.monotonic() + STALL_WAIT_S_MAX
+        deadline = clock.monotonic() + STALL_WAIT_S_MAX
         while True:
             batch = WriteBatch(raw_mode=True)
             deque(map(batch.put, keys, values), maxlen=0)
@@ -213,12 +213,12 @@ class RocksStore:
             except Exception as error:
                 if not str(error).startswith(_STALLED):
                     raise
-                if time.monotonic() > deadline:
+                if clock.monotonic() > deadline:
                     raise KvStoreBusyError(
                         f"{files.shown(self._path)}: the store could not take a batch for {STALL_WAIT_S_MAX:.0f} s, "
                         "for it has to be compacted first; write more slowly."
                     ) from error
-            time.sleep(STALL_POLL_S)
+            clock.sleep(STALL_POLL_S)
 
     def snapshot(self) -> RocksSnapshot:
         with self._lock, _translated(self._path):
