@@ -58,6 +58,7 @@ DOORS: Final = {
         | _names("secrets", "token_bytes token_hex token_urlsafe randbits randbelow choice SystemRandom")
         | _names("uuid", "uuid1 uuid4")
         | {"os.urandom"},
+        module="fluss.doors.randomness",
     ),
     "threads": Door(
         "threads",

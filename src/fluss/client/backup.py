@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fluss.client.coordinator import ask
+from fluss.doors import randomness
 from fluss.model.errors import ErrorCode, InvalidRequestError, error_from_code
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
@@ -37,7 +37,7 @@ async def make_backup(client: ClientCore, directory: str, on_status: Callable[[B
             f"Backups need a Flussbett server; the one at {connection.address} can't make one.",
             ErrorCode.UNSUPPORTED_VERSION,
         )
-    backup_id = uuid.uuid4().hex
+    backup_id = randomness.new_uuid().hex
     await ask(client, api_keys.START_BACKUP, pb.StartBackupRequest(backup_id=backup_id, directory=directory))
     while True:
         answer = await ask(client, api_keys.GET_BACKUP, pb.GetBackupRequest(backup_id=backup_id))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import random
 
-from fluss.doors import clock
+from fluss.doors import clock, randomness
 
 PAUSE_MS_MIN = 20
 PAUSE_MS_MAX = 1_000
@@ -41,4 +40,4 @@ class Backoff:
 def pause_s(attempts: int) -> float:
     """The pause after the n-th failure in a row, n from 1."""
     pause_ms: float = min(PAUSE_MS_MIN * 2 ** min(attempts - 1, 16), PAUSE_MS_MAX)
-    return pause_ms / 1000 * (1 - JITTER + 2 * JITTER * random.random())
+    return pause_ms / 1000 * (1 - JITTER + 2 * JITTER * randomness.chance.random())

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from fluss.doors import randomness
 from fluss.model.clock import Clock
 from fluss.model.errors import ErrorCode, FlussError, error_from_code
 from fluss.model.partitions import PartitionBound
@@ -439,7 +439,7 @@ class Catalog(CatalogView):
 
     async def next_writer_id(self) -> int:
         """An id that was never given out before: nothing has to remember which were."""
-        return int.from_bytes(os.urandom(8), "little") & WRITER_ID_MAX or 1
+        return int.from_bytes(randomness.token_bytes(8), "little") & WRITER_ID_MAX or 1
 
     async def reserve_ids(self, table_id: int, count: int) -> int:
         """The first of `count` ids in a row for the auto-increment column of a table; none was given out before.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
+from random import Random
+from uuid import UUID
 
 import pytest
 
-from fluss.client.retry import Backoff
-from fluss.doors import clock, replaced
+from fluss.client.retry import Backoff, pause_s
+from fluss.doors import clock, randomness, replaced
 from fluss.model.clock import elapsed_ms, wall_clock_ms
 from fluss.storage.scrub_files import Pace
 
@@ -32,6 +35,41 @@ def test_a_clock_that_is_taken_at_a_call_is_the_one_of_then() -> None:
         pace.take(1)
     with replaced(clock, elapsed_ns=lambda: 12_000_000):
         assert elapsed_ms() == 12
+
+
+def drawn(seed: int) -> tuple[float, UUID, bytes]:
+    """A pause, an id and a key, from seeds."""
+    with replaced(randomness, chance=Random(seed), token_bytes=Random(seed + 1).randbytes):
+        return pause_s(3), randomness.new_uuid(), randomness.token_bytes(8)
+
+
+def test_the_same_seed_draws_the_same() -> None:
+    assert drawn(1) == drawn(1)
+    assert not set(drawn(1)) & set(drawn(3))
+    assert drawn(1)[1].version == 4
+
+
+def test_without_a_seed_nothing_is_drawn_twice() -> None:
+    assert len({randomness.new_uuid() for _ in range(1_000)}) == 1_000
+    assert randomness.token_bytes(8) != randomness.token_bytes(8)
+    assert randomness.chance.getstate() != Random(0).getstate()
+
+
+def test_forked_children_do_not_choose_alike() -> None:
+    with replaced(randomness, chance=Random(1)):
+        assert len({in_child() for _ in range(3)}) == 3
+
+
+def in_child() -> bytes:
+    """What a forked child draws first."""
+    read, write = os.pipe()
+    if not (child := os.fork()):
+        os.write(write, randomness.chance.randbytes(8))
+        os._exit(0)
+    os.waitpid(child, 0)
+    with open(read, "rb") as pipe:
+        os.close(write)
+        return pipe.read()
 
 
 def test_what_a_door_has_not_can_not_be_replaced() -> None:

@@ -136,6 +136,7 @@ def test_cycles_are_counted_by_their_members(plant: Plant) -> None:
         ("clock", "from datetime import datetime; now = datetime.now()"),
         ("clock", "import time; wait = dict(sleep=time.sleep)"),
         ("clock", "from fluss.doors.clock import monotonic"),  # would be kept
+        ("randomness", "from fluss.doors.randomness import chance"),
         ("randomness", "import os; key = os.urandom(8)"),
         ("randomness", "from secrets import token_hex; key = token_hex()"),
         ("randomness", "import uuid; name = f'{uuid.uuid4()}.parquet'"),
