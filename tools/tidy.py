@@ -65,6 +65,7 @@ DOORS: Final = {
         _names("threading", "Thread Timer")
         | _names("concurrent.futures", "ThreadPoolExecutor ProcessPoolExecutor")
         | {"asyncio.to_thread"},
+        module="fluss.doors.threads",
     ),
     "sockets": Door(
         "sockets",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from fluss.api.extras import to_pandas, to_polars
 from fluss.api.union_base import UnionScanBase
+from fluss.doors import threads
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +18,7 @@ class UnionScan(UnionScanBase):
 
     async def to_arrow(self) -> pa.Table:
         """All rows as of now, as a PyArrow Table."""
-        return await asyncio.to_thread(self._read.to_arrow)
+        return await threads.to_thread(self._read.to_arrow)
 
     async def to_pandas(self) -> pd.DataFrame:
         """All rows as of now, as a pandas DataFrame."""
@@ -34,4 +34,4 @@ class UnionScan(UnionScanBase):
         DuckDB reads the lake's files itself, only what a query needs of them; fresh rows are in memory. Rows that match
         a `filter()` are in memory, too: leave it to the query's WHERE.
         """
-        return await asyncio.to_thread(self._read.to_duckdb, connection)
+        return await threads.to_thread(self._read.to_duckdb, connection)

@@ -7,14 +7,13 @@ import builtins
 import os
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from fluss.doors import clock
+from fluss.doors import clock, threads
 from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import ErrorCode, FlussError, TimeoutError
 from fluss.model.json_text import parse_json
@@ -49,9 +48,7 @@ class RemoteFiles:
         self._client = client
         self._trust = Trust.of(client.config)
         self._directories: set[str] = set()
-        self._threads = ThreadPoolExecutor(
-            client.config.remote_file_download_thread_num, thread_name_prefix="fluss-remote"
-        )
+        self._threads = threads.pool(client.config.remote_file_download_thread_num, "fluss-remote")
         self._accesses: dict[tuple[str, str], _Access] = {}
 
     async def check_directory(self, directory: str, table_id: int) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from typing import TYPE_CHECKING, Protocol
 
+from fluss.doors import threads
 from fluss.lake.task import Task, TaskResult, run_task
 
 if TYPE_CHECKING:
@@ -33,6 +34,6 @@ class LocalExecutor:
 
     def run_tasks(self, tasks: Sequence[Task]) -> Iterator[TaskResult]:
         """Results as they come."""
-        with ThreadPoolExecutor(self.slots, thread_name_prefix="fluss-tiering") as pool:
+        with threads.pool(self.slots, "fluss-tiering") as pool:
             for done in as_completed([pool.submit(run_task, task, self._connection) for task in tasks]):
                 yield done.result()

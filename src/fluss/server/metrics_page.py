@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from fluss.doors import threads
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.protocol import api_keys
 from fluss.server.context import ServerContext
@@ -171,7 +172,7 @@ class MetricsPage:
             return _response(b"405 Method Not Allowed", b"")
         if path != _PATH:
             return _response(b"404 Not Found", b"see " + _PATH + b"\n")
-        body = await asyncio.to_thread(render, self._take_snapshot())
+        body = await threads.to_thread(render, self._take_snapshot())
         return _response(b"200 OK", body, with_body=method == b"GET")
 
 

@@ -15,11 +15,10 @@ import os
 import stat
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fluss.doors import randomness
+from fluss.doors import randomness, threads
 from fluss.model.errors import ErrorCode, InvalidRequestError
 
 _log = logging.getLogger(__name__)
@@ -157,8 +156,8 @@ class PasswordFile:
         self._users = read_users(path)
         self._refreshing = threading.Lock()
         # Of their own: other work in threads may wait for a slow disk.
-        self._checkers = ThreadPoolExecutor(CHECKS_MAX, thread_name_prefix="fluss-login")
-        self._recognizer = ThreadPoolExecutor(1, thread_name_prefix="fluss-login-again")
+        self._checkers = threads.pool(CHECKS_MAX, "fluss-login")
+        self._recognizer = threads.pool(1, "fluss-login-again")
         # Under a key of this process, what was checked before: a client's next connections need not pay again.
         self._key = randomness.token_bytes(32)
         self._known: dict[str, bytes] = {}

@@ -14,13 +14,13 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from fluss.doors import randomness
+from fluss.doors import randomness, threads
 from fluss.model.clock import Clock
 from fluss.model.errors import ErrorCode, FlussError, error_from_code
 from fluss.model.partitions import PartitionBound
@@ -102,7 +102,7 @@ class Catalog(CatalogView):
     def __init__(
         self,
         database: CatalogDatabase,
-        executor: ThreadPoolExecutor,
+        executor: Executor,
         limits: CatalogLimits,
         marks: Marks | None,
         clock: Clock,
@@ -133,7 +133,7 @@ class Catalog(CatalogView):
     ) -> Catalog:
         """Open a catalog, or make one; one that is not as its mark says is refused."""
         loop = asyncio.get_running_loop()
-        executor = ThreadPoolExecutor(1, thread_name_prefix="fluss-catalog")
+        executor = threads.pool(1, "fluss-catalog")
         mark = None if marks is None else marks.catalog
         try:
             database = await loop.run_in_executor(executor, open_database, path, mark)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakValueDictionary
 
-from fluss.doors import clock
+from fluss.doors import clock, threads
 from fluss.model.clock import Clock
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.paths import TableBucket
@@ -66,7 +65,7 @@ class KvBuckets:
         self._writing = TableThreads(WRITE_THREADS, "fluss-kv-write")
         self._reading = TableThreads(READ_THREADS, "fluss-kv-read")
         self._closing = TableThreads(CLOSE_THREADS, "fluss-kv-close")
-        self._opening = ThreadPoolExecutor(OPENINGS_MAX, thread_name_prefix="fluss-kv-open")
+        self._opening = threads.pool(OPENINGS_MAX, "fluss-kv-open")
         self._buckets: WeakValueDictionary[TableBucket, KvBucket] = WeakValueDictionary()
         self._tables: dict[int, KvTable] = {}
         self._damaged: set[TableBucket] = set()
@@ -291,6 +290,7 @@ class KvBuckets:
         self._reading.shutdown()
         self._opening.shutdown()
         self._closing.shutdown()
+        self._resources.readers.shutdown()
 
 
 def _unknown(bucket: TableBucket) -> FlussError:

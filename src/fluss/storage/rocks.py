@@ -21,7 +21,7 @@ import traceback
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -64,8 +64,6 @@ PARALLEL_KEYS_MIN: Final = 512
 STALL_WAIT_S_MAX: Final = 60.0
 STALL_POLL_S: Final = 0.005
 
-_second_half: Final = ThreadPoolExecutor(2, thread_name_prefix="fluss-kv-get")
-
 STATE_KEY: Final = b"state"
 _STATE: Final = struct.Struct("<Bqq")  # version, covered offset, row count
 _STATE_VERSION: Final = 1
@@ -106,6 +104,7 @@ class RocksStore:
     def __init__(self, path: Path, resources: Resources) -> None:
         self._path = path
         self._recent = resources.recent_rows()
+        self._readers = resources.readers
         self._lock = threading.Lock()  # pairs what a snapshot or checkpoint holds with its state
         self._snapshots: weakref.WeakSet[RocksSnapshot] = weakref.WeakSet()
         rows, families = resources.families()
@@ -146,7 +145,7 @@ class RocksStore:
             return self._get(keys)
         # A read leaves the GIL to others, so two threads are about twice as fast.
         half = len(keys) // 2
-        later = _second_half.submit(self._get, keys[half:])
+        later = self._readers.submit(self._get, keys[half:])
         try:
             values = self._get(keys[:half])
         finally:

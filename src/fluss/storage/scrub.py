@@ -15,14 +15,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from fluss.doors import clock
+from fluss.doors import clock, threads
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage import kv_snapshot_files as on_disk
@@ -100,7 +100,7 @@ class Scrubber:
         self._interval_ms = interval_ms
         self._make_pace = make_pace
         self._now_ms = now_ms or storage.clock.now_ms
-        self._executor: ThreadPoolExecutor | None = None
+        self._executor: Executor | None = None
         self._pace: Pace | None = None
         self._counted_bytes = 0  # of what the pace has let through
         self._counted_s = 0.0
@@ -185,7 +185,7 @@ class Scrubber:
 
         self._pace = (self._make_pace or Pace)(self._bytes_per_second)
         self._counted_bytes, self._counted_s = 0, clock.monotonic()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="fluss-scrub")
+        self._executor = threads.pool(1, "fluss-scrub")
         try:
             yield
         finally:

@@ -141,6 +141,7 @@ def test_cycles_are_counted_by_their_members(plant: Plant) -> None:
         ("randomness", "from secrets import token_hex; key = token_hex()"),
         ("randomness", "import uuid; name = f'{uuid.uuid4()}.parquet'"),
         ("threads", "import threading; threading.Thread(target=print)"),
+        ("threads", "from fluss.doors.threads import pool"),
         ("threads", "from concurrent.futures import ThreadPoolExecutor; pool = ThreadPoolExecutor(1)"),
         ("sockets", "import socket; end = socket.socket()"),
         ("sockets", "import asyncio; ends = asyncio.open_connection('', 1)"),
