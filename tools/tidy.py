@@ -72,6 +72,7 @@ DOORS: Final = {
         _names("socket", "socket socketpair fromfd create_connection create_server getaddrinfo")
         | _names("asyncio", "open_connection start_server open_unix_connection start_unix_server"),
         frozenset({"create_connection", "create_server", "create_unix_connection", "create_unix_server"}),
+        "fluss.doors.sockets",
     ),
     "disk": Door(
         "the disk",

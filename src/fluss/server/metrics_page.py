@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from fluss.doors import threads
+from fluss.doors import sockets, threads
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.protocol import api_keys
 from fluss.server.context import ServerContext
@@ -136,7 +136,7 @@ class MetricsPage:
     async def start(self, host: str, port: int) -> None:
         """Listen."""
         try:
-            self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
+            self._server = await sockets.serve_streams(self._serve, host, port, limit=REQUEST_BYTES_MAX)
         except OSError as error:
             reason = error.strerror or error
             text = f"Can't listen for metrics on {host}:{port}: {reason}; choose another --metrics-port."

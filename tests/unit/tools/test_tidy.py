@@ -144,6 +144,7 @@ def test_cycles_are_counted_by_their_members(plant: Plant) -> None:
         ("threads", "from fluss.doors.threads import pool"),
         ("threads", "from concurrent.futures import ThreadPoolExecutor; pool = ThreadPoolExecutor(1)"),
         ("sockets", "import socket; end = socket.socket()"),
+        ("sockets", "from fluss.doors.sockets import connect"),
         ("sockets", "import asyncio; ends = asyncio.open_connection('', 1)"),
         ("sockets", "async def connect(loop): return await loop.create_connection(object, '', 1)"),
         ("sockets", "import asyncio; end = asyncio.get_running_loop().create_server(object)"),
