@@ -50,7 +50,7 @@ DOORS: Final = {
         "the clock",
         _names("time", "time time_ns monotonic monotonic_ns perf_counter perf_counter_ns clock_gettime sleep")
         | _names("datetime", "datetime.now datetime.utcnow datetime.today date.today"),
-        module="fluss.model.clock",
+        module="fluss.doors.clock",
     ),
     "randomness": Door(
         "randomness",
@@ -58,18 +58,21 @@ DOORS: Final = {
         | _names("secrets", "token_bytes token_hex token_urlsafe randbits randbelow choice SystemRandom")
         | _names("uuid", "uuid1 uuid4")
         | {"os.urandom"},
+        module="fluss.doors.randomness",
     ),
     "threads": Door(
         "threads",
         _names("threading", "Thread Timer")
         | _names("concurrent.futures", "ThreadPoolExecutor ProcessPoolExecutor")
         | {"asyncio.to_thread"},
+        module="fluss.doors.threads",
     ),
     "sockets": Door(
         "sockets",
         _names("socket", "socket socketpair fromfd create_connection create_server getaddrinfo")
         | _names("asyncio", "open_connection start_server open_unix_connection start_unix_server"),
         frozenset({"create_connection", "create_server", "create_unix_connection", "create_unix_server"}),
+        "fluss.doors.sockets",
     ),
     "disk": Door(
         "the disk",
@@ -357,6 +360,7 @@ def check_doors(modules: Iterable[Module]) -> Iterator[Finding]:
             if module.name == door.module or (door.packages is not None and module.package not in door.packages):
                 continue
             lines = [line for name, line in module.uses if _is_direct(door, name)]
+            lines += [line for name, line in module.imports if _is_kept(door, name)]
             if lines:
                 text = f"{door.what} used directly in line {', '.join(map(str, lines))}: {_way(door)}"
                 yield Finding(rule, module.path, len(lines), f"{module.path}:{lines[0]}", text)
@@ -364,6 +368,11 @@ def check_doors(modules: Iterable[Module]) -> Iterator[Finding]:
 
 def _is_direct(door: Door, name: str) -> bool:
     return name in door.names or name.rpartition(".")[2] in door.methods
+
+
+def _is_kept(door: Door, imported: str) -> bool:
+    """Whether a module imports something out of a door of `fluss.doors`: what it keeps is not replaced there."""
+    return imported.startswith(f"{door.module}.") and imported.startswith("fluss.doors.")
 
 
 def _way(door: Door) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +13,8 @@ from click.testing import CliRunner
 
 from fluss.api.lake import LakeRegistry
 from fluss.cli.main import main
+from fluss.doors import clock
 from fluss.lake.format import LakeConflictError, LakeTable
-from fluss.lake.maintenance import cleanup
 from fluss.lake.maintenance.cleanup import clean_orphans, expire
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status
@@ -246,8 +245,7 @@ def test_a_clock_that_is_ahead_of_the_servers_removes_nothing(
     lost = Path(loaded(lake, table).location) / "data" / "lost.parquet"
     lost.write_bytes(b"half a file")
     before, snapshots = on_disk(lake), snapshot_ids(lake, table)
-    ahead = SimpleNamespace(time=lambda: time.time() + 8 * 24 * 3600)
-    monkeypatch.setattr(cleanup, "time", ahead)
+    monkeypatch.setattr(clock, "wall_ns", lambda: time.time_ns() + 8 * 24 * 3600 * 10**9)
     for remove in (expire, clean_orphans):
         with pytest.raises(FlussError, match="ahead of the server's, so nothing was removed"):
             remove(lake.connection, path)

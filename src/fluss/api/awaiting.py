@@ -7,7 +7,6 @@ tools/unasync.py makes `_sync` of `_aio` by dropping `await` and taking these na
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -18,6 +17,7 @@ from fluss.client.lookuper import LookuperCore, PrefixLookuperCore
 from fluss.client.runtime import bridge
 from fluss.client.scanner import LogScannerCore
 from fluss.client.writer import WriterCore
+from fluss.doors import clock, threads
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +45,7 @@ def look_many(core: LookuperCore, keys: Any) -> Coroutine[Any, Any, pa.Table]:
 
 async def beside(function: Callable[..., T], *args: Any) -> T:
     """Call a function that blocks, in a thread of its own."""
-    return await asyncio.to_thread(function, *args)
+    return await threads.to_thread(function, *args)
 
 
 async def poll(core: LogScannerCore, timeout_ms: int, limit: int | None = None) -> list[FetchedBatch]:
@@ -81,11 +81,11 @@ class WriterWaiting:
     async def _drain(self) -> None:
         if self._core.is_full:
             await wait(self._core.drain())
-        elif time.monotonic() - self._yielded_at < TURN_S_MAX:
+        elif clock.monotonic() - self._yielded_at < TURN_S_MAX:
             return
         else:
             await asyncio.sleep(0)
-        self._yielded_at = time.monotonic()
+        self._yielded_at = clock.monotonic()
 
 
 class ScannerWaiting:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from fluss.cli.connecting import connected
 from fluss.cli.findings import Finding, ok, problem, warning
+from fluss.doors import clock
+from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import ErrorCode, FlussError
 
 if TYPE_CHECKING:
@@ -66,9 +67,9 @@ def _server_kind(operations: ClusterOperations) -> Finding:
 def _round_trip(admin: FlussAdmin) -> Finding:
     times_ms = []
     for _ in range(PINGS):
-        began_s = time.perf_counter()
+        began_s = clock.monotonic()
         admin.list_databases()
-        times_ms.append((time.perf_counter() - began_s) * 1_000)
+        times_ms.append((clock.monotonic() - began_s) * 1_000)
     median_ms = statistics.median(times_ms)
     if median_ms <= ROUND_TRIP_MS_MAX:
         return ok("round trip", f"{median_ms:.1f} ms")
@@ -126,7 +127,7 @@ def _clock_ahead_ms(is_past: Callable[[int], bool]) -> int:
     """How much later it is there than here; 0 if that is not much."""
 
     def reached(ahead_ms: int) -> bool:
-        return is_past(max(0, round(time.time() * 1_000) + ahead_ms))
+        return is_past(max(0, wall_clock_ms() + ahead_ms))
 
     if reached(-CLOCK_MS_MAX) and not reached(CLOCK_MS_MAX):
         return 0

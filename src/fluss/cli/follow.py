@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +12,7 @@ from fluss.cli.connecting import connected, connection_options
 from fluss.cli.names import check_columns, open_table, partitions, split_columns
 from fluss.cli.output import output_option, printing
 from fluss.cli.reading import chosen, partition_ids, reading_options, start_of
+from fluss.doors import clock
 from fluss.model.config import Config
 from fluss.model.errors import FlussError
 from fluss.model.offsets import OffsetSpec
@@ -149,19 +149,19 @@ class _Tail:
         watched = self._table.get_table_info().is_partitioned() and not self._names
         if self.ends:
             scanner.subscribe_positions(self.ends)
-        looked_s = time.monotonic()
+        looked_s = clock.monotonic()
         while True:
             try:
                 if scanner.positions():
                     yield from scanner.poll_arrow(_POLL_MS).to_batches()
                 else:
-                    time.sleep(_POLL_MS / 1000)
+                    clock.sleep(_POLL_MS / 1000)
             except FlussError:
                 if not watched or not self._update_partitions():
                     raise
-            if watched and time.monotonic() - looked_s > _PARTITIONS_S:
+            if watched and clock.monotonic() - looked_s > _PARTITIONS_S:
                 self._update_partitions()
-                looked_s = time.monotonic()
+                looked_s = clock.monotonic()
 
     def _update_partitions(self) -> bool:
         """Read partitions that are new, and leave those that are gone; whether there were any."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import click
 from fluss.cli.connecting import connected, connection_options
 from fluss.cli.names import pairs
 from fluss.cli.output import limit_option, output_option, write_batches, write_rows
+from fluss.doors import clock
 from fluss.model.config import Config
 from fluss.model.errors import FlussError
 
@@ -78,13 +78,13 @@ class _Shell:
 
     def run(self, text: str) -> None:
         """Run statements and print their results."""
-        began = time.monotonic()
+        began = clock.monotonic()
         with self._session.plain_errors():
             for reader in self._session.run(text):
                 if reader.schema.names:
                     write_batches(reader.schema, reader, self._output, limit=self._limit)
-                click.echo(f"{time.monotonic() - began:.2f} s", err=True)
-                began = time.monotonic()
+                click.echo(f"{clock.monotonic() - began:.2f} s", err=True)
+                began = clock.monotonic()
 
     def prompt(self) -> None:
         """Ask for statements; what is wrong with one is told, and the next is asked for."""

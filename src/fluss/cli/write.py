@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ import click
 from fluss.cli.connecting import connected, connection_options
 from fluss.cli.names import key_pairs, open_table, split_columns
 from fluss.cli.reading import projected
+from fluss.doors import clock
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError
 
@@ -192,7 +192,7 @@ def _write_all(
     verb: str,
 ) -> None:
     """Write all batches, a few at a time; whatever ends it, how many rows are stored is said."""
-    started_s = time.monotonic()
+    started_s = clock.monotonic()
     stored = _Stored()
     try:
         for source in inputs:
@@ -209,7 +209,7 @@ def _write_all(
         click.echo(text, err=True)
         raise
     noun = "row" if stored.row_count == 1 else "rows"
-    took_s = time.monotonic() - started_s
+    took_s = clock.monotonic() - started_s
     click.echo(f"{stored.row_count:,} {noun} {verb} {table.table_path} in {took_s:.1f} s")
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from fluss.client.ask import ask
 from fluss.client.cluster import Cluster
+from fluss.doors import randomness
 from fluss.model.errors import ErrorCode, InvalidRequestError, error_from_code
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
@@ -35,7 +35,7 @@ async def make_backup(cluster: Cluster, directory: str, on_status: Callable[[Bac
             f"Backups need a Flussbett server; the one at {connection.address} can't make one.",
             ErrorCode.UNSUPPORTED_VERSION,
         )
-    backup_id = uuid.uuid4().hex
+    backup_id = randomness.new_uuid().hex
     await ask(cluster, api_keys.START_BACKUP, pb.StartBackupRequest(backup_id=backup_id, directory=directory))
     while True:
         answer = await ask(cluster, api_keys.GET_BACKUP, pb.GetBackupRequest(backup_id=backup_id))

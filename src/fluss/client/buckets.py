@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TypeAlias
@@ -11,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fluss.doors import randomness
 from fluss.formats.arrays import numbers_array
 from fluss.formats.bucketing import BucketHash, assigner_for
 from fluss.model.config import Config
@@ -65,10 +65,10 @@ class Sticky(OneBucket):
 
     def __init__(self, bucket_count: int) -> None:
         self._count = bucket_count
-        self._current = random.randrange(bucket_count)
+        self._current = randomness.chance.randrange(bucket_count)
 
     def choose(self) -> int:
-        self._current = (self._current + random.randrange(1, self._count)) % self._count
+        self._current = (self._current + randomness.chance.randrange(1, self._count)) % self._count
         return self._current
 
 
@@ -77,7 +77,7 @@ class Slices(OneBucket):
 
     def __init__(self, bucket_count: int) -> None:
         self._count = bucket_count
-        self._next = random.randrange(bucket_count)
+        self._next = randomness.chance.randrange(bucket_count)
 
     def __call__(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         count = self._slice_count(rows)
@@ -103,7 +103,7 @@ class Slices(OneBucket):
         Now and then one is left out: if partitions take turns, one must not have the same bucket again every time.
         """
         first = self._next
-        self._next = (first + count + random.randrange(2)) % self._count
+        self._next = (first + count + randomness.chance.randrange(2)) % self._count
         return first
 
 
@@ -112,7 +112,7 @@ class RoundRobin:
 
     def __init__(self, bucket_count: int) -> None:
         self._count = bucket_count
-        self._next = random.randrange(bucket_count)
+        self._next = randomness.chance.randrange(bucket_count)
 
     def __call__(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         first = self._next

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Mapping
 from typing import TypeAlias
 
@@ -16,6 +15,7 @@ from fluss.client.current_rows import CurrentRows
 from fluss.client.offsets import BucketKey, list_offsets
 from fluss.client.scanner import LogScannerCore
 from fluss.client.table_read import existing_partitions, watched_partitions
+from fluss.doors import clock
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import EARLIEST_OFFSET, OffsetSpec
@@ -93,7 +93,7 @@ class ChangesCore:
                 offsets = await list_offsets(self._cluster.metadata, self._info, keys, spec, timeout_s)
             positions = {key: BucketPosition(self._bucket(key), offset) for key, offset in offsets.items()}
         await self._add(known, positions)
-        self._looked_at = time.monotonic()
+        self._looked_at = clock.monotonic()
 
     def _resumed(self, position: ChangesPosition) -> dict[BucketKey, BucketPosition]:
         if position.table_id != self._info.table_id:
@@ -134,7 +134,7 @@ class ChangesCore:
         if self._untaken is None:
             before = self._reached()
             try:
-                changes = await self._next_before(time.monotonic() + timeout_ms / 1000)
+                changes = await self._next_before(clock.monotonic() + timeout_ms / 1000)
             except InvalidRequestError as error:
                 if error.error_code != ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
                     raise
@@ -152,12 +152,12 @@ class ChangesCore:
 
     async def _next_before(self, deadline: float) -> list[pa.RecordBatch]:
         while True:
-            wait_s = max(0.0, deadline - time.monotonic())
+            wait_s = max(0.0, deadline - clock.monotonic())
             if self._info.is_partitioned():
                 self._look_for_partitions()
                 wait_s = min(wait_s, PARTITION_LOOK_INTERVAL_S)
             changes = await self._next(wait_s)
-            if changes or time.monotonic() >= deadline or self._closed:
+            if changes or clock.monotonic() >= deadline or self._closed:
                 return changes
 
     async def _next(self, wait_s: float) -> list[pa.RecordBatch]:
@@ -184,8 +184,8 @@ class ChangesCore:
             problem = None if look.cancelled() else look.exception()
             if problem is not None and not (isinstance(problem, FlussError) and problem.is_retriable):
                 raise problem
-        if self._look is None and time.monotonic() - self._looked_at > PARTITION_LOOK_INTERVAL_S:
-            self._looked_at = time.monotonic()
+        if self._look is None and clock.monotonic() - self._looked_at > PARTITION_LOOK_INTERVAL_S:
+            self._looked_at = clock.monotonic()
             self._look = asyncio.ensure_future(self._update_partitions())
 
     async def _update_partitions(self) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from fluss.client.handles import Outcome, RowsOutcome
+from fluss.doors import clock
 from fluss.formats.arrow_payload import Codec
 from fluss.formats.kernel import RowAppender
 from fluss.formats.row_builder import RowBuilder
@@ -130,7 +130,7 @@ class RowBuffer:
         self._row_count = 0
         self._size_bytes = 0
         self.reserved_bytes = 0
-        self.opened_at = time.monotonic()
+        self.opened_at = clock.monotonic()
         self.deadline = self.opened_at + delivery_timeout_s
         self.outcome = Outcome(self)
         self.handle: Any = None

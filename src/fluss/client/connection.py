@@ -21,6 +21,7 @@ from fluss.client import runtime
 from fluss.client.address import Address
 from fluss.client.answers import parse_error
 from fluss.client.sasl import Credentials, log_in
+from fluss.doors import sockets
 from fluss.formats import kernel
 from fluss.model.errors import ConnectError, CorruptDataError, ErrorCode, FlussError, TimeoutError
 from fluss.model.infos import ServerType
@@ -98,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         problem = f"No connection to {address} within {timeout_s:g} s."
         try:
             async with asyncio.timeout(timeout_s):
-                _, connection = await loop.create_connection(lambda: cls(address), address.host, address.port)
+                connection = await sockets.connect(lambda: cls(address), address.host, address.port)
                 problem = f"{address} takes connections but said nothing within {timeout_s:g} s. {WRONG_PORT}"
                 try:
                     await connection._shake_hands(timeout_s, role)
@@ -218,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
         with self._cutting:  # the number stays ours until `_fail` is through
             if self.closed or self._socket_fd < 0:
                 return
-            with socket.socket(fileno=os.dup(self._socket_fd)) as same:
+            with sockets.attach(os.dup(self._socket_fd)) as same:
                 try:
                     same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
                     same.shutdown(socket.SHUT_RDWR)
@@ -248,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
             self._socket_fd = sock.fileno()
             runtime.register_socket(self._socket_fd)
             # The transport's own socket object may refuse options; they belong to the connection, not to the number.
-            with socket.socket(fileno=os.dup(self._socket_fd)) as same:
+            with sockets.attach(os.dup(self._socket_fd)) as same:
                 same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 same.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 

@@ -13,13 +13,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
 from typing import IO, Final, NamedTuple, Protocol, Self
 
 from fluss.client import runtime
 from fluss.client.endpoint_file import read_endpoint
 from fluss.client.retry import Backoff
+from fluss.doors import threads
 from fluss.model.endpoint import EXIT_TAKEN, FILE_SCHEME, LOG_NAME, MEMORY_SCHEME, Endpoint, directory_of
 from fluss.model.errors import ConnectError, FlussError, TimeoutError
 
@@ -161,7 +161,7 @@ class _Start:
         )
         self.lifeline = self._process.stdin
         # Reaps it whenever it ends, which may be long after this object.
-        threading.Thread(target=self._process.wait, name="fluss-embedded", daemon=True).start()
+        threads.daemon(self._process.wait, name="fluss-embedded").start()
 
     @property
     def running(self) -> bool:

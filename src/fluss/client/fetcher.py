@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from fluss.client.cursor import Cursor
 from fluss.client.fetched import FetchedBatch, ScanStep
 from fluss.client.filtering import ScanFilter
 from fluss.client.offsets import CLIENT_FOLLOWER_ID, list_offsets
+from fluss.doors import clock
 from fluss.formats.log_batch import walk
 from fluss.model.config import Config
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, InvalidRequestError
@@ -132,7 +132,7 @@ class Fetcher:
                 fetch_offset=cursor.fetch_offset,
                 max_fetch_bytes=bucket_bytes,
             )
-        return FetchRequest((request.SerializeToString(),), projected, wait_ms, time.monotonic())
+        return FetchRequest((request.SerializeToString(),), projected, wait_ms, clock.monotonic())
 
     def _bucket_bytes_max(self, bucket_count: int) -> int:
         if self._bucket_bytes_given:
@@ -177,7 +177,7 @@ class Fetcher:
                     self._walk(cursor, answer, request.projected, items)
                 except FlussError as error:
                     cursor.error = self.named(cursor, error)
-        self._wait.learn(request.wait_ms, time.monotonic() - request.at, has_rows=bool(items))
+        self._wait.learn(request.wait_ms, clock.monotonic() - request.at, has_rows=bool(items))
         return items
 
     def _walk(self, cursor: Cursor, answer: BucketAnswer, projected: bool, items: list[RawBatch | ScanStep]) -> None:
@@ -205,7 +205,7 @@ class Fetcher:
         # may pass: Apache Fluss answers so while it moves a segment to remote storage under a reader.
         passing = error.is_retriable or error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
         if passing and not isinstance(error, CorruptDataError):
-            cursor.in_trouble(self.named(cursor, error), time.monotonic())
+            cursor.in_trouble(self.named(cursor, error), clock.monotonic())
         else:
             cursor.error = self.named(cursor, error)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
 from fluss.client import runtime
+from fluss.doors import clock
 from fluss.model.errors import FlussError, TimeoutError
 
 
@@ -171,13 +171,13 @@ class WriteHandle:
 
     def result(self, timeout_s: float | None = None) -> None:
         """Wait in the calling thread until the rows are stored; raises if they are not."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = None if timeout_s is None else clock.monotonic() + timeout_s
         told = 0
         try:
             for outcome in self._begin():
                 if not outcome.done:
                     outcome.expedite(on_loop=False)
-                    if not outcome.join(None if deadline is None else max(0.0, deadline - time.monotonic())):
+                    if not outcome.join(None if deadline is None else max(0.0, deadline - clock.monotonic())):
                         raise TimeoutError(
                             f"The rows were not acknowledged within {timeout_s:g} s; they are still on the way."
                         )

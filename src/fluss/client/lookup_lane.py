@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -23,6 +22,7 @@ from fluss.client.metadata import Metadata
 from fluss.client.pending_lookup import Lookup
 from fluss.client.pool import ConnectionPool
 from fluss.client.views import address_of
+from fluss.doors import clock
 from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError
 from fluss.model.infos import ServerType, TableInfo
 from fluss.protocol.lookups import LookupKind, lookup_request, parse_lookup_response
@@ -150,7 +150,7 @@ class TableLookups:
         """The lookups of the next request."""
         taken: list[Lookup] = []
         room, room_bytes = keys_max, KEY_BYTES_PER_REQUEST_MAX
-        now = time.monotonic()
+        now = clock.monotonic()
         while queue and room > 0:
             lookup = queue.popleft()
             if lookup.is_abandoned:
@@ -319,7 +319,7 @@ class TableLookups:
 
     def _try_again(self, lookups: Iterable[Lookup], error: FlussError) -> None:
         """Reroute lookups that failed, or fail them for good."""
-        now = time.monotonic()
+        now = clock.monotonic()
         rerouted: list[Lookup] = []
         for lookup in lookups:
             may_pass = error.is_retriable or (

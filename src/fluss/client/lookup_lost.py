@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import time
 from typing import Protocol
 
 from fluss.client import runtime
 from fluss.client.metadata import Metadata
 from fluss.client.pending_lookup import Lookup
 from fluss.client.retry import pause_s
+from fluss.doors import clock
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError, TimeoutError
 from fluss.model.infos import TableInfo
 from fluss.model.partitions import spec_of_name
@@ -114,7 +114,7 @@ class Rerouting:
 
 def remaining_s(lookups: list[Lookup]) -> float:
     """Until the first deadline of these."""
-    return max(min([lookup.deadline for lookup in lookups]) - time.monotonic(), 0.001)
+    return max(min([lookup.deadline for lookup in lookups]) - clock.monotonic(), 0.001)
 
 
 def closed_error() -> FlussError:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 
 from fluss.client import runtime
+from fluss.doors import clock
 from fluss.model.errors import FlussError, TimeoutError
 
 
@@ -53,12 +53,12 @@ class BufferMemory:
         """Block the calling thread until there is room."""
         if runtime.on_io_thread():
             raise FlussError("The write buffer is full, and the I/O thread can't wait for itself to empty it.")
-        deadline = time.monotonic() + timeout_s
+        deadline = clock.monotonic() + timeout_s
         with self._room:
             self.waiting += 1
             try:
                 while self.full:
-                    remaining_s = deadline - time.monotonic()
+                    remaining_s = deadline - clock.monotonic()
                     if remaining_s <= 0 or not self._room.wait(min(remaining_s, threading.TIMEOUT_MAX)):
                         raise TimeoutError(
                             f"The write buffer of {self.limit_bytes} bytes stayed full for {timeout_s:g} s; the row "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Collection, Iterable
 
 from fluss.client.address import Address
@@ -13,6 +12,7 @@ from fluss.client.pool import ConnectionPool
 from fluss.client.retry import Tries, repeat
 from fluss.client.sasl import Credentials, login_missing
 from fluss.client.views import ClusterView, TableView, address_of, partition_info, set_path, set_spec, table_view
+from fluss.doors import randomness
 from fluss.model.endpoint import EMBEDDED_USER, Endpoint
 from fluss.model.errors import (
     AuthenticationError,
@@ -261,7 +261,7 @@ class Metadata:
     def _candidates(self) -> list[Address]:
         """Servers to ask, connected ones first, the bootstrap list last: it is right when all else has moved."""
         known = [address_of(node) for node in self.cluster.tablets.values()]
-        random.shuffle(known)
+        randomness.chance.shuffle(known)
         if self.cluster.coordinator is not None:
             known.append(address_of(self.cluster.coordinator))
         known.sort(key=lambda address: self._pool.ready(address) is None)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
@@ -18,6 +17,7 @@ from fluss.client import runtime
 from fluss.client.connection import Connection
 from fluss.client.pool import ConnectionPool
 from fluss.client.views import address_of
+from fluss.doors import clock
 from fluss.model.infos import ServerNode, ServerType
 
 # How long an event loop may leave an answer unread before what it sent is sent again by the I/O loop.
@@ -146,7 +146,7 @@ class OwnLoopSends(Generic[K]):
     def _watch(self) -> None:
         """Loops may have ended, or stand still. On the I/O loop."""
         with self._lock:
-            self.take_back(time.monotonic() - UNREAD_S_MAX)
+            self.take_back(clock.monotonic() - UNREAD_S_MAX)
             self._watches = bool(self._sent)
         if self._watches:
             asyncio.get_running_loop().call_later(UNREAD_S_MAX, self._watch)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from fluss.client.lookup_values import ValueReader
+from fluss.doors import clock
 from fluss.model.errors import FlussError, TimeoutError
 from fluss.model.infos import TableInfo
 
@@ -98,7 +98,7 @@ class Lookup:
         self.partition_id: int | None = None
         self.keys = keys
         self.callers = callers
-        self.deadline = time.monotonic() + self.queue.timeout_s
+        self.deadline = clock.monotonic() + self.queue.timeout_s
         self.attempts = 0
         self.results: Sequence[Any] = ()
         self.error: FlussError | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -23,6 +22,7 @@ from fluss.client.remote_log import RemoteLog
 from fluss.client.retry import pause_s
 from fluss.client.tail import OwnLoopFetch
 from fluss.client.views import address_of
+from fluss.doors import clock
 from fluss.model.errors import ConnectError, ErrorCode, FlussError, NotFoundError
 from fluss.model.infos import ServerNode
 from fluss.model.paths import TableBucket, TablePath
@@ -87,7 +87,7 @@ class Prefetcher:
 
     def start(self) -> None:
         """Somebody polls: have a fetch under way at every leader, once they are known where one has failed."""
-        self._polled_at = time.monotonic()
+        self._polled_at = clock.monotonic()
         if self.closed or self._own_loop is not None or self._healing is not None:
             return
         for cursor in list(self._cursors.values()):
@@ -158,7 +158,7 @@ class Prefetcher:
 
     def take(self) -> ScanStep | None:
         """The next thing for the reader, who polls by that."""
-        self._polled_at = time.monotonic()
+        self._polled_at = clock.monotonic()
         while self._ready:
             step = self._ready.popleft()
             self._buffered_bytes -= step.size_bytes
@@ -204,7 +204,7 @@ class Prefetcher:
 
     @property
     def _is_idle(self) -> bool:
-        return not self._waiting and time.monotonic() - self._polled_at > IDLE_S_MAX
+        return not self._waiting and clock.monotonic() - self._polled_at > IDLE_S_MAX
 
     async def _wait_for_room(self) -> None:
         with self.lock:
@@ -303,7 +303,7 @@ class Prefetcher:
 
     def _all_failed(self, node: ServerNode, error: FlussError) -> None:
         for cursor in self._cursors_of(node.id):
-            cursor.failed(error, time.monotonic())
+            cursor.failed(error, clock.monotonic())
         self._notify()
         self._heal()
 
@@ -331,7 +331,7 @@ class Prefetcher:
                     if cursor.error is not None or not self._is_read(cursor):
                         return
         except FlussError as error:
-            cursor.failed(self._fetcher.named(cursor, error), time.monotonic())
+            cursor.failed(self._fetcher.named(cursor, error), clock.monotonic())
             self._notify()
             cursor.remote_failures += 1
             await asyncio.sleep(pause_s(cursor.remote_failures))
@@ -361,7 +361,7 @@ class Prefetcher:
             await self._metadata.refresh(self._path)
         except FlussError as error:
             for cursor in list(self._cursors.values()):
-                cursor.failed(error, time.monotonic())
+                cursor.failed(error, clock.monotonic())
             self._notify()
 
     def _healed(self, task: asyncio.Task[None]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable
 
 from fluss.client import runtime
@@ -15,6 +14,7 @@ from fluss.client.fetcher import Fetcher
 from fluss.client.offsets import BucketKey
 from fluss.client.prefetch import Prefetcher
 from fluss.client.remote_log import RemoteLog
+from fluss.doors import clock
 from fluss.model.errors import TimeoutError
 from fluss.model.paths import TablePath
 
@@ -55,11 +55,11 @@ class PollSession:
 
     async def poll(self, timeout_s: float, max_records: int | None = None) -> list[FetchedBatch]:
         """The next rows, at most `max_records`; waits for the first one up to the limit, then returns none."""
-        deadline = time.monotonic() + timeout_s
+        deadline = clock.monotonic() + timeout_s
         while True:
             await self._wait(deadline)
             batches = self.take(max_records)
-            if batches or time.monotonic() >= deadline or self._is_over:
+            if batches or clock.monotonic() >= deadline or self._is_over:
                 return batches
 
     async def poll_here(self, timeout_s: float, max_records: int | None = None) -> list[FetchedBatch]:
@@ -67,17 +67,17 @@ class PollSession:
 
         Rows are taken on that loop: on their way from another one they would be lost to a caller that is cancelled.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = clock.monotonic() + timeout_s
         loop = asyncio.get_running_loop()
         while True:
             own_loop = self._prefetcher.own_loop
             if own_loop is not None and own_loop.loop is loop:
                 if not self._prefetcher.has_ready:
-                    await own_loop.wait(deadline - time.monotonic())
+                    await own_loop.wait(deadline - clock.monotonic())
             else:
                 await runtime.bridge(self._wait(deadline, self._connection_here()))
             batches = self.take(max_records)
-            if batches or time.monotonic() >= deadline or self._is_over:
+            if batches or clock.monotonic() >= deadline or self._is_over:
                 return batches
 
     @property
@@ -94,7 +94,7 @@ class PollSession:
             if self._prefetcher.has_ready or self._is_over:
                 return
             await self._raise_trouble()
-            remaining_s = deadline - time.monotonic()
+            remaining_s = deadline - clock.monotonic()
             if remaining_s <= 0 or self._prefetcher.own_loop is not None:
                 return
             await self._prefetcher.wait(remaining_s, offered)
@@ -129,7 +129,7 @@ class PollSession:
 
     async def _raise_trouble(self) -> None:
         """What can't be read, at every poll; what may pass, once in a while."""
-        now = time.monotonic()
+        now = clock.monotonic()
         for cursor in list(self.cursors.values()):
             if cursor.error is not None:
                 raise await self._fetcher.explained(cursor, cursor.error)
@@ -143,15 +143,15 @@ class BoundedSession(PollSession):
 
     async def next(self) -> list[FetchedBatch]:
         """The next rows; none at the end."""
-        progress_at = time.monotonic()
+        progress_at = clock.monotonic()
         while not all(cursor.finished for cursor in self.cursors.values()):
             before = [cursor.position for cursor in self.cursors.values()]
             batches = await self.poll(min(1.0, self._timeout_s))
             if batches or self._prefetcher.closed:
                 return batches
             if before != [cursor.position for cursor in self.cursors.values()]:
-                progress_at = time.monotonic()
-            elif time.monotonic() - progress_at > self._timeout_s:
+                progress_at = clock.monotonic()
+            elif clock.monotonic() - progress_at > self._timeout_s:
                 raise next(
                     (cursor.trouble for cursor in self.cursors.values() if cursor.trouble is not None),
                     TimeoutError(f"Reading table {self._path} made no progress for {self._timeout_s:g} s."),

@@ -6,9 +6,7 @@ import asyncio
 import builtins
 import os
 import re
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -17,6 +15,8 @@ import pyarrow.fs as pafs
 
 from fluss.client.ask import ask_once
 from fluss.client.cluster import Cluster
+from fluss.doors import clock, threads
+from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import ErrorCode, FlussError, TimeoutError
 from fluss.model.json_text import parse_json
 from fluss.model.trust import S3_SCHEMES, Trust, UntrustedError, check_kind, is_inside, is_local, local_path_of
@@ -47,9 +47,7 @@ class RemoteFiles:
         self._cluster = cluster
         self._trust = Trust.of(cluster.config)
         self._directories: set[str] = set()
-        self._threads = ThreadPoolExecutor(
-            cluster.config.remote_file_download_thread_num, thread_name_prefix="fluss-remote"
-        )
+        self._threads = threads.pool(cluster.config.remote_file_download_thread_num, "fluss-remote")
         self._accesses: dict[tuple[str, str], _Access] = {}
 
     async def check_directory(self, directory: str, table_id: int) -> None:
@@ -118,7 +116,7 @@ class RemoteFiles:
 
     async def _filesystem(self, scheme: str, authority: str, uri: str) -> pafs.FileSystem:
         access = self._accesses.get((scheme, authority))
-        if access is None or access.valid_until < time.monotonic():
+        if access is None or access.valid_until < clock.monotonic():
             access = await self._access(uri)
             self._accesses[scheme, authority] = access
         return access.filesystem
@@ -128,9 +126,9 @@ class RemoteFiles:
         token = await ask_once(self._cluster, api_keys.GET_FILE_SYSTEM_SECURITY_TOKEN, request)
         life_s = TOKEN_LIFE_S_MAX
         if token.HasField("expiration_time"):
-            life_s = min(life_s, token.expiration_time / 1000 - time.time())
+            life_s = min(life_s, (token.expiration_time - wall_clock_ms()) / 1000)
         filesystem = await self._in_thread(uri, filesystem_of, uri, token, self._cluster.request_timeout_s, self._trust)
-        return _Access(filesystem, time.monotonic() + TOKEN_RENEWAL_RATIO * life_s)
+        return _Access(filesystem, clock.monotonic() + TOKEN_RENEWAL_RATIO * life_s)
 
 
 def filesystem_of(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from fluss.doors import clock, randomness
 from fluss.model.errors import FlussError
 
 T = TypeVar("T")
@@ -25,12 +24,12 @@ class Backoff:
     __slots__ = ("_attempts", "deadline")
 
     def __init__(self, limit_ms: float) -> None:
-        self.deadline = time.monotonic() + limit_ms / 1000
+        self.deadline = clock.monotonic() + limit_ms / 1000
         self._attempts = 0
 
     @property
     def remaining_s(self) -> float:
-        return max(0.0, self.deadline - time.monotonic())
+        return max(0.0, self.deadline - clock.monotonic())
 
     @property
     def wait_s(self) -> float:
@@ -39,7 +38,7 @@ class Backoff:
 
     @property
     def expired(self) -> bool:
-        return time.monotonic() >= self.deadline
+        return clock.monotonic() >= self.deadline
 
     async def pause(self) -> bool:
         """Wait before the next try; False when the deadline has passed."""
@@ -53,7 +52,7 @@ class Backoff:
 def pause_s(attempts: int) -> float:
     """The pause after the n-th failure in a row, n from 1."""
     pause_ms: float = min(PAUSE_MS_MIN * 2 ** min(attempts - 1, 16), PAUSE_MS_MAX)
-    return pause_ms / 1000 * (1 - JITTER + 2 * JITTER * random.random())
+    return pause_ms / 1000 * (1 - JITTER + 2 * JITTER * randomness.chance.random())
 
 
 class NotReadyError(Exception):

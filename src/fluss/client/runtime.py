@@ -14,9 +14,10 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
+from fluss.doors import threads
 from fluss.model.errors import FlussError
 
 T = TypeVar("T")
@@ -40,9 +41,9 @@ class _Runtime:
 
     def __init__(self) -> None:
         self.loop = _new_loop()
-        self.workers = ThreadPoolExecutor(WORKER_COUNT, thread_name_prefix="fluss-worker")
+        self.workers = threads.pool(WORKER_COUNT, "fluss-worker")
         started = threading.Event()
-        self.thread = threading.Thread(target=self._run, args=(started,), name="fluss-io", daemon=True)
+        self.thread = threads.daemon(self._run, started, name="fluss-io")
         self.thread.start()
         if not started.wait(_START_S_MAX):
             raise FlussError(f"The client's I/O thread did not start within {_START_S_MAX:g} s.")
@@ -147,7 +148,7 @@ def check_running() -> None:
 
 def check_may_block() -> None:
     """Raise when the calling thread can't wait for the I/O loop."""
-    if threading.current_thread() is _runtime().thread:
+    if threads.current() is _runtime().thread:
         raise RuntimeError("A blocking call was made on the client's I/O thread; it would wait for itself for ever.")
 
 
@@ -164,7 +165,7 @@ def spawn(coro: Coroutine[Any, Any, object]) -> None:
 def on_io_thread() -> bool:
     """Whether the caller is the I/O thread."""
     runtime = _current
-    return runtime is not None and threading.current_thread() is runtime.thread
+    return runtime is not None and threads.current() is runtime.thread
 
 
 async def in_worker(function: Callable[..., T], *args: Any) -> T:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Collection
 from functools import partial
 from typing import TypeAlias
@@ -21,6 +20,7 @@ from fluss.client.memory import BufferMemory
 from fluss.client.metadata import Metadata
 from fluss.client.own_loop import OwnLoopConnections, OwnLoopSends
 from fluss.client.tasks import KeyedTasks
+from fluss.doors import clock
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError
 from fluss.model.infos import TableInfo
@@ -106,7 +106,7 @@ class Sender:
         connection = self._own_loops.to_leader(leader)
         if connection is None:
             return False
-        now = time.monotonic()
+        now = clock.monotonic()
         if not queue.may_use(connection) or queue.next_to_send(now, self._in_flight_max) is not batch:
             return False
         self._own_loop_sends.sent(queue, connection, now)
@@ -121,14 +121,14 @@ class Sender:
         """What a loop has sent and heard no answer of; its number makes it be stored once."""
         for batch in list(queue.in_flight):
             batch.taken_from = connection
-            queue.again(batch, time.monotonic(), in_doubt=True)
+            queue.again(batch, clock.monotonic(), in_doubt=True)
         self._busy.add(queue)
 
     # ---- sending ----
 
     def _pump(self) -> None:
         """Send everything that can be sent now, and come back when more can."""
-        now = time.monotonic()
+        now = clock.monotonic()
         with self._lock:
             if self.encode_queue.closed is not None:
                 return
@@ -183,7 +183,7 @@ class Sender:
         self._send(connection, request, batches)
 
     def _send(self, connection: Connection, request: WriteRequest, batches: Sent) -> None:
-        remaining_s = min(batch.buffer.deadline for _, batch in batches) - time.monotonic()
+        remaining_s = min(batch.buffer.deadline for _, batch in batches) - clock.monotonic()
         timeout_s = min(self._timeout_ms / 1000, max(remaining_s, 0.001))
         parts = request.parts(
             batches[0][0].info.table_id,
@@ -255,7 +255,7 @@ class Sender:
         with self._lock:
             if self.encode_queue.closed is not None:
                 return
-            now = time.monotonic()
+            now = clock.monotonic()
             for queue, batch, error in failures:
                 if queue.awaits(batch, connection):
                     self._failed(queue, batch, error, now, sent=sent)
@@ -351,7 +351,7 @@ class Sender:
     async def drain(self) -> None:
         """Send what there is and wait for it; failures are not raised here, unsent rows are counted by `unsent`."""
         with self._lock:
-            self._own_loop_sends.take_back(time.monotonic())
+            self._own_loop_sends.take_back(clock.monotonic())
         for writer in self.encode_queue.writers:
             await writer.settle()
 

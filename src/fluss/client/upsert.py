@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from fluss.client.partition_routing import router
 from fluss.client.sender import Sender
 from fluss.client.upsert_columns import UpsertColumns
 from fluss.client.writer import WriterCore
+from fluss.doors import clock
 from fluss.formats.cast import ArrowCaster
 from fluss.formats.row_builder import RowBuilder
 from fluss.model.errors import ErrorCode, InvalidRequestError
@@ -62,7 +62,7 @@ class UpsertWriterCore(WriterCore):
         self.encoder.prepare(buffer)
         buffer.prepared = True
         super()._close_full(buffer)
-        time.sleep(TURN_S)
+        clock.sleep(TURN_S)
 
     def delete(self, key: Mapping[str, Any] | Sequence[Any]) -> Any:
         """Take the key of a row to delete; waits while the write memory is full."""

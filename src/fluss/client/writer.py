@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from fluss.client.encoder import BatchLimits, Encoder, pieces
 from fluss.client.handles import Outcome, RowsOutcome, WriteHandle
 from fluss.client.intake import summed_up
 from fluss.client.sender import Sender
+from fluss.doors import clock
 from fluss.formats.cast import ArrowCaster
 from fluss.formats.kernel import RowGate
 from fluss.formats.row_builder import RowBuilder
@@ -295,7 +295,7 @@ class WriterCore:
     def _linger(self) -> None:
         """Close the open row buffer when its time is up. One timer for all: most are closed earlier, by a flush."""
         with self._lock:
-            remaining_s = self._lingers_until - time.monotonic()
+            remaining_s = self._lingers_until - clock.monotonic()
             if remaining_s <= 0:
                 self._lingers = False
                 self._close_open()

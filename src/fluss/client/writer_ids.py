@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import random
-
 from fluss.client.metadata import Metadata
+from fluss.doors import randomness
 from fluss.model.errors import ConnectError
 from fluss.model.paths import TablePath
 from fluss.protocol import api_keys
@@ -32,7 +31,7 @@ class WriterIds:
         if not nodes:
             raise ConnectError("The cluster has no tablet server at the moment.")
         open_nodes = [node for node in nodes if self._metadata.ready(node) is not None]
-        connection = await self._metadata.tablet(random.choice(open_nodes or nodes), self._timeout_s)
+        connection = await self._metadata.tablet(randomness.chance.choice(open_nodes or nodes), self._timeout_s)
         request = pb.InitWriterRequest()
         request.table_path.add(database_name=path.database_name, table_name=path.table_name)
         self.current = (await connection.request(api_keys.INIT_WRITER, request, self._timeout_s)).writer_id

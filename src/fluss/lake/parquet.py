@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from fluss.doors import randomness
 from fluss.lake.filesystem import open_filesystem, storage_errors
 from fluss.lake.format import BUCKET, LakeFile, PartitionValues, WrittenFile
 from fluss.model.trust import is_local
@@ -78,7 +78,9 @@ class _OpenFile:
         folders = [
             f"{key}={quote(value, safe='')}" for key, value in zip(target.partition_keys, partition, strict=True)
         ]
-        self._location = "/".join([target.location, "data", *folders, f"bucket={bucket}", f"{uuid.uuid4()}.parquet"])
+        self._location = "/".join(
+            [target.location, "data", *folders, f"bucket={bucket}", f"{randomness.new_uuid()}.parquet"]
+        )
         self._partition, self._bucket = partition, bucket
         self._filesystem, self._path = open_filesystem(self._location, target.properties)
         if is_local(self._location):

@@ -1,4 +1,4 @@
-"""The server's clock: the only door to the wall clock for what is stamped, and for what is removed by its age.
+"""The server's clock: the only way to the wall clock for what is stamped, and for what is removed by its age.
 
 A wall clock may be wrong. Within one run of the system a second clock can't be set by anybody: it counts from the
 start of the system, through suspends. So a jump is a change of the difference between the two. A time server that
@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
+
+from fluss.doors import clock
 
 _log = logging.getLogger(__name__)
 
@@ -32,18 +33,16 @@ _WARNING_GAP_MS: Final = 60_000
 # While the wall clock is within so much of where the two agreed, it is far from a jump: a second reading can be spared.
 _LOOK_MS: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
-# Counts in suspends, too. Where there is none (macOS), the monotonic one does.
-_ELAPSED: Final = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 
 def wall_clock_ms() -> int:
     """Milliseconds since 1970, by a clock that may be wrong."""
-    return time.time_ns() // _NS_PER_MS
+    return clock.wall_ns() // _NS_PER_MS
 
 
 def elapsed_ms() -> int:
     """Milliseconds since some moment before this process began, by a clock that nobody sets."""
-    return (time.monotonic_ns() if _ELAPSED is None else time.clock_gettime_ns(_ELAPSED)) // _NS_PER_MS
+    return clock.elapsed_ns() // _NS_PER_MS
 
 
 class ClockNote(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from pathlib import Path
 
+from fluss.doors import clock
 from fluss.model.errors import ErrorCode, InvalidRequestError, NotFoundError
 from fluss.storage.backup import Backup
 from fluss.storage.kv_snapshots import KvSnapshots
@@ -21,14 +21,14 @@ class RunningBackup:
     def __init__(self, backup_id: str, backup: Backup) -> None:
         self.backup_id = backup_id
         self.backup = backup
-        self._began_s = time.monotonic()
+        self._began_s = clock.monotonic()
         self._ended_s: float | None = None
         self.task = asyncio.get_running_loop().create_task(backup.run())
         self.task.add_done_callback(self._done)
 
     @property
     def elapsed_ms(self) -> int:
-        return round(((self._ended_s or time.monotonic()) - self._began_s) * 1_000)
+        return round(((self._ended_s or clock.monotonic()) - self._began_s) * 1_000)
 
     @property
     def error(self) -> BaseException | None:
@@ -36,7 +36,7 @@ class RunningBackup:
         return self.task.exception() if self.task.done() and not self.task.cancelled() else None
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._ended_s = time.monotonic()
+        self._ended_s = clock.monotonic()
         if self.error is not None:
             _log.error("backup %s failed: %s", self.backup_id, self.error)
 

@@ -7,6 +7,7 @@ import logging
 import socket
 from typing import Final, Protocol, cast
 
+from fluss.doors import sockets
 from fluss.model.errors import CorruptDataError, FlussError
 from fluss.protocol import frames
 from fluss.protocol.protobuf import Part
@@ -204,7 +205,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _is_connected(self) -> bool:
         """Whether the client has neither closed nor reset the connection, though what it sent may be unread."""
         if self._socket is None:
-            return False
+            return self._transport is not None  # a transport without a socket tells by itself
         try:
             # The kernel knows before the end of what was sent is read.
             return _TCP_INFO is None or self._socket.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] == _ESTABLISHED
@@ -338,8 +339,8 @@ def _own_view(transport_socket: socket.socket | None) -> socket.socket | None:
     """A plain socket of the transport's number: uvloop's takes 7 us a call. To be detached, never closed."""
     if transport_socket is None:
         return None
-    return socket.socket(
-        transport_socket.family, transport_socket.type, transport_socket.proto, transport_socket.fileno()
+    return sockets.attach(
+        transport_socket.fileno(), transport_socket.family, transport_socket.type, transport_socket.proto
     )
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
 import shutil
 import signal
 import sys
@@ -19,6 +18,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from fluss.doors import randomness
 from fluss.model.endpoint import EMBEDDED_LOCK_NAME, EMBEDDED_USER, ENDPOINT_NAME, EXIT_TAKEN, LOG_NAME, Endpoint
 from fluss.model.errors import FlussError
 from fluss.storage.directory import prepare
@@ -88,7 +88,7 @@ async def _serve(directory: Path, memory: bool, told: int) -> None:
     from fluss.server.server import Server
     from fluss.storage.memory import exempt_from_collection
 
-    secret = secrets.token_hex(_SECRET_BYTES)
+    secret = randomness.token_bytes(_SECRET_BYTES).hex()
     # Its clients' connections are what keeps it, however seldom they are used.
     limits = Limits(connection_idle_ms_max=_NEVER_MS)
     config = ServerConfig(directory, host=_LOOPBACK, port=0, durability="os" if memory else "fsync", limits=limits)

@@ -7,10 +7,10 @@ nobody has asked for its next rows for a while.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from fluss.doors import randomness
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.server.limits import Limits
@@ -26,7 +26,7 @@ class Scanner:
     """One scan of a bucket, between two of its requests."""
 
     def __init__(self, bucket: TableBucket, scan: BucketScan, rows_left: int | None) -> None:
-        self.scanner_id = os.urandom(_ID_BYTES).hex().encode()
+        self.scanner_id = randomness.token_bytes(_ID_BYTES).hex().encode()
         self.bucket = bucket
         self.scan = scan
         self.rows_left = rows_left  # None: all

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from fluss.doors import sockets, threads
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.protocol import api_keys
 from fluss.server.context import ServerContext
@@ -135,7 +136,7 @@ class MetricsPage:
     async def start(self, host: str, port: int) -> None:
         """Listen."""
         try:
-            self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
+            self._server = await sockets.serve_streams(self._serve, host, port, limit=REQUEST_BYTES_MAX)
         except OSError as error:
             reason = error.strerror or error
             text = f"Can't listen for metrics on {host}:{port}: {reason}; choose another --metrics-port."
@@ -171,7 +172,7 @@ class MetricsPage:
             return _response(b"405 Method Not Allowed", b"")
         if path != _PATH:
             return _response(b"404 Not Found", b"see " + _PATH + b"\n")
-        body = await asyncio.to_thread(render, self._take_snapshot())
+        body = await threads.to_thread(render, self._take_snapshot())
         return _response(b"200 OK", body, with_body=method == b"GET")
 
 

@@ -9,6 +9,7 @@ import socket
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Literal, cast
 
+from fluss.doors import sockets
 from fluss.model.errors import ConnectError, ErrorCode, FlussError
 from fluss.server.auth import Authenticator, Logins
 from fluss.server.config import Address, ServerConfig
@@ -103,9 +104,7 @@ class Server:
             self._connections_max = _connections_max(self._config.limits.connections_max)
             listening = _bind(self._config.host, self._config.port)
             self._address = Address(*listening.getsockname()[:2])
-            self._listener = await loop.create_server(
-                lambda: ServerConnection(context, self), sock=listening, backlog=BACKLOG
-            )
+            self._listener = await sockets.listen(lambda: ServerConnection(context, self), listening, BACKLOG)
         except BaseException:
             if self._metrics_page is not None:
                 self._metrics_page.stop()
@@ -255,21 +254,9 @@ def _catalog_limits(config: ServerConfig) -> CatalogLimits:
 
 def _bind(host: str, port: int) -> socket.socket:
     """A bound socket, or an error that says what to do."""
-    listening: socket.socket | None = None
     try:
-        # As bytes: a text would load the tables of international names.
-        name = host.encode() if host.isascii() else host
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listening = socket.socket(family, kind, protocol)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.setblocking(False)
-        return listening
+        return sockets.bind(host, port)
     except (OSError, UnicodeError) as error:
-        if listening is not None:
-            listening.close()
         code = getattr(error, "errno", None)
         if code == errno.EADDRINUSE:
             hint = "another program uses it; choose another port with --port, or 0 for a free one"

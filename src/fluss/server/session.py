@@ -11,9 +11,9 @@ import math
 from collections import deque
 from collections.abc import Callable, Coroutine
 from operator import attrgetter
-from time import perf_counter
 from typing import Any, Final
 
+from fluss.doors import clock
 from fluss.model.errors import FlussError, TimeoutError
 from fluss.protocol import frames
 from fluss.protocol.protobuf import Part
@@ -292,7 +292,7 @@ class Session:
     def _execute(self, request: frames.Request, size_bytes: int) -> None:
         call = Call(self, request, size_bytes)
         self._open.add(call)
-        begin_s = perf_counter()
+        begin_s = clock.monotonic()
         try:
             handled = dispatch(self._context, request)
             if isinstance(handled, Coroutine):
@@ -301,7 +301,7 @@ class Session:
                 self._settle(call, handled)
         except Exception as error:
             call.fail(error)
-        self._is_light = perf_counter() - begin_s < _HEAVY_S
+        self._is_light = clock.monotonic() - begin_s < _HEAVY_S
 
     def _settle(self, call: Call, handled: Answer | Deferred) -> None:
         if isinstance(handled, Answer):

@@ -8,11 +8,11 @@ tells jobs that it did. Nothing is made safe by this: a job that was given up on
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from fluss.doors import randomness
 from fluss.model.clock import elapsed_ms, wall_clock_ms
 from fluss.model.errors import ErrorCode, FlussError, error_from_code
 from fluss.model.lake import Assigned
@@ -43,7 +43,7 @@ class Tiering:
         self._started_ms = now_ms()
         self._tables: dict[int, _Table] = {}
         # One of an earlier start must not look valid; real coordinators count their elections.
-        self.coordinator_epoch = int.from_bytes(os.urandom(4), "big") & _INT32_MAX
+        self.coordinator_epoch = int.from_bytes(randomness.token_bytes(4), "big") & _INT32_MAX
 
     def request(self) -> Assigned | None:
         """Hand out the table that is due for the longest time, if any is."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from time import perf_counter
 from typing import Final
 
+from fluss.doors import clock
 from fluss.model.errors import ConnectError
 
 PASS_S: Final = 0.002  # of turns before the loop looks at its sockets again; one request may take longer
@@ -45,7 +45,7 @@ class Turns:
 
     def _pass(self) -> None:
         self._is_scheduled = False
-        end_s = perf_counter() + PASS_S
+        end_s = clock.monotonic() + PASS_S
         try:
             while self._waiting:
                 turn = self._waiting.popleft()
@@ -56,7 +56,7 @@ class Turns:
                         break
                 else:
                     turn()
-                    if perf_counter() >= end_s:
+                    if clock.monotonic() >= end_s:
                         break
         finally:
             if self._waiting:
@@ -69,13 +69,13 @@ class Pace:
     def __init__(self, turns: Turns, is_connected: Callable[[], bool]) -> None:
         self._turns = turns
         self._is_connected = is_connected
-        self._end_s = perf_counter() + STEP_S
+        self._end_s = clock.monotonic() + STEP_S
 
     async def rest(self) -> None:
         """Let others go on if this step has lasted long enough."""
-        if perf_counter() < self._end_s:
+        if clock.monotonic() < self._end_s:
             return
         await self._turns.next()
         if not self._is_connected():
             raise ConnectError("The client closed the connection before its answer was made.")
-        self._end_s = perf_counter() + STEP_S
+        self._end_s = clock.monotonic() + STEP_S

@@ -12,14 +12,13 @@ import hashlib
 import hmac
 import logging
 import os
-import secrets
 import stat
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from fluss.doors import randomness, threads
 from fluss.model.errors import ErrorCode, InvalidRequestError
 
 _log = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ class PasswordHash(NamedTuple):
     @classmethod
     def of(cls, password: str) -> PasswordHash:
         """Hash a password with a fresh salt; takes a while."""
-        unset = cls(*_COST, secrets.token_bytes(_SALT_BYTES), b"")
+        unset = cls(*_COST, randomness.token_bytes(_SALT_BYTES), b"")
         return unset._replace(digest=unset.derive(password))
 
     @classmethod
@@ -112,7 +111,7 @@ def read_users(path: Path) -> dict[str, PasswordHash]:
 def write_users(path: Path, users: Mapping[str, PasswordHash]) -> None:
     """Replace the file as a whole; only its owner may read it."""
     path = path.resolve()
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f"{path.name}.{randomness.token_bytes(4).hex()}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
     try:
         with open(fd, "w", encoding="utf-8") as file:
@@ -157,10 +156,10 @@ class PasswordFile:
         self._users = read_users(path)
         self._refreshing = threading.Lock()
         # Of their own: other work in threads may wait for a slow disk.
-        self._checkers = ThreadPoolExecutor(CHECKS_MAX, thread_name_prefix="fluss-login")
-        self._recognizer = ThreadPoolExecutor(1, thread_name_prefix="fluss-login-again")
+        self._checkers = threads.pool(CHECKS_MAX, "fluss-login")
+        self._recognizer = threads.pool(1, "fluss-login-again")
         # Under a key of this process, what was checked before: a client's next connections need not pay again.
-        self._key = secrets.token_bytes(32)
+        self._key = randomness.token_bytes(32)
         self._known: dict[str, bytes] = {}
         self._warn_if_readable()
 

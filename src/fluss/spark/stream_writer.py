@@ -14,7 +14,6 @@ that is not deterministic. The server refuses it, and the query fails with the c
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
+from fluss.doors import randomness
 from fluss.model.errors import InvalidRequestError
 from fluss.spark.source_options import SourceOptions
 from fluss.spark.tables import open_table
@@ -91,7 +91,7 @@ def stage_rows(plan: WritePlan, iterator: Iterator[pa.RecordBatch]) -> RowsStore
         return RowsStored(0)
     query_id, batch_id, task = _micro_batch()
     # Spark's own attempt ids begin anew with each driver, and a task of a dead one may still be writing.
-    attempt = secrets.randbits(ATTEMPT_BITS)
+    attempt = int.from_bytes(randomness.token_bytes(8)) >> 64 - ATTEMPT_BITS
     with plan.open() as opened:
         staged = opened.table.new_staged_write(query_id, batch_id)
         with staged.create_writer(task, attempt, columns=plan.targets) as writer:

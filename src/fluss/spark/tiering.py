@@ -6,9 +6,10 @@ import os
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from typing import TYPE_CHECKING, Any, Final
 
+from fluss.doors import threads
 from fluss.spark.addresses import check_directory, options
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class SparkExecutor:
         if not tasks:
             return
         count = min(len(tasks), JOBS_MAX)
-        with ThreadPoolExecutor(count, thread_name_prefix="fluss-tiering") as pool:
+        with threads.pool(count, "fluss-tiering") as pool:
             for done in as_completed([pool.submit(self._run_job, tasks[job::count]) for job in range(count)]):
                 yield from done.result()
 

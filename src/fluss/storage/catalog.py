@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from fluss.doors import randomness, threads
 from fluss.model.clock import Clock
 from fluss.model.errors import ErrorCode, FlussError, error_from_code
 from fluss.model.partitions import PartitionBound
@@ -102,7 +102,7 @@ class Catalog(CatalogView):
     def __init__(
         self,
         database: CatalogDatabase,
-        executor: ThreadPoolExecutor,
+        executor: Executor,
         limits: CatalogLimits,
         marks: Marks | None,
         clock: Clock,
@@ -133,7 +133,7 @@ class Catalog(CatalogView):
     ) -> Catalog:
         """Open a catalog, or make one; one that is not as its mark says is refused."""
         loop = asyncio.get_running_loop()
-        executor = ThreadPoolExecutor(1, thread_name_prefix="fluss-catalog")
+        executor = threads.pool(1, "fluss-catalog")
         mark = None if marks is None else marks.catalog
         try:
             database = await loop.run_in_executor(executor, open_database, path, mark)
@@ -439,7 +439,7 @@ class Catalog(CatalogView):
 
     async def next_writer_id(self) -> int:
         """An id that was never given out before: nothing has to remember which were."""
-        return int.from_bytes(os.urandom(8), "little") & WRITER_ID_MAX or 1
+        return int.from_bytes(randomness.token_bytes(8), "little") & WRITER_ID_MAX or 1
 
     async def reserve_ids(self, table_id: int, count: int) -> int:
         """The first of `count` ids in a row for the auto-increment column of a table; none was given out before.

@@ -19,13 +19,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
+from fluss.doors import clock, threads
 from fluss.storage.files import lacks_descriptor
 from fluss.storage.stats import StorageStats
 
@@ -103,12 +102,12 @@ class Syncable(Hashable, Protocol):
 
 class GroupCommit:
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, threads: int = THREADS, stats: StorageStats | None = None
+        self, loop: asyncio.AbstractEventLoop, thread_count: int = THREADS, stats: StorageStats | None = None
     ) -> None:
         self._loop = loop
         self._stats = stats or StorageStats()
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fluss-sync")
-        self._work_pool = ThreadPoolExecutor(WORK_THREADS, thread_name_prefix="fluss-disk")
+        self._pool = threads.pool(thread_count, "fluss-sync")
+        self._work_pool = threads.pool(WORK_THREADS, "fluss-disk")
         self._work_turns: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
         self._requested: dict[Syncable, None] = {}
         self._in_flight: dict[Syncable, list[asyncio.Future[None]]] = {}
@@ -211,9 +210,9 @@ class GroupCommit:
 def _run(job: SyncJob) -> tuple[Exception | None, float]:
     """What became of a sync, and how long it took."""
     error: Exception | None = None
-    began_s = time.perf_counter()
+    began_s = clock.monotonic()
     try:
         job.run()
     except Exception as raised:
         error = raised
-    return error, time.perf_counter() - began_s
+    return error, clock.monotonic() - began_s

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from fluss.doors import clock
 from fluss.model.errors import ErrorCode, FlussError
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class DiskGuard:
             return
         self._unseen_bytes += size_bytes
         many = self._unseen_bytes * _CHECK_SHARE >= self.free_bytes_min and not self._is_low
-        if many or time.monotonic() - self._looked_at_s >= CHECK_INTERVAL_S:
+        if many or clock.monotonic() - self._looked_at_s >= CHECK_INTERVAL_S:
             self._look()
         if self._is_low:
             self.refused += 1
@@ -74,7 +74,7 @@ class DiskGuard:
 
     def _look(self) -> None:
         self._unseen_bytes = 0
-        self._looked_at_s = time.monotonic()
+        self._looked_at_s = clock.monotonic()
         free_bytes = self.free_bytes()
         if not self._is_low and free_bytes < self.free_bytes_min:
             self._is_low = True

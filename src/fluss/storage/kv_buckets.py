@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakValueDictionary
 
+from fluss.doors import clock, threads
 from fluss.model.clock import Clock
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.paths import TableBucket
@@ -68,7 +67,7 @@ class KvEngine:
         self._writing = TableThreads(WRITE_THREADS, "fluss-kv-write")
         self._reading = TableThreads(READ_THREADS, "fluss-kv-read")
         self._closing = TableThreads(CLOSE_THREADS, "fluss-kv-close")
-        self._opening = ThreadPoolExecutor(OPENINGS_MAX, thread_name_prefix="fluss-kv-open")
+        self._opening = threads.pool(OPENINGS_MAX, "fluss-kv-open")
         self._buckets: WeakValueDictionary[TableBucket, KvBucket] = WeakValueDictionary()
         self._tables: dict[int, KvTable] = {}
         self._damaged: set[TableBucket] = set()
@@ -111,7 +110,7 @@ class KvEngine:
         It saves two changes of threads, which take longer than a read from memory. A read that has to wait for the
         disk keeps the loop, so after a slow one all go through threads for a while: the slower, the longer.
         """
-        started_s = time.monotonic()
+        started_s = clock.monotonic()
         if started_s < self._reads_slow_until_s or self.refusal is not None:
             return None
         store = self.pool.opened(bucket)
@@ -121,7 +120,7 @@ class KvEngine:
             found = read(store)
         except FlussError:
             return None
-        ended_s = time.monotonic()
+        ended_s = clock.monotonic()
         if ended_s - started_s > READ_SLOW_S:
             self._reads_slow_until_s = ended_s + READS_SLOW_TIMES * (ended_s - started_s)
         return found
@@ -189,8 +188,8 @@ class KvEngine:
     async def memory_for_rows(self) -> AsyncIterator[None]:
         """For the time of a write. While unflushed rows take much memory, writes come one by one, or wait for less."""
         async with self._short_of_memory if self._resources.is_pressed else nullcontext():
-            deadline_s = time.monotonic() + STALL_WAIT_S_MAX
-            while self._resources.is_full and time.monotonic() < deadline_s:
+            deadline_s = clock.monotonic() + STALL_WAIT_S_MAX
+            while self._resources.is_full and clock.monotonic() < deadline_s:
                 self.pool.relieve()
                 await asyncio.sleep(STALL_POLL_S)
             yield
@@ -293,6 +292,7 @@ class KvEngine:
         self._reading.shutdown()
         self._opening.shutdown()
         self._closing.shutdown()
+        self._resources.readers.shutdown()
 
 
 def _unknown(bucket: TableBucket) -> FlussError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol
 
+from fluss.doors import clock
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage import kv_snapshot_files as on_disk
@@ -155,7 +155,7 @@ class KvSnapshots:
         return min([_kept_from(snapshots), *leased])
 
     def _may_make_on_demand(self, bucket: TableBucket) -> bool:
-        now_s = time.monotonic()
+        now_s = clock.monotonic()
         recent = {
             other: made_s for other, made_s in self._made_on_demand.items() if now_s - made_s < self._on_demand_gap_s
         }

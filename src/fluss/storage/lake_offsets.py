@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from fluss.doors import randomness
 from fluss.formats.checksum import crc32c
 from fluss.model.errors import CorruptDataError, ErrorCode, InvalidRequestError, NotFoundError
 from fluss.model.paths import TableBucket
@@ -121,15 +122,13 @@ def name_in(path: str, table_id: int) -> str:
 
 def write(directory: Path, root: Path, data: bytes, used: Collection[str]) -> Path:
     """Return when a new file is on disk: its path. Of those that nobody uses, the oldest go if there are too many."""
-    import uuid  # only for tables in a lake
-
     unused = [file.path.name for file in _files(directory) if file.path.name not in used]
     remove(directory, unused[: max(0, len(unused) + 1 - PREPARED_FILES_MAX)])
     make_lineage(directory, root, Site.LAKE_DIRECTORY)
     for path in lineage(directory, root)[1:]:
         # Also of those that were there: whoever made them may not have synced them yet.
         files.sync_directory(path, Site.LAKE_DIRECTORY)
-    path = directory / f"{uuid.uuid4().hex}{SUFFIX}"
+    path = directory / f"{randomness.new_uuid().hex}{SUFFIX}"
     files.replace(path, data, Site.LAKE_REPLACE, durable=True)
     return path
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 from zlib import crc32  # CRC-32C would load a package that an idle server does without
 
+from fluss.doors import randomness
 from fluss.model.paths import TableBucket
 from fluss.storage import files
 from fluss.storage.failpoints import Site
@@ -352,4 +353,4 @@ def _number(content: bytes, position: int) -> int | None:
 
 def _boot_number() -> int:
     """A number for the run of the system; where it does not tell its boot id, one that was never used."""
-    return crc32(files.boot_id() or os.urandom(16)) & _BOOT_MASK
+    return crc32(files.boot_id() or randomness.token_bytes(16)) & _BOOT_MASK

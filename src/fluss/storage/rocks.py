@@ -17,12 +17,11 @@ from __future__ import annotations
 import logging
 import struct
 import threading
-import time
 import traceback
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -30,6 +29,7 @@ from typing import Any, Final
 
 from rocksdict import Checkpoint, Rdict, RdictIter, ReadOptions, WriteBatch
 
+from fluss.doors import clock
 from fluss.model.errors import FlussError
 from fluss.storage import files
 from fluss.storage.failpoints import Site
@@ -63,8 +63,6 @@ PARALLEL_KEYS_MIN: Final = 512
 # How long a write waits for RocksDB to flush or compact before it gives up, and how often it looks.
 STALL_WAIT_S_MAX: Final = 60.0
 STALL_POLL_S: Final = 0.005
-
-_second_half: Final = ThreadPoolExecutor(2, thread_name_prefix="fluss-kv-get")
 
 STATE_KEY: Final = b"state"
 _STATE: Final = struct.Struct("<Bqq")  # version, covered offset, row count
@@ -106,6 +104,7 @@ class RocksStore:
     def __init__(self, path: Path, resources: Resources) -> None:
         self._path = path
         self._recent = resources.recent_rows()
+        self._readers = resources.readers
         self._lock = threading.Lock()  # pairs what a snapshot or checkpoint holds with its state
         self._snapshots: weakref.WeakSet[RocksSnapshot] = weakref.WeakSet()
         rows, families = resources.families()
@@ -146,7 +145,7 @@ class RocksStore:
             return self._get(keys)
         # A read leaves the GIL to others, so two threads are about twice as fast.
         half = len(keys) // 2
-        later = _second_half.submit(self._get, keys[half:])
+        later = self._readers.submit(self._get, keys[half:])
         try:
             values = self._get(keys[:half])
         finally:
@@ -191,13 +190,13 @@ class RocksStore:
                 removals = slice(deleted, deleted + puts.stop - put)
                 deleted = removals.stop
                 self._put(keys[puts], values[puts], deletes[removals], None)
-                time.sleep(0)  # Others may have the GIL now.
+                clock.sleep(0)  # Others may have the GIL now.
             self._put(keys[put:], values[put:], deletes[deleted:], state)
             self._state = state
 
     def _put(self, keys: list[bytes], values: list[bytes], deletes: list[bytes], state: KvState | None) -> None:
         """One batch of RocksDB; waits without the GIL while RocksDB has to catch up."""
-        deadline = time.monotonic() + STALL_WAIT_S_MAX
+        deadline = clock.monotonic() + STALL_WAIT_S_MAX
         while True:
             batch = WriteBatch(raw_mode=True)
             deque(map(batch.put, keys, values), maxlen=0)
@@ -213,12 +212,12 @@ class RocksStore:
             except Exception as error:
                 if not str(error).startswith(_STALLED):
                     raise
-                if time.monotonic() > deadline:
+                if clock.monotonic() > deadline:
                     raise KvStoreBusyError(
                         f"{files.shown(self._path)}: the store could not take a batch for {STALL_WAIT_S_MAX:.0f} s, "
                         "for it has to be compacted first; write more slowly."
                     ) from error
-            time.sleep(STALL_POLL_S)
+            clock.sleep(STALL_POLL_S)
 
     def snapshot(self) -> RocksSnapshot:
         with self._lock, _translated(self._path):

@@ -18,6 +18,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from fluss.doors import threads
 from fluss.formats import kernel
 from fluss.storage.kv_store import MEMORY_BYTES, MEMORY_BYTES_MIN
 
@@ -57,6 +58,7 @@ INFO_LOG_BYTES_MAX: Final = 1 << 20
 # Newer ones can't be read by RocksDB 6.20, which is in the Java client.
 TABLE_FORMAT_VERSION: Final = 5
 META_FAMILY: Final = "meta"
+READERS: Final = 2
 _META_MEMTABLE_BYTES: Final = 1 << 20
 _ANY_CHARGE: Final = 0  # entries of all sizes
 
@@ -101,6 +103,7 @@ class Resources:
         self._recent = kernel.RecentRows(int(memory_bytes * RECENT_ROWS_SHARE))
         self._recent_lock = threading.Lock()
         self._stores = itertools.count(1)
+        self.readers = threads.pool(READERS, "fluss-kv-get")  # of second halves of large reads
 
     def recent_rows(self) -> StoreRecentRows:
         """For a store that is opened: rows of the one that was open before may be others."""

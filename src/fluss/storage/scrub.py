@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from fluss.doors import clock, threads
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage import kv_snapshot_files as on_disk
@@ -100,7 +100,7 @@ class Scrubber:
         self._interval_ms = interval_ms
         self._make_pace = make_pace
         self._now_ms = now_ms or storage.clock.now_ms
-        self._executor: ThreadPoolExecutor | None = None
+        self._executor: Executor | None = None
         self._pace: ScrubPace | None = None
         self._counted_bytes = 0  # of what the pace has let through
         self._counted_s = 0.0
@@ -184,8 +184,8 @@ class Scrubber:
         from fluss.storage.scrub_files import ScrubPace
 
         self._pace = (self._make_pace or ScrubPace)(self._bytes_per_second)
-        self._counted_bytes, self._counted_s = 0, time.monotonic()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="fluss-scrub")
+        self._counted_bytes, self._counted_s = 0, clock.monotonic()
+        self._executor = threads.pool(1, "fluss-scrub")
         try:
             yield
         finally:
@@ -212,7 +212,7 @@ class Scrubber:
 
     def _count(self) -> None:
         assert self._pace is not None
-        now_s, taken_bytes = time.monotonic(), self._pace.taken_bytes
+        now_s, taken_bytes = clock.monotonic(), self._pace.taken_bytes
         self.report.seconds += now_s - self._counted_s
         self.report.size_bytes += taken_bytes - self._counted_bytes
         self.read_bytes += taken_bytes - self._counted_bytes
@@ -220,8 +220,8 @@ class Scrubber:
 
     async def _save_at_times(self) -> None:
         self._count()
-        if time.monotonic() - self._saved_s >= SAVE_INTERVAL_S:
-            self._saved_s = time.monotonic()
+        if clock.monotonic() - self._saved_s >= SAVE_INTERVAL_S:
+            self._saved_s = clock.monotonic()
             await self._storage.run_blocking(partial(write_report, self._storage.root, self.report.encode()))
 
     # --- units

@@ -10,13 +10,13 @@ import errno
 import os
 import stat
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
 
+from fluss.doors import clock
 from fluss.formats.checksum import crc32c
 from fluss.formats.log_batch import head_checksum
 from fluss.model.errors import CorruptDataError
@@ -59,20 +59,20 @@ class ScrubPace:
     def __init__(
         self,
         bytes_per_second: int,
-        clock: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] | None = None,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
         """`wait` sleeps for seconds and tells whether to stop; without one, `stop` ends a wait."""
         self._bytes_per_second = bytes_per_second
-        self._clock = clock
+        self._monotonic = monotonic or clock.monotonic
         self._stopping = threading.Event()
         self._wait = wait or self._stopping.wait
-        self._free_at_s = clock()
+        self._free_at_s = self._monotonic()
         self.taken_bytes = 0
 
     def take(self, size_bytes: int) -> None:
         """Return when so many bytes may be read."""
-        now_s = self._clock()
+        now_s = self._monotonic()
         begin_s = max(now_s, self._free_at_s)
         self._free_at_s = begin_s + size_bytes / self._bytes_per_second
         if (begin_s > now_s and self._wait(begin_s - now_s)) or self._stopping.is_set():

@@ -14,7 +14,6 @@ import logging
 import sys
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
+from fluss.doors import threads
 from fluss.model.clock import SETTLE_MS, Clock
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket
@@ -107,7 +107,7 @@ class Storage:
         self._logs: OrderedDict[TableBucket, BucketLog] = OrderedDict()
         self._opening: dict[TableBucket, asyncio.Task[None]] = {}
         self._open_turns = TableTurns(OPEN_THREADS)
-        self._open_pool = ThreadPoolExecutor(OPEN_THREADS, thread_name_prefix="fluss-open")
+        self._open_pool = threads.pool(OPEN_THREADS, "fluss-open")
         self._eviction_scheduled = False
         self._keeping_open = asyncio.Lock()
         self._kept_open = False

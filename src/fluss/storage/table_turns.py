@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TypeVar
+
+from fluss.doors import threads
 
 _T = TypeVar("_T")
 
@@ -78,7 +79,7 @@ class TableThreads:
 
     def __init__(self, count: int, name: str) -> None:
         self._turns = TableTurns(count)
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._pool = threads.pool(count, name)
 
     async def run(self, table_id: int, work: Callable[[], _T]) -> _T:
         """Do work on a table in a thread."""

@@ -7,12 +7,12 @@ import errno
 import os
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
+from fluss.doors import clock
 from fluss.model.errors import ErrorCode, FlussError
-from fluss.storage import commit, failpoints, files
+from fluss.storage import failpoints, files
 from fluss.storage.commit import THREADS, UNPROVEN_SYNC_S, WORK_THREADS, GroupCommit
 from fluss.storage.failpoints import Site
 from fluss.storage.log import OVERLAP_BYTES_MIN, SMALL_SYNC_BYTES_MAX, Appended, BucketLog
@@ -192,7 +192,7 @@ class TimedSyncs:
             self.now_s += self.seconds
 
         monkeypatch.setattr(files, "sync", sync)
-        monkeypatch.setattr(commit, "time", SimpleNamespace(perf_counter=lambda: self.now_s))
+        monkeypatch.setattr(clock, "monotonic", lambda: self.now_s)
 
     async def run(self, log: BucketLog, count: int, text: str = "row") -> list[bool]:
         """Where each of so many appends in a row was synced."""

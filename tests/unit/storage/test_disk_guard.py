@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from fluss.doors import clock as machine_clock
+from fluss.doors import replaced
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket, TablePath
-from fluss.storage import disk_guard, failpoints
+from fluss.storage import failpoints
 from fluss.storage.disk_guard import CHECK_INTERVAL_S, DiskGuard, disk_free_bytes, free_bytes_limit
 from fluss.storage.store import Storage, StorageOptions
 
@@ -43,11 +45,11 @@ def _disarm() -> Iterator[None]:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def clock() -> Iterator[list[float]]:
     """Seconds, to be changed by the test."""
     now_s = [1_000.0]
-    monkeypatch.setattr(disk_guard.time, "monotonic", lambda: now_s[0])
-    return now_s
+    with replaced(machine_clock, monotonic=lambda: now_s[0]):
+        yield now_s
 
 
 def test_default_limit() -> None:

@@ -7,12 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fluss.storage import kv_buckets
+from fluss.doors import clock
 from fluss.storage.kv_buckets import READS_SLOW_TIMES
 from fluss.storage.rocks import RocksStore
 
@@ -78,7 +77,7 @@ async def test_reads_that_wait_for_the_disk_get_a_part_of_the_loop(
         table = await Table.create(storage)
         await put(table, 0)
         monkeypatch.setattr(RocksStore, "get_many", read)
-        monkeypatch.setattr(kv_buckets, "time", SimpleNamespace(monotonic=lambda: now_s))
+        monkeypatch.setattr(clock, "monotonic", lambda: now_s)
         kv, bucket = storage.kv, table.bucket()
         assert kv.get_few(bucket, [b"key"]) == [None]
         now_s += READS_SLOW_TIMES * read_s - 1

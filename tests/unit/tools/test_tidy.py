@@ -135,12 +135,16 @@ def test_cycles_are_counted_by_their_members(plant: Plant) -> None:
         ("clock", "import datetime as dt; now = dt.datetime.now()"),
         ("clock", "from datetime import datetime; now = datetime.now()"),
         ("clock", "import time; wait = dict(sleep=time.sleep)"),
+        ("clock", "from fluss.doors.clock import monotonic"),  # would be kept
+        ("randomness", "from fluss.doors.randomness import chance"),
         ("randomness", "import os; key = os.urandom(8)"),
         ("randomness", "from secrets import token_hex; key = token_hex()"),
         ("randomness", "import uuid; name = f'{uuid.uuid4()}.parquet'"),
         ("threads", "import threading; threading.Thread(target=print)"),
+        ("threads", "from fluss.doors.threads import pool"),
         ("threads", "from concurrent.futures import ThreadPoolExecutor; pool = ThreadPoolExecutor(1)"),
         ("sockets", "import socket; end = socket.socket()"),
+        ("sockets", "from fluss.doors.sockets import connect"),
         ("sockets", "import asyncio; ends = asyncio.open_connection('', 1)"),
         ("sockets", "async def connect(loop): return await loop.create_connection(object, '', 1)"),
         ("sockets", "import asyncio; end = asyncio.get_running_loop().create_server(object)"),
@@ -162,7 +166,7 @@ def test_only_storage_needs_the_door_to_the_disk(plant: Plant) -> None:
 
 def test_doors_themselves_and_tools_of_measurement_are_free(plant: Plant) -> None:
     text = "import time; now = time.time()"
-    assert tidy.problems(plant({"model/clock.py": text, "bench/meter.py": text, "testing/server.py": text})) == []
+    assert tidy.problems(plant({"doors/clock.py": text, "bench/meter.py": text, "testing/server.py": text})) == []
 
 
 @pytest.mark.parametrize(
@@ -174,6 +178,7 @@ def test_doors_themselves_and_tools_of_measurement_are_free(plant: Plant) -> Non
         "import socket\ndef close(held: socket.socket) -> socket.socket: ...\n" + FILLER,
         "def read(time, open=None): return time.monotonic()",  # another's clock
         "import asyncio; now = asyncio.get_running_loop().time()",
+        "from fluss.doors import clock; now = clock.monotonic()",
     ],
 )
 def test_what_is_no_use_of_a_door(plant: Plant, text: str) -> None:

@@ -6,11 +6,11 @@ counts is the step from the table's old snapshot to the branch's, and that is a 
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from fluss.doors import randomness
 from fluss.lake.filesystem import check_place
 from fluss.lake.format import COMMIT_USER, OFFSETS_PATH, TIERING_USER, LakeBranch, LakeConflictError
 from fluss.lake.iceberg.table import IcebergTable, summary_of
@@ -34,7 +34,7 @@ class IcebergBranch(LakeBranch):
         self._lake = lake
         self._base = lake.snapshot_id
         assert self._base is not None
-        self._name = f"{PREFIX}{uuid.uuid4().hex}"
+        self._name = f"{PREFIX}{randomness.new_uuid().hex}"
         try:
             lake.now().manage_snapshots().create_branch(self._base, self._name).commit()
         except CommitFailedException as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ from fluss.lake.filesystem import open_filesystem, path_of, storage_errors
 from fluss.lake.format import LakeTable
 from fluss.lake.options import LakeOptions
 from fluss.lake.place import named_lake
+from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TablePath
@@ -113,7 +113,7 @@ def _now_s(connection: FlussConnection, path: TablePath) -> float:
     No request asks for the time, but a server refuses times that lie in its future. A partitioned table without
     partitions can't be asked for offsets, and is not.
     """
-    admin, now_s = connection.get_admin(), time.time()
+    admin, now_s = connection.get_admin(), wall_clock_ms() / 1_000
     at = OffsetSpec.timestamp(max(0, round((now_s - CLOCK_AHEAD_S_MAX) * 1_000)))
     try:
         if not admin.get_table_info(path).is_partitioned():

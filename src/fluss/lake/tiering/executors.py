@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
+from fluss.doors import clock, threads
 from fluss.lake.fold import lake_rows, with_system_columns
 from fluss.lake.format import NO_OFFSET
 from fluss.lake.parquet import write_files
@@ -50,16 +50,16 @@ class LocalExecutor:
 
     def run_tasks(self, tasks: Sequence[Task]) -> Iterator[TaskResult]:
         """Results as they come."""
-        with ThreadPoolExecutor(self.slots, thread_name_prefix="fluss-tiering") as pool:
+        with threads.pool(self.slots, "fluss-tiering") as pool:
             for done in as_completed([pool.submit(run_task, task, self._connection) for task in tasks]):
                 yield done.result()
 
 
 def run_task(task: Task, connection: FlussConnection) -> TaskResult:
     """Do a task. A failed one leaves no files, and says so in its result: engines would wrap the reason in theirs."""
-    began, reading = time.monotonic(), Stopwatch()
+    began, reading = clock.monotonic(), Stopwatch()
     result = _result(task, connection, reading)
-    return replace(result, read_s=reading.seconds, write_s=time.monotonic() - began - reading.seconds)
+    return replace(result, read_s=reading.seconds, write_s=clock.monotonic() - began - reading.seconds)
 
 
 def _result(task: Task, connection: FlussConnection, reading: Stopwatch) -> TaskResult:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from fluss.api.lake import LakeRegistry
+from fluss.doors import clock
 from fluss.lake.format import LakeConflictError, LakeTable, TieredSnapshot
 from fluss.lake.options import LakeOptions
 from fluss.lake.place import check_tiered, named_lake, warn_of_other_lake
@@ -138,9 +138,9 @@ class _Round:
         raise unknown_snapshot(info, known, lake.location)
 
     def _tier(self, info: TableInfo, options: LakeOptions, lake: LakeTable, plan: RoundPlan) -> TieringReport:
-        times = [time.monotonic()]
+        times = [clock.monotonic()]
         draft = self._merged(info, options, lake, plan) or self._run_tasks(lake, plan)
-        times.append(time.monotonic())
+        times.append(clock.monotonic())
         try:
             _reached(TASKS_DONE)
             offsets_path = prepare(self._registry, info, plan.ends)
@@ -151,7 +151,7 @@ class _Round:
             draft.discard()
             raise
         lake, snapshot = self._commit(options, lake, draft, offsets_path)
-        times.append(time.monotonic())
+        times.append(clock.monotonic())
         _reached(COMMITTED)
         report = TieringReport(
             self._path,
@@ -171,7 +171,7 @@ class _Round:
             reason = f"the lake has snapshot {snapshot.snapshot_id}, but the server was not told ({error}); the next "
             return replace(report, status=Status.FAILED, reason=f"{reason}round does that")
         _reached(REGISTERED)
-        return replace(report, register_s=time.monotonic() - times[2])
+        return replace(report, register_s=clock.monotonic() - times[2])
 
     def _compacted(self, report: TieringReport) -> TieringReport:
         """Join small files. It is no matter for the round if that fails: its rows are in the lake."""

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from fluss.api.lake import LakeRegistry
+from fluss.doors import threads
 from fluss.lake.format import LakeConflictError
 from fluss.lake.place import is_tiered, table_infos
 from fluss.lake.report import Progress, Status, TieringReport
@@ -105,7 +106,7 @@ class HeldTable:
         self._assigned = assigned
         self._heartbeat_s = heartbeat_s
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="fluss-tiering-heartbeat", daemon=True)
+        self._thread = threads.daemon(self._beat, name="fluss-tiering-heartbeat")
         self.is_done = False
 
     def check(self) -> None:

@@ -5,11 +5,11 @@ Tasks are plain values that can be sent anywhere. They change nothing but files 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from fluss.doors import clock
 from fluss.lake.filesystem import open_filesystem
 from fluss.lake.format import LakeFile, PartitionValues, WrittenFile
 from fluss.lake.parquet import FileTarget
@@ -91,9 +91,9 @@ class Stopwatch:
     def waiting_for(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same batches."""
         while True:
-            began = time.monotonic()
+            began = clock.monotonic()
             batch = next(batches, None)
-            self.seconds += time.monotonic() - began
+            self.seconds += clock.monotonic() - began
             if batch is None:
                 return
             yield batch
