@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fluss.client.answers import STALE_METADATA_CODES
-from fluss.client.retry import Backoff
 from fluss.model.errors import FlussError
 from fluss.protocol.api_keys import Api, Req, Resp
 
@@ -16,11 +15,12 @@ if TYPE_CHECKING:
 async def ask(client: ClientCore, api: Api[Req, Resp], request: Req) -> Resp:
     """Repeated while the error says that it may help."""
     client.check_usable()
-    backoff = Backoff(client.request_timeout_s * 1000)
+    timeout_s = client.request_timeout_s
+    backoff = client.metadata.backoff(timeout_s)
     while True:
         try:
-            connection = await client.metadata.coordinator(max(backoff.remaining_s, 0.001))
-            return await connection.request(api, request, max(backoff.remaining_s, 0.001))
+            connection = await client.metadata.coordinator(backoff.capped_s(timeout_s))
+            return await connection.request(api, request, backoff.capped_s(timeout_s))
         except FlussError as error:
             if error.error_code not in STALE_METADATA_CODES or not await backoff.pause():
                 raise

@@ -7,6 +7,7 @@ import weakref
 from typing import NoReturn
 
 from fluss.client import runtime
+from fluss.client.absence import Absence
 from fluss.client.address import parse_bootstrap
 from fluss.client.admin import AdminCore
 from fluss.client.closing import Closing
@@ -15,7 +16,6 @@ from fluss.client.lookup import Lookups
 from fluss.client.metadata import Metadata
 from fluss.client.per_loop import PerLoop
 from fluss.client.pool import ConnectionPool
-from fluss.client.retry import Backoff
 from fluss.client.sasl import Credentials
 from fluss.client.sender import Sender
 from fluss.client.table import TableCore
@@ -37,7 +37,7 @@ class ClientCore:
         self.pool = ConnectionPool(config.connect_timeout_ms / 1000, Credentials.of(config))
         embedded = embedded_server(config.bootstrap_servers)
         bootstrap = [] if embedded is not None else parse_bootstrap(config.bootstrap_servers)
-        self.metadata = Metadata(self.pool, bootstrap, self.request_timeout_s, embedded)
+        self.metadata = Metadata(self.pool, bootstrap, self.request_timeout_s, Absence.of(config), embedded)
         self.loop_pools = PerLoop(self._loop_pool)
         self.sender = Sender(self.config, self.metadata, self.loop_pools)
         self.lookups = Lookups(self.metadata, self.pool, self.request_timeout_s, runtime.call_soon)
@@ -83,7 +83,7 @@ class ClientCore:
     async def table(self, path: TablePath) -> TableCore:
         """A table whose buckets all have leaders. They appear a moment after a table's creation."""
         self.check_usable()
-        backoff = Backoff(self.config.request_timeout_ms)
+        backoff = self.metadata.backoff(self.request_timeout_s)
         while True:
             problem: FlussError | None = None
             try:

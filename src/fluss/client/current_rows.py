@@ -70,7 +70,7 @@ class CurrentRows:
         while True:
             leader = metadata.leader(path, bucket.partition_id, bucket.bucket)
             if leader is not None:
-                return await metadata.tablet(leader, max(backoff.remaining_s, 0.001))
+                return await metadata.tablet(leader, backoff.capped_s(self._client.request_timeout_s))
             if bucket.partition_id is not None and metadata.is_gone(path, bucket.partition_id):
                 raise NotFoundError(
                     f"The partition {bucket.partition_id} of table {path} was dropped.", ErrorCode.PARTITION_NOT_EXISTS
@@ -81,7 +81,7 @@ class CurrentRows:
 
     def backoff(self) -> Backoff:
         """For `recover`: how long it may go on without a row."""
-        return Backoff(self._client.request_timeout_s * 1000)
+        return self._client.metadata.backoff(self._client.request_timeout_s)
 
     async def recover(self, error: FlussError, backoff: Backoff) -> None:
         """A bucket's rows were lost on the way: return when opening them again may help, raise where it does not."""

@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeAlias
 from fluss.client.answers import server_error
 from fluss.client.connection import Connection
 from fluss.client.metadata import Metadata
-from fluss.client.retry import Backoff
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError, TimeoutError
 from fluss.model.infos import ServerNode, TableInfo
 
@@ -50,9 +49,9 @@ async def ask_leaders(
     remaining = list(dict.fromkeys(buckets))
     check_buckets(info, remaining)
     answers: dict[BucketKey, int] = {}
-    backoff = Backoff(timeout_s * 1000)
+    backoff = metadata.backoff(timeout_s)
     while True:
-        problem = await _ask_once(metadata, info, remaining, ask, answers, max(backoff.remaining_s, 0.001))
+        problem = await _ask_once(metadata, info, remaining, ask, answers, backoff.capped_s(timeout_s))
         remaining = [key for key in remaining if key not in answers]
         if not remaining:
             return answers

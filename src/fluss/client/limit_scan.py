@@ -13,7 +13,6 @@ from fluss.client.batch_reader import BatchReader, Part
 from fluss.client.cursor import Cursor
 from fluss.client.fetched import FetchedBatch
 from fluss.client.lookup_values import ValueReader
-from fluss.client.retry import Backoff
 from fluss.formats.log_batch import walk
 from fluss.formats.values import decode_value_batch
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, TimeoutError
@@ -94,12 +93,12 @@ class LimitScanCore:
         request = pb.LimitScanRequest(
             table_id=self._info.table_id, partition_id=partition_id, bucket_id=bucket, limit=self._limit
         )
-        backoff = Backoff(self._client.request_timeout_s * 1000)
+        backoff = metadata.backoff(self._client.request_timeout_s)
         while True:
             problem: FlussError = TimeoutError(f"Bucket {bucket} of table {path} has no leader.")
             leader = metadata.leader(path, partition_id, bucket)
             if leader is not None:
-                timeout_s = max(backoff.remaining_s, 0.001)
+                timeout_s = backoff.capped_s(self._client.request_timeout_s)
                 try:
                     connection = await metadata.tablet(leader, timeout_s)
                     answer = await connection.request(api_keys.LIMIT_SCAN, request, timeout_s)

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Collection, Iterable
 
+from fluss.client.absence import Absence
 from fluss.client.address import Address
 from fluss.client.connection import Connection
 from fluss.client.embedded import EMBEDDED_HOST, EmbeddedServer
@@ -62,11 +63,13 @@ class Metadata:
         pool: ConnectionPool,
         bootstrap: list[Address],
         request_timeout_s: float,
+        absence: Absence,
         embedded: EmbeddedServer | None = None,
     ) -> None:
         """With `embedded` the bootstrap list is empty: where that server is, is found out when it is first asked."""
         self._pool = pool
         self._bootstrap = bootstrap
+        self._absence = absence
         self._embedded = embedded
         self.endpoint: Endpoint | None = None
         self._timeout_s = request_timeout_s
@@ -77,6 +80,14 @@ class Metadata:
         self.on_gone: Callable[[TablePath, Collection[str]], None] = _ignore
         """Told of tables that are gone, and of tables that have no partitions any more but those named."""
         self._closed = False
+
+    def patience_s(self, timeout_s: float) -> float:
+        """How long something may take that takes `timeout_s` at most while its server is there."""
+        return self._absence.limit_s + timeout_s
+
+    def backoff(self, timeout_s: float) -> Backoff:
+        """For tries of something that takes `timeout_s` at most while its server is there."""
+        return Backoff(self.patience_s(timeout_s) * 1000)
 
     def table(self, path: TablePath) -> TableView | None:
         """What is known of a table, without asking."""
@@ -224,11 +235,13 @@ class Metadata:
         return FlussError(error.message, ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION)
 
     async def _ask_any(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
+        if self._embedded is None:
+            return await self._absence.outlast(lambda: self._ask_known(request))
         for tries_left in reversed(range(EMBEDDED_TRIES)):
             try:
                 return await self._ask_known(request)
             except (ConnectError, AuthenticationError):
-                if self._embedded is None or not tries_left:
+                if not tries_left:
                     raise
                 self.endpoint = await self._embedded.find(self.endpoint)
                 self._bootstrap = [Address(EMBEDDED_HOST, self.endpoint.port)]
@@ -261,7 +274,7 @@ class Metadata:
 
     async def coordinator(self, timeout_s: float) -> Connection:
         """A connection to the coordinator. Connecting is tried until the limit; nothing was sent yet."""
-        backoff = Backoff(timeout_s * 1000)
+        backoff = self.backoff(timeout_s)
         while True:
             try:
                 if self.cluster.coordinator is None:
@@ -269,10 +282,10 @@ class Metadata:
                 node = self.cluster.coordinator
                 if node is None:
                     raise ConnectError("The cluster has no coordinator at the moment; try again later.")
-                limit_s = max(backoff.remaining_s, 0.001)
+                limit_s = backoff.capped_s(timeout_s)
                 return await self._pool.get(address_of(node), ServerType.COORDINATOR_SERVER, limit_s)
-            except ConnectError:
-                if not await backoff.pause():
+            except ConnectError as error:
+                if not error.is_retriable or not await backoff.pause():
                     raise
             self.cluster.coordinator = None
 

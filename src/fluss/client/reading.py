@@ -41,7 +41,7 @@ class Reading:
     ) -> None:
         self._path = path
         self._fetcher = fetcher
-        self._timeout_s = client.request_timeout_s
+        self._timeout_s = client.metadata.patience_s(client.request_timeout_s)
         self._metadata = client.metadata
         self._loop_pools = client.loop_pools
         self.cursors: dict[BucketKey, Cursor] = {cursor.key: cursor for cursor in cursors}

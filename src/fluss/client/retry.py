@@ -24,6 +24,10 @@ class Backoff:
     def remaining_s(self) -> float:
         return max(0.0, self.deadline - time.monotonic())
 
+    def capped_s(self, timeout_s: float) -> float:
+        """The time limit of the next try, no longer than `timeout_s`."""
+        return max(0.001, min(timeout_s, self.remaining_s))
+
     @property
     def expired(self) -> bool:
         return time.monotonic() >= self.deadline

@@ -32,7 +32,7 @@ async def existing_partitions(client: ClientCore, info: TableInfo) -> dict[int |
     """The names of a table's partitions by id; a table without is its own partition."""
     if not info.is_partitioned():
         return {None: None}
-    found = await client.metadata.list_partitions(info.table_path, client.request_timeout_s)
+    found = await client.admin.list_partition_infos(info.table_path)
     return {partition.partition_id: partition.partition_name for partition in found}
 
 
