@@ -9,9 +9,10 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from fluss.lake.files import LakeFile, PartitionValues
+from fluss.lake.modes import AUTO
 from fluss.lake.options import LakeOptions
 from fluss.lake.place import is_tiered
-from fluss.lake.union_plan import AUTO, UnionBucket, UnionPlan
+from fluss.lake.union_plan import UnionBucket, UnionPlan
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.partitions import PartitionSpec, spec_of_name
