@@ -1,5 +1,7 @@
 """Waiting for a server that is away: for how long, and what the log says of it."""
 
+# Small on purpose: one rule for the metadata, which has enough to do.
+
 from __future__ import annotations
 
 import logging

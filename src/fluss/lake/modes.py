@@ -1,5 +1,7 @@
 """What a union read reads."""
 
+# Small on purpose: options are read without loading the lake.
+
 from __future__ import annotations
 
 from typing import Final

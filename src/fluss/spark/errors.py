@@ -4,6 +4,8 @@ Spark sends the text of an exception on, with its traceback and those of its cau
 and through regular expressions that a long text makes overflow the stack.
 """
 
+# Small on purpose: every entry that Spark calls needs it.
+
 from __future__ import annotations
 
 import logging

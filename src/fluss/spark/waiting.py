@@ -6,6 +6,8 @@ application before. Spark runs a source's driver side in several processes; what
 directory, which Spark names to them and removes at the end.
 """
 
+# Small on purpose: read by the driver, the tasks and the source.
+
 from __future__ import annotations
 
 import hashlib
