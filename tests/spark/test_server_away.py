@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,16 +14,16 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import types as st
 
-from fluss.model.errors import AuthenticationError, ConnectError, NotFoundError
+from fluss.model.errors import AuthenticationError, ConnectError, InvalidRequestError, NotFoundError
 from fluss.server.users import add_user
 from fluss.spark import waiting
 from fluss.spark.source import FlussDataSource
 from fluss.spark.stream_writer import BATCH_ID, QUERY_ID
-from fluss.sync import TablePath
+from fluss.sync import Config, FlussConnection, Schema, TableDescriptor, TablePath
 from fluss.testing import FlussServer
 from fluss.testing.ports import free_ports
 from tests.spark.outages import Outages, outages_of
-from tests.spark.stream_steps import KEYED, KEYED_BY_DAY, NUMBERS, SALES, Tables
+from tests.spark.stream_steps import KEYED, KEYED_BY_DAY, NUMBERS, SALES, Steps, Tables
 
 DAYS = ("mon", "tue")
 # Of every connection; the others tell the scenarios apart.
@@ -236,3 +237,87 @@ def test_other_errors_come_at_once(tables: Tables, tmp_path: Path, outages: Outa
             with pytest.raises(AuthenticationError):
                 FlussDataSource(wrong).schema()
     assert not outages.begun
+
+
+def test_a_server_that_comes_back_with_an_older_directory(tmp_path: Path) -> None:
+    with FlussServer(tmp_path / "data") as server:
+        tables = Tables(server.bootstrap_servers, "fluss")
+        path = tables.create("older", NUMBERS)
+        tables.append(path, 0, 5)
+        server.kill()
+        shutil.copytree(server.data_dir, tmp_path / "older")
+        server.start()
+        tables.append(path, 5, 9)
+        short = {"server.wait-timeout-ms": "300", "request-timeout-ms": "300"}
+        steps = tables.stream(path, **short)
+        assert steps.ids() == list(range(9))
+        begin = steps.begin
+        [part] = steps.reader.partitions(begin, steps.end)
+        server.kill()
+        server.data_dir = tmp_path / "older"
+        server.start()
+        with pytest.raises(InvalidRequestError, match="ends at offset 5, but the stream knows rows up to 9"):
+            steps.step()
+        # What was planned before is planned again after a restart of the driver, or is being read already.
+        steps.restart()
+        steps.begin = begin
+        with pytest.raises(InvalidRequestError, match="ends at offset 5, but the stream knows rows up to 9"):
+            steps.again()
+        with pytest.raises(InvalidRequestError, match="are not there any more: the server has lost them"):
+            list(steps.reader.read(part))
+        tables.connection.close()
+
+
+def test_a_server_that_comes_back_at_another_of_its_addresses(tmp_path: Path) -> None:
+    ports = free_ports(2)
+    address = ",".join(f"127.0.0.1:{port}" for port in ports)
+    with FlussServer(tmp_path / "data", port=ports[0]) as server:
+        tables = Tables(address, "fluss")
+        path = tables.create("moved", NUMBERS)
+        source, steps = _source(tables, path), tables.stream(path)
+        writer = source.writer(ROWS, False)
+        server.kill()
+        server.port = ports[1]
+        server.start()
+        assert writer.write(_batches(0, 3)).row_count == 3
+        assert steps.ids() == [0, 1, 2]
+        tables.connection.close()
+
+
+def test_a_table_that_was_made_anew_meanwhile(tables: Tables, server: FlussServer) -> None:
+    path = tables.create("anew", NUMBERS)
+    tables.append(path, 0, 5)
+    steps, writer = tables.stream(path), _source(tables, path).writer(ROWS, False)
+    assert steps.ids() == list(range(5))
+    for create, error, text in (
+        (False, NotFoundError, f"Table {path} does not exist"),
+        (True, InvalidRequestError, "was dropped and created again"),
+    ):
+        tables.admin.drop_table(path, ignore_if_not_exists=True)
+        if create:
+            tables.create("anew", NUMBERS)
+        server.restart()
+        with pytest.raises(error, match=text):
+            steps.step()
+        with pytest.raises(error, match=text):
+            writer.write(_batches(5, 6))
+
+
+def test_a_password_that_was_changed_meanwhile(tmp_path: Path) -> None:
+    users, settings = tmp_path / "users", tmp_path / "server.toml"
+    add_user(users, "anna", "secret")
+    settings.write_text(f'sasl-users = "{users}"\n')
+    login = {"security.protocol": "sasl", "security.sasl.username": "anna", "security.sasl.password": "secret"}
+    with FlussServer(tmp_path / "data", args=["--config", str(settings)]) as server:
+        options = {"bootstrap.servers": server.bootstrap_servers, "table": "fluss.kept", **login}
+        with FlussConnection.create(Config({"bootstrap.servers": server.bootstrap_servers, **login})) as connection:
+            connection.get_admin().create_table(TablePath("fluss", "kept"), TableDescriptor(Schema(NUMBERS)))
+        source = FlussDataSource(options)
+        writer, steps = source.writer(ROWS, False), Steps(options)
+        server.kill()
+        users.unlink()
+        add_user(users, "anna", "another")
+        server.start()
+        for ask in (source.schema, steps.step, lambda: writer.write(_batches(0, 1))):
+            with pytest.raises(AuthenticationError, match="refused the login of user 'anna'"):
+                ask()

@@ -133,6 +133,9 @@ class FlussStreamReader(DataSourceStreamReader):  # type: ignore[misc]
             starts = after.start if before.is_initial and after.start is not None else before.offsets
             lake = after.lake if before.is_initial else None
             names = chosen_partitions(opened, self._read_options.partitions)
+            if self._latest is None:  # planned before a restart of the driver, of a server that may have been another
+                latest = latest_offsets(opened, self._read_options)
+                _check_not_behind(info, {key: at for key, at in after.offsets.items() if key in latest}, latest)
             parts: list[BucketPart] = []
             ranges: list[BucketRange] = []
             if lake is not None:
@@ -176,13 +179,13 @@ class FlussStreamReader(DataSourceStreamReader):  # type: ignore[misc]
             os._exit(0)
 
 
-def _check_not_behind(info: TableInfo, starts: Offsets, ends: Offsets) -> None:
-    for key, start in starts.items():
-        if ends[key] < start:
+def _check_not_behind(info: TableInfo, known: Offsets, ends: Offsets) -> None:
+    for key, offset in known.items():
+        if ends[key] < offset:
             where = "" if key[0] is None else f" of the partition with id {key[0]}"
             raise InvalidRequestError(
-                f"The log of {info.table_path}, bucket {key[1]}{where}, ends at offset {ends[key]}, but the stream has "
-                f"read up to {start}: the server has lost rows. Start with a new checkpoint to read what it has."
+                f"The log of {info.table_path}, bucket {key[1]}{where}, ends at offset {ends[key]}, but the stream "
+                f"knows rows up to {offset}: the server has lost them. Start with a new checkpoint to read what it has."
             )
 
 
