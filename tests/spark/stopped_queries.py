@@ -1,4 +1,4 @@
-"""Queries that are stopped again and again, also while their server is away, in a process of its own.
+"""Queries that go on when their server restarts, and are stopped, also while it is away, in a process of its own.
 
 python -m tests.spark.stopped_queries DIRECTORY: what it writes to standard error is what users would see.
 """
@@ -52,8 +52,10 @@ def _start(spark: SparkSession, options: dict[str, str], program: Program, folde
 
 
 def _await_progress(query: StreamingQuery) -> None:
+    """Wait for a micro-batch with rows that ends after this was called."""
     deadline = time.monotonic() + PROGRESS_S_MAX
-    while not query.recentProgress:
+    before = query.lastProgress
+    while query.lastProgress is None or (before is not None and query.lastProgress.batchId == before.batchId):
         assert query.isActive, query.exception()
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -74,6 +76,12 @@ def main(folder: Path) -> None:
             for query in queries:
                 _await_progress(query)
             if number == ROUNDS - 1:
+                server.kill()
+                time.sleep(2)
+                server.start()
+                for query in queries:
+                    _await_progress(query)
+                print("went on", flush=True)
                 server.kill()
                 # So that some of them wait.
                 time.sleep(2)

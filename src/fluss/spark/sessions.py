@@ -35,7 +35,8 @@ appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.filter.stopped.type = RegexFilter
-appender.stderr.filter.stopped.regex = Abort(ing|ed) (task|commit).*|Data source write .* abort(ing|ed)?[.]
+appender.stderr.filter.stopped.regex = Abort(ing|ed) (task|commit).*|\\
+  Data source write .* abort(ing|ed)?[.]|Error in TaskCompletionListener
 appender.stderr.filter.stopped.onMatch = DENY
 appender.stderr.filter.stopped.onMismatch = NEUTRAL
 appender.stderr.layout.type = PatternLayout
