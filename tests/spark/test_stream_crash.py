@@ -8,11 +8,9 @@ would do.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +24,7 @@ import pytest
 from fluss.sync import Config, DataTypes, FlussConnection, Schema, TableDescriptor, TablePath
 from fluss.testing import FlussServer
 from fluss.testing.processes import ManagedProcess
+from tests.spark.drivers import Drivers
 
 pytestmark = pytest.mark.spark
 
@@ -39,9 +38,6 @@ SINKS: Final = {
 }
 BINS: Final = 7
 ROWS_PER_WRITE: Final = 50
-START_S_MAX: Final = 120.0
-DRAIN_S_MAX: Final = 240.0
-DRAINS_MAX: Final = 5
 
 
 def make_tables(connection: FlussConnection) -> None:
@@ -83,72 +79,6 @@ class Feed(threading.Thread):
         self.join(60)
         assert not self.is_alive()
         return self.row_count
-
-
-class Drivers:
-    """One driver at a time, on the same checkpoints."""
-
-    def __init__(self, address: str, folder: Path) -> None:
-        self._folder = folder
-        self._plan = {
-            "address": address,
-            "source": str(SOURCE),
-            "sinks": SINKS,
-            "checkpoints": str(folder / "checkpoints"),
-            "rows_per_trigger": 2_000,
-        }
-        self._process: ManagedProcess | None = None
-        self.failures = 0
-
-    def start(self, *, drain: bool = False) -> ManagedProcess:
-        plan = json.dumps({**self._plan, "drain": drain})
-        command = [sys.executable, "-m", "tests.spark.stream_driver", plan]
-        self._process = ManagedProcess("driver", command, log_file=self._folder / "driver.log")
-        self._process.wait_for_line("streaming", START_S_MAX)
-        return self._process
-
-    def ensure_running(self) -> ManagedProcess:
-        """The driver; a new one if its queries have failed."""
-        if self._process is None or self._process.returncode is not None:
-            self.failures += self._process is not None
-            return self.start()
-        return self._process
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
-
-    def drain(self) -> None:
-        """Let the queries catch up and stop."""
-        self.kill()
-        for _ in range(DRAINS_MAX):
-            process = self.start(drain=True)
-            deadline = time.monotonic() + DRAIN_S_MAX
-            while process.returncode is None and time.monotonic() < deadline:
-                time.sleep(0.1)
-            if process.returncode == 0:
-                return
-            process.kill()
-        raise process.failed("did not drain")
-
-
-def _committed(folder: Path) -> int:
-    """How many micro-batches were committed, by all queries; of each Spark keeps the last hundred."""
-    numbers = [
-        [int(file.name) + 1 for file in path.glob("[0-9]*")] for path in (folder / "checkpoints").glob("*/commits")
-    ]
-    return sum(max(found, default=0) for found in numbers)
-
-
-def _await_commits(drivers: Drivers, folder: Path, count: int) -> None:
-    """Let the queries move on by some micro-batches."""
-    wanted = _committed(folder) + count
-    deadline = time.monotonic() + START_S_MAX
-    while _committed(folder) < wanted:
-        drivers.ensure_running()
-        assert time.monotonic() < deadline, "the queries do not move on"
-        time.sleep(0.05)
 
 
 def _workers(driver: ManagedProcess) -> list[int]:
@@ -212,20 +142,21 @@ def test_kills(
     print(f"seed {seed}")
     chance = random.Random(seed)
     make_tables(client)
-    drivers = Drivers(server.bootstrap_servers, tmp_path)
+    drive = {"address": server.bootstrap_servers, "source": str(SOURCE), "sinks": SINKS, "rows_per_trigger": 2_000}
+    drivers = Drivers("tests.spark.stream_driver", drive, tmp_path)
     feed = Feed(client)
     try:
         drivers.start()
         feed.start()
         for kill in plan(chance):
-            _await_commits(drivers, tmp_path, chance.randint(1, 4))
+            drivers.await_commits(chance.randint(1, 4))
             time.sleep(chance.random())
             kill(server, drivers, chance)
         row_count = feed.stop()
         drivers.drain()
     finally:
         drivers.kill()
-    print(f"{row_count} rows, {drivers.failures} drivers failed by themselves")
+    print(f"{row_count} rows, {len(drivers.failures)} drivers failed by themselves")
     _check(client, row_count)
 
 

@@ -326,7 +326,7 @@ def test_a_position_of_another_release(tables: Tables) -> None:
 def test_a_log_that_is_shorter_than_what_was_read(tables: Tables) -> None:
     stream = tables.stream(tables.create("numbers", NUMBERS))
     stream.end = {**stream.end, "offsets": [5]}
-    with pytest.raises(InvalidRequestError, match="bucket 0, ends at offset 0, but the stream has read up to 5"):
+    with pytest.raises(InvalidRequestError, match="bucket 0, ends at offset 0, but the stream knows rows up to 5"):
         stream.step()
 
 

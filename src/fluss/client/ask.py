@@ -36,7 +36,7 @@ async def ask(cluster: Cluster, api: Api[Req, Resp], request: Req) -> Resp:
         connection = await cluster.metadata.coordinator(tries.wait_s)
         return await connection.request(api, request, tries.wait_s)
 
-    return await repeat(Tries(cluster.request_timeout_s, is_stale), attempt)
+    return await repeat(cluster.tries(is_stale), attempt)
 
 
 async def ask_once(cluster: Cluster, api: Api[Req, Resp], request: Req) -> Resp:
@@ -118,7 +118,7 @@ async def ask_leaders(
             if partition_id is not None and metadata.is_gone(info.table_path, partition_id):
                 raise _partition_dropped(info.table_path, partition_id)
 
-    return await repeat(Tries(timeout_s, is_retriable, renew), attempt)
+    return await repeat(Tries(timeout_s, is_retriable, renew, metadata.absence_s), attempt)
 
 
 async def _ask_side_by_side(

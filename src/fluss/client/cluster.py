@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Awaitable, Callable
 
 from fluss.client import runtime
+from fluss.client.absence import Absence
 from fluss.client.address import parse_bootstrap
 from fluss.client.connection import Connection
 from fluss.client.embedded import EMBEDDED_HOST, embedded_server
@@ -31,7 +33,7 @@ class Cluster:
         self.pool = ConnectionPool(config.connect_timeout_ms / 1000, Credentials.of(config))
         embedded = embedded_server(config.bootstrap_servers)
         bootstrap = [] if embedded is not None else parse_bootstrap(config.bootstrap_servers)
-        self.metadata = Metadata(self.pool, bootstrap, self.request_timeout_s, embedded)
+        self.metadata = Metadata(self.pool, bootstrap, self.request_timeout_s, Absence.of(config), embedded)
         self.own_loops = OwnLoopConnections(config.connect_timeout_ms / 1000, self.pool)
 
     async def connect(self) -> None:
@@ -64,6 +66,12 @@ class Cluster:
         if self.closed:
             raise FlussError("The connection is closed; open a new one.")
 
+    def tries(
+        self, may_pass: Callable[[FlussError], bool], renew: Callable[[], Awaitable[None]] | None = None
+    ) -> Tries:
+        """Tries of a call, each within the request's time limit, all of them within what an absent server may take."""
+        return Tries(self.request_timeout_s, may_pass, renew, self.metadata.absence_s)
+
     async def ready_table(self, path: TablePath) -> TableInfo:
         """A table whose buckets all have leaders. They appear a moment after a table's creation."""
         self.check_usable()
@@ -81,7 +89,7 @@ class Cluster:
                 raise NotReadyError(TimeoutError(text, ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION))
             return view.info
 
-        return await repeat(Tries(self.request_timeout_s, is_retriable), attempt)
+        return await repeat(self.tries(is_retriable), attempt)
 
     async def coordinator(self) -> Connection:
         """A connection to the coordinator, for those who have to see what it knows."""

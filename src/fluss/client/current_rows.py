@@ -66,13 +66,13 @@ class CurrentRows:
 
     async def _leader(self, bucket: TableBucket) -> Connection:
         metadata, path = self._cluster.metadata, self._info.table_path
-        tries = Tries(self._cluster.request_timeout_s, never, lambda: metadata.refresh(path))
+        tries = self._cluster.tries(never, lambda: metadata.refresh(path))
         return await repeat(tries, lambda tries: leader_of(metadata, path, bucket, tries))
 
     def tries(self) -> Tries:
         """For rows that are lost on the way: how long it may go on without one, and when opening again may help."""
         path = self._info.table_path
-        return Tries(self._cluster.request_timeout_s, _may_be_opened, lambda: self._cluster.metadata.try_refresh(path))
+        return self._cluster.tries(_may_be_opened, lambda: self._cluster.metadata.try_refresh(path))
 
 
 def _may_be_opened(error: FlussError) -> bool:

@@ -101,7 +101,7 @@ class LimitScanCore:
                 raise self._explained(server_error(answer.error_code, answer.error_message))
             return answer.records
 
-        tries = Tries(self._cluster.request_timeout_s, is_stale, lambda: metadata.refresh(path))
+        tries = self._cluster.tries(is_stale, lambda: metadata.refresh(path))
         return await repeat(tries, attempt)
 
     def _explained(self, error: FlussError) -> FlussError:

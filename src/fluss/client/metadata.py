@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable
 
+from fluss.client.absence import Absence
 from fluss.client.address import Address
 from fluss.client.connection import Connection
 from fluss.client.embedded import EMBEDDED_HOST, EmbeddedServer
@@ -63,11 +64,13 @@ class Metadata:
         pool: ConnectionPool,
         bootstrap: list[Address],
         request_timeout_s: float,
+        absence: Absence,
         embedded: EmbeddedServer | None = None,
     ) -> None:
         """With `embedded` the bootstrap list is empty: where that server is, is found out when it is first asked."""
         self._pool = pool
         self._bootstrap = bootstrap
+        self._absence = absence
         self._embedded = embedded
         self.endpoint: Endpoint | None = None
         self._timeout_s = request_timeout_s
@@ -78,6 +81,11 @@ class Metadata:
         self.on_gone: Callable[[TablePath, Collection[str]], None] = _ignore
         """Told of tables that are gone, and of tables that have no partitions any more but those named."""
         self._closed = False
+
+    @property
+    def absence_s(self) -> float:
+        """How much longer something may take because its server is away."""
+        return self._absence.limit_s
 
     def table(self, path: TablePath) -> TableView | None:
         """What is known of a table, without asking."""
@@ -232,11 +240,13 @@ class Metadata:
         return FlussError(error.message, ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION)
 
     async def _ask_any(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
+        if self._embedded is None:
+            return await self._absence.outlast(lambda: self._ask_known(request))
         for tries_left in reversed(range(EMBEDDED_TRIES)):
             try:
                 return await self._ask_known(request)
             except (ConnectError, AuthenticationError):
-                if self._embedded is None or not tries_left:
+                if not tries_left:
                     raise
                 self.endpoint = await self._embedded.find(self.endpoint)
                 self._bootstrap = [Address(EMBEDDED_HOST, self.endpoint.port)]
@@ -281,7 +291,7 @@ class Metadata:
         async def forget() -> None:
             self.cluster.coordinator = None
 
-        return await repeat(Tries(timeout_s, lambda error: isinstance(error, ConnectError), forget), attempt)
+        return await repeat(Tries(timeout_s, _lacks_coordinator, forget, self.absence_s), attempt)
 
     async def ask_coordinator(self, api: Api[Req, Resp], request: Req, timeout_s: float) -> Resp:
         """Ask the coordinator, once."""
@@ -313,3 +323,7 @@ def _ignore(path: TablePath, partitions: Collection[str]) -> None:
 
 def _no_table(path: TablePath) -> NotFoundError:
     return NotFoundError(f"Table {path} does not exist.", ErrorCode.TABLE_NOT_EXIST)
+
+
+def _lacks_coordinator(error: FlussError) -> bool:
+    return isinstance(error, ConnectError) and error.is_retriable

@@ -36,7 +36,7 @@ class PollSession:
     ) -> None:
         self._path = path
         self._fetcher = fetcher
-        self._timeout_s = cluster.request_timeout_s
+        self._timeout_s = cluster.request_timeout_s + cluster.metadata.absence_s
         self._metadata = cluster.metadata
         self._own_loops = cluster.own_loops
         self.cursors: dict[BucketKey, Cursor] = {cursor.key: cursor for cursor in cursors}

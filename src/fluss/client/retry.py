@@ -70,22 +70,25 @@ class Tries:
     What it raises is final.
     """
 
-    __slots__ = ("_may_pass", "_renew", "backoff")
+    __slots__ = ("_limit_s", "_may_pass", "_renew", "backoff")
 
     def __init__(
         self,
         limit_s: float,
         may_pass: Callable[[FlussError], bool],
         renew: Callable[[], Awaitable[None]] | None = None,
+        absence_s: float = 0.0,
     ) -> None:
-        self.backoff = Backoff(limit_s * 1000)
+        """With `absence_s` all tries may take so much longer than one, because their server may be away."""
+        self.backoff = Backoff((limit_s + absence_s) * 1000)
+        self._limit_s = limit_s
         self._may_pass = may_pass
         self._renew = renew
 
     @property
     def wait_s(self) -> float:
         """A limit for the next try."""
-        return self.backoff.wait_s
+        return min(self.backoff.wait_s, self._limit_s)
 
     async def again(self, error: FlussError | NotReadyError) -> None:
         """Return when it is time for another try; raise the error if none would help, or the time is over."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from fluss.client import runtime
+from fluss.client.admin import AdminCore
 from fluss.client.cluster import Cluster
 from fluss.client.current_rows import CurrentRows
 from fluss.client.decode import to_table
@@ -29,7 +30,7 @@ async def existing_partitions(cluster: Cluster, info: TableInfo) -> dict[int | N
     """The names of a table's partitions by id; a table without is its own partition."""
     if not info.is_partitioned():
         return {None: None}
-    found = await cluster.metadata.list_partitions(info.table_path, cluster.request_timeout_s)
+    found = await AdminCore(cluster).list_partition_infos(info.table_path)
     return {partition.partition_id: partition.partition_name for partition in found}
 
 

@@ -97,6 +97,9 @@ class Config:
         "connect-timeout", 120_000, "Time limit for opening a connection.", low=1, aliases=("connect-timeout-ms",)
     )
     request_timeout_ms = Option("request-timeout-ms", 30_000, "Time limit of one request.", low=1)
+    server_wait_timeout_ms = Option(
+        "server.wait-timeout-ms", 0, "How long connecting, reads and administration wait for a server that is away."
+    )
     close_timeout_ms = Option(
         "close.timeout-ms", 30_000, "How long closing a connection waits for rows that are not acknowledged yet."
     )

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from fluss.lake.modes import AUTO, NONE, ONLY
 from fluss.lake.options import LakeOptions
 from fluss.lake.place import is_tiered
-from fluss.lake.union.plan import AUTO, NONE, ONLY, UnionBucket, UnionPlan, named_options, plan_union
+from fluss.lake.union.plan import UnionBucket, UnionPlan, named_options, plan_union
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec

@@ -6,8 +6,9 @@ The position in the checkpoint names the snapshot, so that the micro-batch has t
 from __future__ import annotations
 
 from fluss.lake.format import PartitionValues
+from fluss.lake.modes import AUTO
 from fluss.lake.place import is_tiered
-from fluss.lake.union.plan import AUTO, BucketFiles, OvertakenError, UnionBucket, UnionPlan, UnionPlanner
+from fluss.lake.union.plan import BucketFiles, OvertakenError, UnionBucket, UnionPlan, UnionPlanner
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.partitions import spec_of_name

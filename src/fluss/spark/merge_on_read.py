@@ -172,13 +172,14 @@ def _reader(
     def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from fluss.lake.parquet import to_schema
         from fluss.spark.types import spark_arrow_schema
+        from fluss.spark.waiting import waiting_config
         from fluss.sync import Config, FlussConnection
 
         wanted = [number for batch in numbers for number in batch.column(0).to_pylist()]
         if not wanted:
             return
         arrow_schema = spark_arrow_schema(schema)
-        with FlussConnection.create(Config(dict(client))) as connection:
+        with FlussConnection.create(waiting_config(Config(dict(client)))) as connection:
             for number in wanted:
                 for batch in read_changes(pickle.loads(tasks[number]), connection):
                     yield to_schema(batch, arrow_schema)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.sql.datasource import InputPartition
 
-from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
+from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, TimeoutError
+from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TableBucket
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET, ChangeType
 from fluss.spark.lake_parts import LakeBucket, LakePart, LakeRows
@@ -146,6 +147,12 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(waiting)
 
 
+def _is_behind(opened: OpenTable, part: BucketRange) -> bool:
+    """Whether the log ends before the part does: then another directory was put in the place of the server's."""
+    ends = opened.table.new_scan().bucket_offsets(OffsetSpec.latest(), [part.partition_id])
+    return ends[TableBucket(part.table_id, part.bucket, part.partition_id)] < part.end_offset
+
+
 def _explained(error: FlussError, opened: OpenTable, part: BucketPart) -> FlussError:
     """The error; where what was planned is gone, with what to do."""
     if isinstance(part, LakeRows):
@@ -156,6 +163,9 @@ def _explained(error: FlussError, opened: OpenTable, part: BucketPart) -> FlussE
     elif error.error_code == ErrorCode.PARTITION_NOT_EXISTS:
         start = 0
         reason = "are gone with their partition. Load the table again"
+    elif isinstance(error, TimeoutError) and isinstance(part, BucketRange) and _is_behind(opened, part):
+        start = part.start_offset
+        reason = "are not there any more: the server has lost them. Load the table again"
     else:
         return error
     where = "" if part.partition_name is None else f" of partition {part.partition_name}"

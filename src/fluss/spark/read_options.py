@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TypeAlias
 
-from fluss.lake.union.plan import AUTO, MODES
+from fluss.lake.modes import AUTO, MODES
 from fluss.model.json_text import parse_json
 from fluss.spark.foreign_options import STREAM_OPTIONS
 from fluss.spark.source_options import (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader
 
+from fluss.spark.errors import told_shortly
 from fluss.spark.lake_plan import plan_lake_parts, reads_lake
 from fluss.spark.plan import plan_parts
 from fluss.spark.ranges import BucketPart, read_part, scan_of
@@ -36,6 +37,7 @@ class FlussReader(DataSourceReader):  # type: ignore[misc]
         self._options = options
         self._schema = schema
 
+    @told_shortly()
     def partitions(self) -> list[BucketPart]:
         """The parts of the table as it is now."""
         read_options = ReadOptions.of(self._options)
@@ -47,4 +49,5 @@ class FlussReader(DataSourceReader):  # type: ignore[misc]
 
     def read(self, partition: BucketPart) -> Iterator[pa.RecordBatch]:
         """The rows of a part as Arrow batches."""
-        return read_part(self._options, self._schema, partition)
+        with told_shortly():
+            yield from read_part(self._options, self._schema, partition)

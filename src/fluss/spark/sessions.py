@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOPBACK = "127.0.0.1"
+HOME = "SPARK_HOME"
 
 # Spark tells of its start on several lines before a program can set the level. The second logger is the one whose level
 # Spark copies to the root when a Python program starts it.
+# The filter leaves out what Spark says, with pages of Java, about tasks that end because their query was stopped; what
+# makes a query fail is said elsewhere, too.
 _LOG4J = """\
 rootLogger.level = error
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
@@ -31,6 +34,11 @@ rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
+appender.stderr.filter.stopped.type = RegexFilter
+appender.stderr.filter.stopped.regex = Abort(ing|ed) (task|commit).*|\\
+  Data source write .* abort(ing|ed)?[.]|Error in TaskCompletionListener
+appender.stderr.filter.stopped.onMatch = DENY
+appender.stderr.filter.stopped.onMismatch = NEUTRAL
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %p %c{1}: %m%n
 """
@@ -56,7 +64,9 @@ def session(app_name: str = "fluss", cores: int = 2, **conf: Any) -> SparkSessio
     settings = {
         "spark.driver.bindAddress": LOOPBACK,
         "spark.driver.host": LOOPBACK,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()} -XX:-UsePerfData",
+        # A stack for the regular expression that Spark has for the text of errors in foreachBatch: it needs 200 bytes
+        # for each of some ten thousand characters.
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()} -XX:-UsePerfData -Xss16m",
         "spark.local.dir": str(folder / "local"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.timeType.enabled": "true",
@@ -68,8 +78,9 @@ def session(app_name: str = "fluss", cores: int = 2, **conf: Any) -> SparkSessio
         **{key: text_of(value) for key, value in conf.items()},
     }
     started = SparkConf().setMaster(f"local[{cores}]").setAppName(app_name).setAll(list(settings.items()))
-    with _interrupt_deferred():
-        SparkContext.getOrCreate(started)
+    with _interrupt_deferred(), _light_home(folder / "spark"):
+        context = SparkContext.getOrCreate(started)
+    _quiet_ends(getattr(context, "_accumulatorServer", None))
     spark = SparkSession.builder.config(conf=started).getOrCreate()
     register(spark)
     return spark
@@ -87,6 +98,44 @@ def register(spark: SparkSession) -> None:
         # Spark 4.0 does not take a source again that its own lookup has found.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+
+
+def _quiet_ends(server: Any) -> None:
+    """Spark cuts its connection to this server of its own when a query is stopped; that is no cause for a traceback."""
+    if server is None or hasattr(server, "is_quiet"):
+        return
+    handle_error = server.handle_error
+    server.is_quiet = True
+
+    def handle_others(*args: Any) -> None:
+        if not isinstance(sys.exception(), EOFError):
+            handle_error(*args)
+
+    server.handle_error = handle_others
+
+
+@contextmanager
+def _light_home(folder: Path) -> Iterator[None]:
+    """Let Spark start with a home that has no zip of its Python package.
+
+    Its workers would import that before the package that is installed, and compile it each time, because a zip keeps no
+    bytecode: 0.5 s of a core for each kind of worker and each stream, which may take 10 s until it is heard of.
+    """
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    if HOME in os.environ or not (home / "jars").is_dir():
+        yield  # another Spark than the installed package's
+        return
+    folder.mkdir()
+    for entry in home.iterdir():
+        if entry.name != "python":
+            (folder / entry.name).symlink_to(entry)
+    os.environ[HOME] = str(folder)
+    try:
+        yield
+    finally:
+        del os.environ[HOME]
 
 
 @contextmanager

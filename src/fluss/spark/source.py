@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSource
 
 from fluss.model.errors import InvalidRequestError
+from fluss.spark.errors import told_shortly
 from fluss.spark.read_options import ReadOptions
 from fluss.spark.source_options import SourceOptions
 
@@ -22,9 +24,11 @@ if TYPE_CHECKING:
 class FlussDataSource(DataSource):  # type: ignore[misc]
     """`spark.read.format("fluss")`, `df.write.format("fluss").mode("append")`, and the same for streams."""
 
+    @told_shortly()
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self._parsed = SourceOptions.parse(options)
+        self._made_in = os.getpid()
 
     @property
     def _reading(self) -> SourceOptions:
@@ -36,6 +40,7 @@ class FlussDataSource(DataSource):  # type: ignore[misc]
         """What goes into `format(...)`."""
         return "fluss"
 
+    @told_shortly()
     def schema(self) -> Any:
         """The table's columns, or those named by the option `columns`; with `changelog=true` those of changes before
         them. Not asked for if `.schema(...)` was given.
@@ -47,12 +52,14 @@ class FlussDataSource(DataSource):  # type: ignore[misc]
         with open_table(self._reading) as opened:
             return read_schema(opened.info, options.columns, options.changelog)
 
+    @told_shortly()
     def reader(self, schema: Any) -> FlussReader:
         """A batch reader for these columns."""
         from fluss.spark.reader import FlussReader
 
         return FlussReader(self._reading, schema)
 
+    @told_shortly()
     def streamReader(self, schema: Any) -> FlussStreamReader:  # noqa: N802
         """A reader of micro-batches of these columns."""
         if hasattr(datasource, "ReadLimit"):
@@ -63,6 +70,7 @@ class FlussDataSource(DataSource):  # type: ignore[misc]
 
         return RememberingStreamReader(self._reading, schema)
 
+    @told_shortly()
     def writer(self, schema: Any, overwrite: bool) -> FlussWriter:
         """A writer of a batch of rows of this schema."""
         from fluss.spark.writer import FlussWriter
@@ -75,6 +83,7 @@ class FlussDataSource(DataSource):  # type: ignore[misc]
             )
         return FlussWriter(self._parsed, schema)
 
+    @told_shortly()
     def streamWriter(self, schema: Any, overwrite: bool) -> FlussStreamWriter:  # noqa: N802
         """A writer of micro-batches of this schema."""
         if not hasattr(datasource, "DataSourceStreamArrowWriter"):
@@ -88,4 +97,5 @@ class FlussDataSource(DataSource):  # type: ignore[misc]
                 f"{self._parsed.table_path} can't be overwritten by each micro-batch: use .outputMode('append'), or "
                 ".outputMode('update') with .foreachBatch(...) and a batch write into a primary-key table."
             )
-        return FlussStreamWriter(self._parsed, schema)
+        # Spark ships this source, to where a micro-batch is committed, but makes a new one to plan it.
+        return FlussStreamWriter(self._parsed, schema, plans=self._made_in == os.getpid())

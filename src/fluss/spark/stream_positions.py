@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fluss.lake.union.plan import ONLY
+from fluss.lake.modes import ONLY
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
 from fluss.spark.lake_stream import first_snapshot

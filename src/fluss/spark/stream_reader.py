@@ -9,6 +9,7 @@ current rows come first, as inserts. Where a table has history in a lake, `full`
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,6 +19,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
+from fluss.spark.errors import told_shortly
 from fluss.spark.lake_parts import LakeBucket, LakeRows
 from fluss.spark.lake_stream import snapshot_parts
 from fluss.spark.plan import bucket_offsets, chosen_partitions, split_ranges
@@ -68,6 +70,7 @@ class FlussStreamReader(DataSourceStreamReader):  # type: ignore[misc]
         """Whether micro-batches have a limit."""
         return bool(self._read_options.rows_per_trigger_max or self._read_options.bytes_per_trigger_max)
 
+    @told_shortly()
     def initialOffset(self) -> Stored:  # noqa: N802
         """Where a new stream begins."""
         if self._initial is None:
@@ -117,6 +120,7 @@ class FlussStreamReader(DataSourceStreamReader):  # type: ignore[misc]
         with open_table(self._options) as opened:
             self._target = latest_offsets(opened, self._read_options)
 
+    @told_shortly()
     def partitions(self, start: Stored, end: Stored) -> list[BucketPart]:
         """What the tasks of a micro-batch read."""
         if start == end:
@@ -129,6 +133,9 @@ class FlussStreamReader(DataSourceStreamReader):  # type: ignore[misc]
             starts = after.start if before.is_initial and after.start is not None else before.offsets
             lake = after.lake if before.is_initial else None
             names = chosen_partitions(opened, self._read_options.partitions)
+            if self._latest is None:  # planned before a restart of the driver, of a server that may have been another
+                latest = latest_offsets(opened, self._read_options)
+                _check_not_behind(info, {key: at for key, at in after.offsets.items() if key in latest}, latest)
             parts: list[BucketPart] = []
             ranges: list[BucketRange] = []
             if lake is not None:
@@ -146,6 +153,10 @@ class FlussStreamReader(DataSourceStreamReader):  # type: ignore[misc]
 
     def read(self, partition: BucketPart) -> Iterator[pa.RecordBatch]:
         """The rows of a part as Arrow batches; a partition that is gone has no more."""
+        with told_shortly():
+            yield from self._read(partition)
+
+    def _read(self, partition: BucketPart) -> Iterator[pa.RecordBatch]:
         try:
             yield from read_part(self._options, self._schema, partition)
         except FlussError as error:
@@ -159,14 +170,22 @@ class FlussStreamReader(DataSourceStreamReader):  # type: ignore[misc]
             else:
                 raise
 
+    def stop(self) -> None:
+        """Spark calls this at the end, in the process that it runs for this reader alone.
 
-def _check_not_behind(info: TableInfo, starts: Offsets, ends: Offsets) -> None:
-    for key, start in starts.items():
-        if ends[key] < start:
+        Where it has closed the connection, that process would go on to write to it and print what becomes of that.
+        """
+        if isinstance(sys.exception(), EOFError):
+            os._exit(0)
+
+
+def _check_not_behind(info: TableInfo, known: Offsets, ends: Offsets) -> None:
+    for key, offset in known.items():
+        if ends[key] < offset:
             where = "" if key[0] is None else f" of the partition with id {key[0]}"
             raise InvalidRequestError(
-                f"The log of {info.table_path}, bucket {key[1]}{where}, ends at offset {ends[key]}, but the stream has "
-                f"read up to {start}: the server has lost rows. Start with a new checkpoint to read what it has."
+                f"The log of {info.table_path}, bucket {key[1]}{where}, ends at offset {ends[key]}, but the stream "
+                f"knows rows up to {offset}: the server has lost them. Start with a new checkpoint to read what it has."
             )
 
 

@@ -10,6 +10,7 @@ import logging
 
 import pyspark
 
+from fluss.spark.errors import told_shortly
 from fluss.spark.ranges import BucketPart
 from fluss.spark.stream_reader import FlussStreamReader, Stored
 
@@ -22,6 +23,7 @@ class RememberingStreamReader(FlussStreamReader):
     _end: Stored | None = None
     _has_warned = False
 
+    @told_shortly()
     def latestOffset(self) -> Stored:  # noqa: N802
         """The end of the next micro-batch."""
         self._end = self.next_offset(self._end or self.initialOffset(), is_limited=self.is_limited)

@@ -6,6 +6,7 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
+from fluss.spark.errors import told_shortly
 from fluss.spark.stream_reader import FlussStreamReader, Stored
 
 
@@ -21,6 +22,7 @@ class AskedStreamReader(FlussStreamReader, SupportsTriggerAvailableNow):  # type
             ReadAllAvailable() if options.bytes_per_trigger_max is None else ReadMaxBytes(options.bytes_per_trigger_max)
         )
 
+    @told_shortly()
     def latestOffset(self, start: Stored, limit: Any) -> Stored:  # noqa: N802
         """The end of the micro-batch that begins at `start`."""
         return self.next_offset(start, is_limited=self.is_limited and not isinstance(limit, ReadAllAvailable))
@@ -29,6 +31,7 @@ class AskedStreamReader(FlussStreamReader, SupportsTriggerAvailableNow):  # type
         """How far the stream could have read, for the query's progress."""
         return None if self._latest is None else self._latest.to_json()
 
+    @told_shortly()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read what is there now, in as many micro-batches as the limit makes of it."""
         self.prepare_to_end()

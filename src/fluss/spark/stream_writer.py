@@ -14,6 +14,7 @@ that is not deterministic. The server refuses it, and the query fails with the c
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from fluss.doors import randomness
-from fluss.model.errors import InvalidRequestError
+from fluss.model.errors import FlussError, InvalidRequestError
+from fluss.spark.errors import told_shortly
 from fluss.spark.source_options import SourceOptions
 from fluss.spark.tables import open_table
 from fluss.spark.write_options import WriteOptions
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 ATTEMPT_BITS = 63
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class RowsStaged(WriterCommitMessage):  # type: ignore[misc]
@@ -52,34 +56,39 @@ class RowsStaged(WriterCommitMessage):  # type: ignore[misc]
 class FlussStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     """Spark makes one on the driver for each micro-batch and ships it to the tasks, and makes another to commit."""
 
-    def __init__(self, options: SourceOptions, schema: Any) -> None:
-        self._options = options
+    def __init__(self, options: SourceOptions, schema: Any, *, plans: bool = True) -> None:
+        """Without `plans` it is one that commits."""
+        self._options, self._schema = options, schema
         self._exactly_once = WriteOptions.of(options).exactly_once
-        with open_table(options) as opened:
-            if self._exactly_once:
-                opened.table.check_staged_writes()
-            self._plan = WritePlan.of(options, opened, schema)
+        self._plan = WritePlan.early(options, schema) if plans else None
 
+    @told_shortly()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsStored | RowsStaged:
         """Store, or stage, all batches of a task."""
-        return stage_rows(self._plan, iterator) if self._exactly_once else store_rows(self._plan, iterator)
+        plan = self._plan or WritePlan.make(self._options, self._schema)
+        return stage_rows(plan, iterator) if self._exactly_once else store_rows(plan, iterator)
 
+    @told_shortly()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Make what was staged visible. A task without rows staged nothing, and nothing of nothing needs no commit."""
         staged = _staged(messages)
         if staged:
-            with self._plan.open() as opened:
+            with open_table(self._options) as opened:
                 opened.table.new_staged_write(staged[0].query_id, batchId).commit(message.task for message in staged)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Forget what was staged. A commit that the server has recorded stays: it will be repeated, and then known.
 
-        What is left behind where this fails goes with a later commit of the query, or in time.
+        What is left behind where this fails goes with a later commit of the query, or in time. So it is not waited for:
+        this is what a stopped query does at last.
         """
         staged = _staged(messages)
         if staged:
-            with self._plan.open() as opened:
-                opened.table.new_staged_write(staged[0].query_id, batchId).abort()
+            try:
+                with open_table(self._options, waits=False) as opened:
+                    opened.table.new_staged_write(staged[0].query_id, batchId).abort()
+            except FlussError as error:
+                _log.warning("Rows of micro-batch %d stay staged until they expire: %s", batchId, error.message)
 
 
 def stage_rows(plan: WritePlan, iterator: Iterator[pa.RecordBatch]) -> RowsStored | RowsStaged:

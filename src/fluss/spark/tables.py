@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fluss.spark.errors import check_packages
 from fluss.spark.source_options import SourceOptions
+from fluss.spark.waiting import note_answer, waiting_config
 
 if TYPE_CHECKING:
     from fluss.model.infos import TableInfo
@@ -27,13 +29,19 @@ class OpenTable:
 
 
 @contextmanager
-def open_table(options: SourceOptions) -> Iterator[OpenTable]:
-    """Connect, look the table up, and close the connection in the end. Connections are never shipped."""
+def open_table(options: SourceOptions, *, waits: bool = True) -> Iterator[OpenTable]:
+    """Connect, look the table up, and close the connection in the end. Connections are never shipped.
+
+    A server that is away is waited for, here and in all that the connection is used for; without `waits`, only one that
+    has not answered before.
+    """
+    check_packages()
     # Here and not above, so that Spark can load this package to look around without loading pyarrow.
     from fluss.spark.addresses import check_directory
     from fluss.sync import FlussConnection
 
-    config = options.config()
+    config = waiting_config(options.config(), waits=waits)
     check_directory(config.bootstrap_servers)
     with FlussConnection.create(config) as connection:
+        note_answer(config)
         yield OpenTable(connection, connection.get_table(options.table_path))

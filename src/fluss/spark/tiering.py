@@ -106,13 +106,14 @@ def _runner(
         import pyarrow
 
         from fluss.lake.tiering.executors import run_task
+        from fluss.spark.waiting import waiting_config
         from fluss.sync import Config, FlussConnection
 
         wanted = [number for batch in numbers for number in batch.column(0).to_pylist()]
         if not wanted:
             return
         check_directory(client["bootstrap.servers"])
-        with FlussConnection.create(Config(dict(client))) as connection:
+        with FlussConnection.create(waiting_config(Config(dict(client)))) as connection:
             for number in wanted:
                 result = pickle.dumps(run_task(pickle.loads(tasks[number]), connection))
                 yield pyarrow.RecordBatch.from_pydict({_RESULT: pyarrow.array([result], pyarrow.binary())})

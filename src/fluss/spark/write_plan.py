@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fluss.model.errors import InvalidRequestError
+from fluss.model.errors import ConnectError, InvalidRequestError
 from fluss.model.partitions import NEWER_MAX, PartitionBound
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
 from fluss.spark.matching import check_write_schema
@@ -41,10 +41,31 @@ class WritePlan:
     """None if no partitions are created"""
 
     @classmethod
+    def early(cls, options: SourceOptions, written: Any) -> WritePlan | None:
+        """The plan as the driver makes it; None while the server is away.
+
+        Then each task makes the plan, and waits for the server: Spark can stop a task, but not what plans a write.
+        """
+        try:
+            return cls.make(options, written, waits=False)
+        except ConnectError as error:
+            if not error.is_retriable:
+                raise
+            return None
+
+    @classmethod
+    def make(cls, options: SourceOptions, written: Any, *, waits: bool = True) -> WritePlan:
+        """Look at the table, and check the options and a DataFrame's schema against it."""
+        with open_table(options, waits=waits) as opened:
+            return cls.of(options, opened, written)
+
+    @classmethod
     def of(cls, options: SourceOptions, opened: OpenTable, written: Any) -> WritePlan:
         """Check the options and a DataFrame's schema against the table."""
         options = writing(options)
         chosen, info, table = WriteOptions.of(options), opened.info, opened.table
+        if chosen.exactly_once:
+            table.check_staged_writes()
         mode = _mode(chosen, info)
         targets = chosen.target_columns
         if targets is not None:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from fluss.spark.errors import told_shortly
 from fluss.spark.foreign_options import STREAM_OPTIONS
 from fluss.spark.source_options import SourceOptions, bad_option
-from fluss.spark.tables import open_table
 from fluss.spark.write_options import WriteOptions
 from fluss.spark.write_plan import WritePlan
 
@@ -45,12 +45,13 @@ class FlussWriter(DataSourceArrowWriter):  # type: ignore[misc]
                 "The option 'exactly.once' is for streams (df.writeStream): a batch write has no name under which a "
                 "repetition could be recognised. Leave it out."
             )
-        with open_table(options) as opened:
-            self._plan = WritePlan.of(options, opened, schema)
+        self._options, self._schema = options, schema
+        self._plan = WritePlan.early(options, schema)
 
+    @told_shortly()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsStored:
         """Write all batches of a task and wait until they are stored."""
-        return store_rows(self._plan, iterator)
+        return store_rows(self._plan or WritePlan.make(self._options, self._schema), iterator)
 
 
 def store_rows(plan: WritePlan, iterator: Iterator[pa.RecordBatch]) -> RowsStored:

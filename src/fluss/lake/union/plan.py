@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from fluss.lake.format import LakeFile, PartitionValues, by_bucket
 from fluss.lake.log_ranges import log_stretches
+from fluss.lake.modes import AUTO, MODES, NONE, ONLY
 from fluss.lake.options import LakeOptions, is_lake_named
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import LakeSnapshot, TableInfo
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fluss.sync import FlussConnection, FlussTable
-
-AUTO: Final = "auto"  # the lake and the log
-NONE: Final = "none"  # the log alone
-ONLY: Final = "only"  # the lake alone
-MODES: Final = (AUTO, NONE, ONLY)
 
 # A plan that was overtaken by a newer snapshot is made again so often.
 ATTEMPTS_MAX: Final = 10

@@ -1,0 +1,12 @@
+"""What a union read reads."""
+
+# Small on purpose: options are read without loading the lake.
+
+from __future__ import annotations
+
+from typing import Final
+
+AUTO: Final = "auto"  # the lake and the log
+NONE: Final = "none"  # the log alone
+ONLY: Final = "only"  # the lake alone
+MODES: Final = (AUTO, NONE, ONLY)
