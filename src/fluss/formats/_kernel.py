@@ -19,7 +19,7 @@ from numbers import Real
 from operator import index as to_index
 from typing import Any
 
-from fluss.formats import kinds as _kinds
+from fluss.kernels import codes as _kinds
 from fluss.model.errors import CorruptDataError, ErrorCode, SchemaMismatchError
 
 try:

@@ -1,0 +1,1 @@
+"""What compiled loops over rows know of columns."""
