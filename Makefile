@@ -11,7 +11,8 @@ setup: .venv/.ready
 
 # The kernels are compiled when a C compiler is there; without one the same source runs as plain Python, and syncs of
 # RocksDB keep the GIL.
-.venv/.ready: pyproject.toml requirements.lock requirements-pyfluss.lock src/fluss/formats/_kernel.py src/fluss/storage/_unlocked_syncs.c
+COMPILED := setup.py $(wildcard src/fluss/kernels/*.py) src/fluss/storage/_unlocked_syncs.c
+.venv/.ready: pyproject.toml requirements.lock requirements-pyfluss.lock $(COMPILED)
 	@echo "Installing Python packages, Spark among them, in .venv: minutes the first time, nothing after that..."
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock

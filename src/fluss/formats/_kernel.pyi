@@ -3,7 +3,7 @@ from datetime import datetime, tzinfo
 from threading import Lock
 from typing import Any
 
-from fluss.formats.kinds import Kind, Spec
+from fluss.kernels.codes import Kind, Spec
 from fluss.model.records import ChangeType
 
 COMPILED: bool

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.formats import kernel
-from fluss.formats.kinds import (
+from fluss.formats.nested import rows_of, view_of
+from fluss.kernels.codes import (
     AGGREGATE_FIRST,
     AGGREGATE_LAST,
     AGGREGATE_MAX,
@@ -22,7 +23,6 @@ from fluss.formats.kinds import (
     AGGREGATE_PRODUCT,
     AGGREGATE_SUM,
 )
-from fluss.formats.nested import rows_of, view_of
 from fluss.model.aggregation import DEFAULT_AGG_FUNCTION, AggFunctionType
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.schema import Column

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from fluss.formats import kernel
 from fluss.formats.binary_rows import RowFormat, refuse_nested
-from fluss.formats.kinds import LAYOUT_COMPACTED
+from fluss.kernels.codes import LAYOUT_COMPACTED
 from fluss.model.schema import Column
 
 

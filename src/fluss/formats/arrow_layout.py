@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from fluss.formats import kernel
-from fluss.formats.kinds import NODE_LIST_CHILD, NODE_TOP
+from fluss.kernels.codes import NODE_LIST_CHILD, NODE_TOP
 from fluss.model.types import DataType, TypeRoot
 
 _FIXED_BITS: Final = {

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from fluss.formats import kernel
-from fluss.formats.kinds import LAYOUT_KEY
 from fluss.formats.nested import DecodedColumn, KernelColumn, binary_array, column_codec, rows_of
+from fluss.kernels.codes import LAYOUT_KEY
 from fluss.model.arrow_types import arrow_field
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
 from fluss.model.schema import Column

@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from fluss.formats import kernel
 from fluss.formats.binary_rows import RowFormat
-from fluss.formats.kinds import LAYOUT_COMPACTED, LAYOUT_KEY, kind_of
+from fluss.formats.kinds import kind_of
 from fluss.formats.row_builder import RowBuilder
+from fluss.kernels.codes import LAYOUT_COMPACTED, LAYOUT_KEY
 from fluss.model.schema import Column, Schema
 
 

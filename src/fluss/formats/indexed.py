@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fluss.formats.binary_rows import RowFormat
-from fluss.formats.kinds import LAYOUT_INDEXED
+from fluss.kernels.codes import LAYOUT_INDEXED
 from fluss.model.schema import Column
 
 

@@ -1,58 +1,42 @@
-"""What the kernels know of a column: small integers and numbers instead of type objects.
-
-A *kind* says which Python values a column accepts and how they become plain ("physical") ones: ints in the column's
-Arrow unit, floats, str, bytes, bool. A *spec* says how a physical value is written into a row; a *layout* is a row
-format.
-"""
+"""The codes by which kernels know a column, from its type."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
+from fluss.kernels.codes import (
+    CODE_BIG_DECIMAL,
+    CODE_BOOL,
+    CODE_BYTES,
+    CODE_CHAR,
+    CODE_FIXED_BYTES,
+    CODE_FIXED_FLOAT,
+    CODE_FIXED_INT,
+    CODE_NESTED,
+    CODE_TIMESTAMP,
+    CODE_VARINT,
+    KIND_ARRAY,
+    KIND_BINARY,
+    KIND_BOOL,
+    KIND_BYTES,
+    KIND_DATE,
+    KIND_DECIMAL,
+    KIND_DOUBLE,
+    KIND_FLOAT,
+    KIND_INT,
+    KIND_MAP,
+    KIND_ROW,
+    KIND_STRING,
+    KIND_TIME,
+    KIND_TIMESTAMP,
+    KIND_TIMESTAMP_LTZ,
+    LAYOUT_COMPACTED,
+    LAYOUT_INDEXED,
+    Kind,
+    Spec,
+)
+from fluss.kernels.codes import LAYOUT_KEY as LAYOUT_KEY
 from fluss.model.types import DataType, TypeRoot
-
-KIND_BOOL: Final = 1
-KIND_INT: Final = 2
-KIND_FLOAT: Final = 3
-KIND_DOUBLE: Final = 4
-KIND_STRING: Final = 5
-KIND_BYTES: Final = 6
-KIND_BINARY: Final = 7
-KIND_DECIMAL: Final = 8
-KIND_DATE: Final = 9
-KIND_TIME: Final = 10
-KIND_TIMESTAMP: Final = 11
-KIND_TIMESTAMP_LTZ: Final = 12
-KIND_ARRAY: Final = 13
-KIND_MAP: Final = 14
-KIND_ROW: Final = 15
-
-CODE_BOOL: Final = 1
-CODE_FIXED_INT: Final = 2
-CODE_FIXED_FLOAT: Final = 3
-CODE_VARINT: Final = 4
-CODE_BYTES: Final = 5
-CODE_FIXED_BYTES: Final = 6
-CODE_BIG_DECIMAL: Final = 7
-CODE_TIMESTAMP: Final = 8
-CODE_CHAR: Final = 9  # indexed rows only, elsewhere a CHAR is like a STRING
-CODE_NESTED: Final = 10  # bytes that were made of an array, map or row
-
-LAYOUT_KEY: Final = 0  # compacted without null bits
-LAYOUT_COMPACTED: Final = 1
-LAYOUT_INDEXED: Final = 2
-
-# Parents of an Arrow node that is no field of a struct.
-NODE_TOP: Final = -1
-NODE_LIST_CHILD: Final = -2
-
-# What the kernels can do with the values of one key.
-AGGREGATE_SUM: Final = 1
-AGGREGATE_PRODUCT: Final = 2
-AGGREGATE_MAX: Final = 3
-AGGREGATE_MIN: Final = 4
-AGGREGATE_FIRST: Final = 5
-AGGREGATE_LAST: Final = 6
 
 DECIMAL_COMPACT_PRECISION_MAX: Final = 18
 DECIMAL_WIDTH_BYTES: Final = 16
@@ -96,30 +80,6 @@ _FIXED_WIDTH_BYTES: Final = {
     TypeRoot.TIMESTAMP_LTZ: 8,
 }
 _OFFSET_WIDTH_BYTES: Final = 4
-
-
-class Kind(NamedTuple):
-    """How one column's Python values are checked and converted."""
-
-    kind: int
-    limit: int  # INT: bits; CHAR, BINARY: length, 0 = any; DECIMAL: 10^precision; TIME, TIMESTAMP: units per second
-    scale: int  # DECIMAL only
-    nullable: bool
-    fixed_size_bytes: int  # of the Arrow value, or of its offset when the size varies; of all fields of a ROW
-    type_text: str
-    children: tuple[tuple[str, Kind], ...] = ()  # ARRAY: element; MAP: key and value; ROW: fields
-
-
-class Spec(NamedTuple):
-    """How one column lies in a row: stored = physical * multiplier // divisor."""
-
-    code: int
-    width_bytes: int  # of the Arrow value; of the place in the row for CODE_CHAR
-    multiplier: int = 1
-    divisor: int = 1
-    bits: int = 64  # the pattern that a varint carries, or that is stored in full
-    low: int = -(1 << 63)
-    high: int = (1 << 63) - 1
 
 
 def units_per_second(precision: int) -> int:

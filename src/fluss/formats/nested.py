@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.formats import kernel
-from fluss.formats.kinds import Spec, spec_of
+from fluss.formats.kinds import spec_of
+from fluss.kernels.codes import Spec
 from fluss.model.arrow_types import to_arrow
 from fluss.model.errors import CorruptDataError, ErrorCode, SchemaMismatchError
 from fluss.model.types import DataType, TypeRoot

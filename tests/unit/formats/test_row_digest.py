@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from fluss.formats import _kernel as plain
 from fluss.formats import arrow_payload, kernel
 from fluss.formats.arrow_payload import Codec, Compression
-from fluss.formats.kinds import CODE_FIXED_BYTES
 from fluss.formats.row_digest import RowDigest, sum_of
+from fluss.kernels.codes import CODE_FIXED_BYTES
 from fluss.model.arrow_types import arrow_schema
 from fluss.model.errors import SchemaMismatchError
 from fluss.model.schema import Column, Schema

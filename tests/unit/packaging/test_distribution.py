@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-SOURCES = ["pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "src"]
+SOURCES = ["pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in", "src"]
 
 PROGRAM = """
 import sys, fluss, pathlib
@@ -43,7 +43,7 @@ print("compiled" if kernel.COMPILED else "plain", unlocked_syncs.IN_USE)
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy without build products, so that nothing left in the work tree helps the build."""
     copy = tmp_path_factory.mktemp("source")
-    ignore = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info", "_kernel.c")
+    ignore = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info")
     for name in SOURCES:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, copy / name, ignore=ignore)
@@ -101,7 +101,7 @@ def install(bare: Path, wheel: Path) -> None:
 def test_distributions_have_what_they_need(build: Callable[[str], dict[str, Path]]) -> None:
     built = build("compiler")
     wheel = zipfile.ZipFile(built["wheel"]).namelist()
-    for name in ("fluss/py.typed", "fluss/protocol/messages.proto", "pyspark_fluss.py", "fluss/formats/_kernel.py"):
+    for name in ("fluss/py.typed", "fluss/protocol/messages.proto", "pyspark_fluss.py", "fluss/kernels/primitives.py"):
         assert name in wheel
     assert not [name for name in wheel if name.startswith(("tests/", "benchmarks/"))]
     with tarfile.open(built["sdist"]) as sdist:

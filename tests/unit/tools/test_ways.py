@@ -56,7 +56,7 @@ def test_a_real_run_is_seen_on_both_sides(tmp_path: Path) -> None:
     text = page.read_text()
     assert text.count("**Append a row and flush**") == 1
     client, _, server = text.partition("| server |")
-    assert "`_kernel.py`" in client  # plain Python, or it would not be seen
+    assert "`row_appender.py`" in client  # plain Python, or it would not be seen
     assert "| client | api/_sync |" in client
     assert "| storage |" in server
     assert "patience.py" not in text  # of what the server does by the clock

@@ -1,7 +1,10 @@
-"""Stands in for the `cython` module when the kernel runs as plain Python and Cython is not installed."""
+"""The `cython` module; where Cython is not installed, this module stands in for it and the kernels are plain Python."""
+
+# Small on purpose: it is all that plain Python needs of Cython.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -36,3 +39,9 @@ def declare(_: object, value: Any = None, **__: object) -> Any:
 def __getattr__(name: str) -> None:
     """Types and pointers appear only in annotations and in branches that plain Python never takes."""
     return None
+
+
+try:
+    import cython
+except ImportError:
+    cython = sys.modules[__name__]

@@ -1,0 +1,342 @@
+"""Records of puts, stored values, and keys in the order in which a store is asked for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fluss.kernels._cyshim import cython
+from fluss.kernels.primitives import (
+    I32_MAX,
+    LAYOUT_KEY,
+    as_int32,
+    bytes_behind,
+    check_size,
+    content_of,
+    copy_bytes,
+    is_equal,
+    is_set,
+    load,
+    pointer,
+    put_varint,
+    save,
+    varint_size,
+)
+from fluss.kernels.row_decoding import EncodedRows, rows_behind_each_other
+from fluss.model.errors import CorruptDataError, SchemaMismatchError
+
+_LENGTH_SIZE = cython.declare(cython.int, 4)
+SCHEMA_ID_SIZE = cython.declare(cython.int, 2)
+_KV_RECORD_MIN = cython.declare(cython.int, 5)  # bytes of a length and of an empty key's length
+
+_ORDER_SIZE = cython.declare(cython.int, 8)  # bytes of keys that are compared
+
+
+def join_kv_records(
+    keys: tuple[Any, Any], rows: tuple[Any, Any], validity: Any, validity_start: int, row_count: int
+) -> bytearray:
+    """Records of keys and rows, each (data, int32 offsets); a row whose bit is not set is a delete."""
+    i: cython.Py_ssize_t
+    at: cython.Py_ssize_t = 0
+    key_size: cython.longlong
+    row_size: cython.longlong
+    total: cython.longlong = 0
+    key_rows: EncodedRows = rows_behind_each_other(keys[0], keys[1], row_count, LAYOUT_KEY, 0, 0)
+    new_rows: EncodedRows = rows_behind_each_other(rows[0], rows[1], row_count, LAYOUT_KEY, 0, 0)
+    has_deletes: cython.bint = validity is not None
+    first_bit: cython.Py_ssize_t = validity_start
+    bits_bytes = b"" if validity is None else validity
+    if has_deletes:
+        check_size("rows", bits_bytes, (validity_start + row_count + 7) // 8)
+    bits: cython.p_uchar = pointer(bits_bytes)
+    for i in range(key_rows.count):
+        key_size = key_rows.ends[i] - key_rows.starts[i]
+        row_size = new_rows.ends[i] - new_rows.starts[i]
+        if has_deletes and not is_set(bits, first_bit + i):
+            row_size = 0
+        elif row_size == 0:
+            raise SchemaMismatchError(f"Row {i} has no bytes, which would delete it; a delete is a null.")
+        total += _LENGTH_SIZE + varint_size(key_size) + key_size + row_size
+        if total > I32_MAX:
+            raise SchemaMismatchError(f"The rows take more than {I32_MAX} bytes; write fewer at a time.")
+    out_bytes = bytearray(total)
+    out: cython.p_uchar = pointer(out_bytes)
+    for i in range(key_rows.count):
+        key_size = key_rows.ends[i] - key_rows.starts[i]
+        row_size = new_rows.ends[i] - new_rows.starts[i]
+        if has_deletes and not is_set(bits, first_bit + i):
+            row_size = 0
+        save(out, at, 4, varint_size(key_size) + key_size + row_size)
+        at = put_varint(out, at + _LENGTH_SIZE, key_size)
+        copy_bytes(out, at, key_rows.data, key_rows.starts[i], key_size)
+        copy_bytes(out, at + key_size, new_rows.data, new_rows.starts[i], row_size)
+        at += key_size + row_size
+    return out_bytes
+
+
+def split_kv_records(records: Any, row_count: int, prefix: bytes) -> tuple[list[bytes], list[bytes | None]]:
+    """Keys, and rows behind `prefix`; None for a record without a row, a delete."""
+    i: cython.Py_ssize_t
+    at: cython.Py_ssize_t = 0
+    stop: cython.Py_ssize_t
+    end: cython.Py_ssize_t = len(records)
+    size: cython.longlong
+    key_size: cython.longlong
+    byte: cython.longlong
+    shift: cython.int
+    head: bytes = prefix
+    if row_count < 0 or row_count * _KV_RECORD_MIN > end:
+        raise CorruptDataError(f"kv batch: {row_count} records announced in {end} bytes")
+    count: cython.Py_ssize_t = row_count
+    source: cython.p_uchar = pointer(records)
+    keys: list = []
+    values: list = []
+    for i in range(count):
+        size = load(source, at, 4) if end - at >= _KV_RECORD_MIN else -1
+        if size < 1 or size > end - at - _LENGTH_SIZE:
+            raise CorruptDataError(f"kv batch: record {i} at byte {at} has a wrong length")
+        at += _LENGTH_SIZE
+        stop = at + size
+        key_size = 0
+        shift = 0
+        byte = 0x80
+        while byte >= 0x80:
+            byte = source[at] if at < stop else 0xFF
+            # A fifth byte has four bits to add, and none may follow.
+            if at >= stop or (shift == 28 and byte > 0x0F):
+                raise CorruptDataError(f"kv batch: the key length of record {i} is no number of 32 bits")
+            key_size |= (byte & 0x7F) << shift
+            shift += 7
+            at += 1
+        if key_size > stop - at:
+            raise CorruptDataError(f"kv batch: the key of record {i} has {key_size} bytes, {stop - at} are left")
+        keys.append(bytes_behind(b"", source, at, at + key_size))
+        at += key_size
+        values.append(bytes_behind(head, source, at, stop) if at < stop else None)
+        at = stop
+    if at != end:
+        raise CorruptDataError(f"kv batch: {end - at} bytes left over behind {row_count} records")
+    return keys, values
+
+
+def join_values(values: list[bytes]) -> bytearray:
+    """Each value behind its length."""
+    i: cython.Py_ssize_t
+    at: cython.Py_ssize_t = 0
+    value: bytes
+    source: cython.p_uchar
+    listed: list = values
+    total: cython.longlong = _LENGTH_SIZE * len(listed)
+    for i in range(len(listed)):
+        value = listed[i]
+        total += len(value)
+    if total > I32_MAX:
+        raise SchemaMismatchError(f"The rows take more than {I32_MAX} bytes; read fewer at a time.")
+    out_bytes = bytearray(total)
+    out: cython.p_uchar = pointer(out_bytes)
+    for i in range(len(listed)):
+        value = listed[i]
+        source = value
+        save(out, at, 4, len(value))
+        copy_bytes(out, at + _LENGTH_SIZE, source, 0, len(value))
+        at += _LENGTH_SIZE + len(value)
+    return out_bytes
+
+
+def split_values(records: Any, row_count: int) -> list[bytes]:
+    """The values, each of which lies behind its length."""
+    i: cython.Py_ssize_t
+    at: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t = len(records)
+    size: cython.longlong
+    if row_count < 0 or row_count * (_LENGTH_SIZE + SCHEMA_ID_SIZE) > end:
+        raise CorruptDataError(f"value batch: {row_count} values announced in {end} bytes")
+    count: cython.Py_ssize_t = row_count
+    source: cython.p_uchar = pointer(records)
+    values: list = []
+    for i in range(count):
+        size = load(source, at, 4) if end - at >= _LENGTH_SIZE else -1
+        if size < SCHEMA_ID_SIZE or size > end - at - _LENGTH_SIZE:
+            raise CorruptDataError(f"value batch: value {i} at byte {at} has a wrong length")
+        at += _LENGTH_SIZE
+        values.append(bytes_behind(b"", source, at, at + size))
+        at += size
+    if at != end:
+        raise CorruptDataError(f"value batch: {end - at} bytes left over behind {row_count} values")
+    return values
+
+
+def values_of_rows(
+    data: Any, offsets: Any, row_count: int, prefix: bytes, places: list[bytes | None] | None
+) -> list[bytes | None]:
+    """Each row behind `prefix`; with `places`, only where those are not None, and None elsewhere."""
+    i: cython.Py_ssize_t
+    row: cython.Py_ssize_t = 0
+    head: bytes = prefix
+    rows: EncodedRows = rows_behind_each_other(data, offsets, row_count, LAYOUT_KEY, 0, 0)
+    listed: list = [prefix] * row_count if places is None else places
+    if len(listed) - listed.count(None) != row_count:
+        raise ValueError(f"{row_count} rows for {len(listed) - listed.count(None)} places")
+    values: list = []
+    for i in range(len(listed)):
+        if listed[i] is None:
+            values.append(None)
+        else:
+            values.append(bytes_behind(head, rows.data, rows.starts[row], rows.ends[row]))
+            row += 1
+    return values
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(-77777, check=True)
+def schema_id_of(value: bytes, row: cython.Py_ssize_t) -> cython.int:
+    if len(value) < SCHEMA_ID_SIZE:
+        raise CorruptDataError(f"value {row}: {len(value)} bytes have no room for a schema id")
+    source: cython.p_uchar = value
+    pattern: cython.int = source[0]
+    pattern |= source[1] << 8
+    return pattern - 0x10000 if pattern >= 0x8000 else pattern
+
+
+def schema_ids_of(values: list[bytes | None]) -> list[int]:
+    """The schema ids that occur, in order of appearance; of None there is none."""
+    i: cython.Py_ssize_t
+    number: cython.int
+    last: cython.int = -0x10000
+    listed: list = values
+    seen: dict = {}
+    for i in range(len(listed)):
+        if listed[i] is None:
+            continue
+        number = schema_id_of(listed[i], i)
+        if number != last:
+            seen[number] = None
+            last = number
+    return list(seen)
+
+
+def rows_of_schema(values: list[bytes], schema_id: int) -> tuple[bytearray, bytearray, bytearray]:
+    """The rows of the values with one schema id: data, int32 offsets, and int32 places in `values`."""
+    i: cython.Py_ssize_t
+    count: cython.Py_ssize_t = 0
+    size: cython.longlong
+    total: cython.longlong = 0
+    value: bytes
+    source: cython.p_uchar
+    wanted: cython.int = schema_id
+    listed: list = values
+    places_bytes = bytearray(4 * len(listed))
+    places: cython.p_int = as_int32(pointer(places_bytes))
+    offsets_bytes = bytearray(4 * (len(listed) + 1))
+    offsets: cython.p_int = as_int32(pointer(offsets_bytes))
+    for i in range(len(listed)):
+        value = listed[i]
+        if schema_id_of(value, i) == wanted:
+            total += len(value) - SCHEMA_ID_SIZE
+            if total > I32_MAX:
+                raise SchemaMismatchError(f"The rows take more than {I32_MAX} bytes; read fewer at a time.")
+            places[count] = cython.cast(cython.int, i) if cython.compiled else i
+            count += 1
+            offsets[count] = cython.cast(cython.int, total) if cython.compiled else total
+    out_bytes = bytearray(total)
+    out: cython.p_uchar = pointer(out_bytes)
+    for i in range(count):
+        value = listed[places[i]]
+        source = value
+        size = offsets[i + 1] - offsets[i]
+        copy_bytes(out, offsets[i], source, SCHEMA_ID_SIZE, size)
+    return out_bytes, offsets_bytes[: 4 * (count + 1)], places_bytes[: 4 * count]
+
+
+def keys_in_order(keys: list[bytes]) -> list[bytes]:
+    """Keys in the order of the eight bytes behind what all of them begin with."""
+    listed: list = keys
+    order_bytes: bytearray = _order_of(listed, _common_size(listed))
+    order: cython.p_int = as_int32(pointer(order_bytes))
+    return [listed[order[i]] for i in range(len(listed))]
+
+
+def rows_in_order(rows: dict[bytes, bytes | None]) -> tuple[list[bytes], list[bytes], list[bytes]]:
+    """Keys and values, and keys with None, in the order of the eight bytes behind what all keys begin with."""
+    i: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    keys: list = list(rows)
+    values: list = list(rows.values())
+    put_keys: list = []
+    put_values: list = []
+    deletes: list = []
+    order_bytes: bytearray = _order_of(keys, _common_size(keys))
+    order: cython.p_int = as_int32(pointer(order_bytes))
+    for i in range(len(keys)):
+        at = order[i]
+        if values[at] is None:
+            deletes.append(keys[at])
+        else:
+            put_keys.append(keys[at])
+            put_values.append(values[at])
+    return put_keys, put_values, deletes
+
+
+@cython.cfunc
+def _common_size(keys: list) -> cython.Py_ssize_t:
+    """How many bytes all keys begin with alike."""
+    i: cython.Py_ssize_t
+    first: bytes = keys[0] if keys else b""
+    first_at: cython.p_uchar = first
+    key: bytes
+    source: cython.p_uchar
+    size: cython.Py_ssize_t = len(first)
+    for i in range(1, len(keys)):
+        key = keys[i]
+        source = key
+        size = min(size, len(key))
+        if not is_equal(first_at, 0, source, 0, size):
+            size = 0
+            while first_at[size] == source[size]:
+                size += 1
+    return size
+
+
+@cython.cfunc
+def _order_of(keys: list, start: cython.Py_ssize_t) -> bytearray:
+    """Places of the keys, int32, sorted by eight bytes from `start` on, zeros where there are fewer."""
+    i: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    byte: cython.int
+    count: cython.Py_ssize_t = len(keys)
+    key: bytes
+    source: cython.p_uchar
+    window_bytes = bytearray(_ORDER_SIZE * count)
+    window: cython.p_uchar = content_of(window_bytes)
+    order_bytes = bytearray(4 * count)
+    next_bytes = bytearray(4 * count)
+    order: cython.p_int = as_int32(pointer(order_bytes))
+    next_order: cython.p_int = as_int32(pointer(next_bytes))
+    places_bytes = bytearray(4 * 256)
+    places: cython.p_int = as_int32(pointer(places_bytes))
+    total: cython.int
+    for i in range(count):
+        key = keys[i]
+        source = key
+        copy_bytes(window, i * _ORDER_SIZE, source, start, min(len(key) - start, _ORDER_SIZE))
+        order[i] = cython.cast(cython.int, i) if cython.compiled else i
+    # By the last byte first: what was in order before stays so among equals.
+    for k in range(_ORDER_SIZE - 1, -1, -1):
+        for i in range(256):
+            places[i] = 0
+        for i in range(count):
+            places[window[i * _ORDER_SIZE + k]] += 1
+        if count == 0 or places[window[k]] == count:
+            continue
+        total = 0
+        for i in range(256):
+            byte = places[i]
+            places[i] = total
+            total += byte
+        for i in range(count):
+            byte = window[order[i] * _ORDER_SIZE + k]
+            next_order[places[byte]] = order[i]
+            places[byte] += 1
+        order, next_order = next_order, order
+        order_bytes, next_bytes = next_bytes, order_bytes
+    return order_bytes
