@@ -123,7 +123,7 @@ class AdminCore:
         """One offset per bucket."""
         info = await self._cluster.ready_table(path)
         buckets = [(None, bucket) for bucket in bucket_ids]
-        offsets = await list_offsets(self._cluster.metadata, info, buckets, spec, self._cluster.request_timeout_s)
+        offsets = await list_offsets(self._cluster, info, buckets, spec)
         return {bucket: offset for (_, bucket), offset in offsets.items()}
 
     async def create_partition(
@@ -160,7 +160,7 @@ class AdminCore:
         info = await self._cluster.ready_table(path)
         partition_id = await self._partition_id(info, partition_name)
         buckets: list[BucketKey] = [(partition_id, bucket) for bucket in bucket_ids]
-        offsets = await list_offsets(self._cluster.metadata, info, buckets, spec, self._cluster.request_timeout_s)
+        offsets = await list_offsets(self._cluster, info, buckets, spec)
         return {bucket: offset for (_, bucket), offset in offsets.items()}
 
     async def _partition_id(self, info: TableInfo, name: str) -> int:
@@ -186,7 +186,7 @@ class AdminCore:
             names = [partition.partition_name for partition in await self.list_partition_infos(path)]
             partition_ids = list((await metadata.find_partitions(path, names)).values())
         buckets = [(partition_id, bucket) for partition_id in partition_ids for bucket in range(info.num_buckets)]
-        counts = await table_stats(metadata, info, buckets, self._cluster.request_timeout_s)
+        counts = await table_stats(self._cluster, info, buckets)
         by_bucket = dict.fromkeys(range(info.num_buckets), 0)
         for (_, bucket), row_count in counts.items():
             by_bucket[bucket] += row_count

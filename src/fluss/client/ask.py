@@ -94,9 +94,10 @@ def check_buckets(info: TableInfo, buckets: Iterable[BucketKey]) -> None:
 
 
 async def ask_leaders(
-    metadata: Metadata, info: TableInfo, buckets: Iterable[BucketKey], question: Question, timeout_s: float
+    cluster: Cluster, info: TableInfo, buckets: Iterable[BucketKey], question: Question
 ) -> dict[BucketKey, int]:
-    """One number per bucket, asked again while leaders move, up to the limit."""
+    """One number per bucket, asked again while leaders move, as long as a request may take."""
+    metadata = cluster.metadata
     wanted = list(dict.fromkeys(buckets))
     check_buckets(info, wanted)
     answers: dict[BucketKey, int] = {}
@@ -118,7 +119,7 @@ async def ask_leaders(
             if partition_id is not None and metadata.is_gone(info.table_path, partition_id):
                 raise _partition_dropped(info.table_path, partition_id)
 
-    return await repeat(Tries(timeout_s, is_retriable, renew, metadata.absence_s), attempt)
+    return await repeat(cluster.tries(is_retriable, renew), attempt)
 
 
 async def _ask_side_by_side(

@@ -89,8 +89,7 @@ class ChangesCore:
             spec = _spec(start)
             offsets = dict.fromkeys(keys, EARLIEST_OFFSET)
             if spec.kind != OffsetSpec.EARLIEST:
-                timeout_s = self._cluster.request_timeout_s
-                offsets = await list_offsets(self._cluster.metadata, self._info, keys, spec, timeout_s)
+                offsets = await list_offsets(self._cluster, self._info, keys, spec)
             positions = {key: BucketPosition(self._bucket(key), offset) for key, offset in offsets.items()}
         await self._add(known, positions)
         self._looked_at = clock.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fluss.client.retry import Failures
 from fluss.model.errors import FlussError
 from fluss.model.offsets import EARLIEST_OFFSET
 from fluss.model.paths import TableBucket
@@ -34,7 +35,7 @@ class Cursor:
         """What the reader gets next."""
         self.remote: pb.PbRemoteLogFetchInfo | None = None
         """Files of the remote storage that are being read; the leader is not asked meanwhile."""
-        self.remote_failures = 0
+        self.remote_failures = Failures()
         self.error: FlussError | None = None
         """Why reading can't go on."""
         self.trouble: FlussError | None = None

@@ -257,10 +257,9 @@ class Fetcher:
         """The error, with the offsets there are when the cursor asked for another."""
         if error.error_code != ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
             return error
-        timeout_s = self._cluster.request_timeout_s
         try:
             first, end = [
-                (await list_offsets(self._cluster.metadata, self._info, [cursor.key], spec, timeout_s))[cursor.key]
+                (await list_offsets(self._cluster, self._info, [cursor.key], spec))[cursor.key]
                 for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
             ]
         except FlussError:

@@ -89,7 +89,7 @@ class SnapshotRows:
             self._tail_place = self._tail.place_after(self.last_key)
 
     async def _offsets(self, key: tuple[int | None, int], spec: OffsetSpec) -> dict[tuple[int | None, int], int]:
-        return await list_offsets(self._cluster.metadata, self._info, [key], spec, self._cluster.request_timeout_s)
+        return await list_offsets(self._cluster, self._info, [key], spec)
 
     async def _latest_snapshot(self, bucket: TableBucket, partition_name: str | None) -> pb.PbKvSnapshot | None:
         request = pb.GetLatestKvSnapshotsRequest(partition_name=partition_name)

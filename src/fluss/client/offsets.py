@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fluss.client.ask import BucketKey, BucketNumber, ask_leaders, check_buckets
+from fluss.client.cluster import Cluster
 from fluss.client.connection import Connection
-from fluss.client.metadata import Metadata
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
 from fluss.protocol import api_keys
@@ -18,7 +18,7 @@ CLIENT_FOLLOWER_ID = -1
 
 
 async def list_offsets(
-    metadata: Metadata, info: TableInfo, buckets: Iterable[BucketKey], spec: OffsetSpec, timeout_s: float
+    cluster: Cluster, info: TableInfo, buckets: Iterable[BucketKey], spec: OffsetSpec
 ) -> dict[BucketKey, int]:
     """The offset of each bucket."""
 
@@ -39,12 +39,10 @@ async def list_offsets(
             for item in answer.buckets_resp
         ]
 
-    return await ask_leaders(metadata, info, buckets, ask, timeout_s)
+    return await ask_leaders(cluster, info, buckets, ask)
 
 
-async def table_stats(
-    metadata: Metadata, info: TableInfo, buckets: Iterable[BucketKey], timeout_s: float
-) -> dict[BucketKey, int]:
+async def table_stats(cluster: Cluster, info: TableInfo, buckets: Iterable[BucketKey]) -> dict[BucketKey, int]:
     """The row count of each bucket: a real coordinator does not serve them."""
 
     async def ask(
@@ -59,4 +57,4 @@ async def table_stats(
             for item in answer.buckets_resp
         ]
 
-    return await ask_leaders(metadata, info, buckets, ask, timeout_s)
+    return await ask_leaders(cluster, info, buckets, ask)

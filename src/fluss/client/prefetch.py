@@ -19,7 +19,7 @@ from fluss.client.fetcher import Fetch, Fetcher
 from fluss.client.metadata import Metadata
 from fluss.client.offsets import BucketKey
 from fluss.client.remote_log import RemoteLog
-from fluss.client.retry import pause_s
+from fluss.client.retry import Failures
 from fluss.client.tail import OwnLoopFetch
 from fluss.client.views import address_of
 from fluss.doors import clock
@@ -74,7 +74,7 @@ class Prefetcher:
         self._loops: dict[int, asyncio.Task[None]] = {}
         self._remote_reads: dict[Cursor, asyncio.Task[None]] = {}
         self._healing: asyncio.Task[None] | None = None
-        self._failures = 0
+        self._failures = Failures()
         self._changed: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
         self._arrived: asyncio.Future[None] | None = None
@@ -251,7 +251,7 @@ class Prefetcher:
                 if any(cursor.trouble is not None and cursor.remote is None for cursor in cursors):
                     self._heal()
                     return
-                self._failures = 0
+                self._failures.clear()
                 if delivering is None and items and self._hand_over(node, cursors):
                     return
         except FlussError as error:
@@ -325,7 +325,8 @@ class Prefetcher:
             async with aclosing(self._remote_log.read(cursor, cursor.remote)) as batches:
                 async for items in batches:
                     await self._deliver(items)
-                    cursor.trouble, cursor.remote_failures = None, 0
+                    cursor.trouble = None
+                    cursor.remote_failures.clear()
                     while self._buffered_bytes >= self._buffer_bytes_max and self._is_read(cursor):
                         await self._wait_for_room()
                     if cursor.error is not None or not self._is_read(cursor):
@@ -333,8 +334,7 @@ class Prefetcher:
         except FlussError as error:
             cursor.failed(self._fetcher.named(cursor, error), clock.monotonic())
             self._notify()
-            cursor.remote_failures += 1
-            await asyncio.sleep(pause_s(cursor.remote_failures))
+            await cursor.remote_failures.pause()
 
     def _is_read(self, cursor: Cursor) -> bool:
         return self._cursors.get(cursor.key) is cursor and not self._is_idle
@@ -355,8 +355,7 @@ class Prefetcher:
             self._healing.add_done_callback(self._healed)
 
     async def _look(self) -> None:
-        self._failures += 1
-        await asyncio.sleep(pause_s(self._failures))
+        await self._failures.pause()
         try:
             await self._metadata.refresh(self._path)
         except FlussError as error:

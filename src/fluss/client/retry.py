@@ -55,6 +55,24 @@ def pause_s(attempts: int) -> float:
     return pause_ms / 1000 * (1 - JITTER + 2 * JITTER * randomness.chance.random())
 
 
+class Failures:
+    """Failures in a row of what is tried without end: the pause after each grows with their number."""
+
+    __slots__ = ("_count",)
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    async def pause(self) -> None:
+        """Another failure: wait before the next try."""
+        self._count += 1
+        await asyncio.sleep(pause_s(self._count))
+
+    def clear(self) -> None:
+        """A try went well."""
+        self._count = 0
+
+
 class NotReadyError(Exception):
     """A try that found nobody to ask. Another one may, whatever the problem is that ends the last."""
 

@@ -116,8 +116,7 @@ class LogScannerCore:
     async def _latest(self, keys: list[BucketKey]) -> dict[BucketKey, int]:
         if not keys:
             return {}
-        timeout_s = self._cluster.request_timeout_s
-        return await list_offsets(self._cluster.metadata, self._info, keys, OffsetSpec.latest(), timeout_s)
+        return await list_offsets(self._cluster, self._info, keys, OffsetSpec.latest())
 
     def _bucket(self, key: BucketKey) -> TableBucket:
         return TableBucket(self._info.table_id, key[1], key[0])

@@ -198,7 +198,7 @@ class TableCore:
             there = [item for item in partition_ids if item is None or not metadata.is_gone(path, item)]
             keys = [(partition_id, bucket) for partition_id in there for bucket in range(self.info.num_buckets)]
             try:
-                found = await list_offsets(metadata, self.info, keys, spec, self._cluster.request_timeout_s)
+                found = await list_offsets(self._cluster, self.info, keys, spec)
             except NotFoundError:
                 if all(item is None or not metadata.is_gone(path, item) for item in there):
                     raise

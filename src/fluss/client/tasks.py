@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any
 
-from fluss.client.retry import pause_s
+from fluss.client.retry import Failures
 from fluss.model.errors import FlussError
 
 
@@ -16,7 +16,7 @@ class KeyedTasks:
     def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end = on_end
         self._running: dict[Hashable, asyncio.Task[None]] = {}
-        self._failures: dict[Hashable, int] = {}
+        self._failures: dict[Hashable, Failures] = {}
         self._stopped = False
 
     def __contains__(self, key: Hashable) -> bool:
@@ -47,8 +47,7 @@ class KeyedTasks:
         else:
             self._failures.pop(key, None)
             return None
-        failures = self._failures[key] = self._failures.get(key, 0) + 1
-        await asyncio.sleep(pause_s(failures))
+        await self._failures.setdefault(key, Failures()).pause()
         if not problem.is_retriable:
             self._failures.pop(key, None)  # nobody tries this again by itself
         return problem
