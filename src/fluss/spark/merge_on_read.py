@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fluss.lake.format import BUCKET, LakeBranch, LakeTable
 from fluss.lake.options import JDBC, REST, LakeOptions
-from fluss.lake.tiering.draft import BranchDraft
 from fluss.lake.tiering.merge import CHANGES_MAX, REMOVED, read_changes
+from fluss.lake.tiering.pending_commit import PendingBranch
 from fluss.lake.tiering.task import ChangesPart
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.table_options import ICEBERG
@@ -53,7 +53,7 @@ class SparkMerger:
         self._client = dict(client)
         self._sessions: dict[frozenset[tuple[str, str]], SparkSession] = {}
 
-    def merge(self, info: TableInfo, options: LakeOptions, lake: LakeTable, plan: RoundPlan) -> BranchDraft | None:
+    def merge(self, info: TableInfo, options: LakeOptions, lake: LakeTable, plan: RoundPlan) -> PendingBranch | None:
         """The changes of a round on a branch; None for rounds that replace files, and what Spark can't merge."""
         tasks = [task for task in plan.tasks if isinstance(task, ChangesPart)]
         if options.format != ICEBERG or not _can_merge(info, lake, plan, tasks) or not may_use(options):
@@ -63,7 +63,7 @@ class SparkMerger:
         try:
             self._merge(info, options, branch, tasks)
             summary = branch.sync()
-            return BranchDraft(branch, _row_count(summary), summary)
+            return PendingBranch(branch, _row_count(summary), summary)
         except BaseException:
             branch.drop()
             raise

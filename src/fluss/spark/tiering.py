@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from fluss.lake.report import Progress, TieringReport
-    from fluss.lake.tiering.draft import Merger
+    from fluss.lake.tiering.pending_commit import Merger
     from fluss.lake.tiering.task import Task, TaskResult
     from fluss.sync import TablePath
 

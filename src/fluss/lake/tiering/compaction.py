@@ -14,7 +14,7 @@ from fluss.api.lake import LakeRegistry
 from fluss.lake.format import LakeFile, LakeTable, by_bucket
 from fluss.lake.parquet import FileTarget
 from fluss.lake.place import check_tiered, named_lake
-from fluss.lake.tiering.draft import run_drafted
+from fluss.lake.tiering.pending_commit import write_pending
 from fluss.lake.tiering.registration import has_snapshot, prepare, register, repair, unknown_snapshot
 from fluss.lake.tiering.task import RewritePart, TieredTable
 from fluss.model.errors import FlussError
@@ -73,17 +73,17 @@ def compact(
     tasks = [*_tasks(info, lake, small_bytes, files_min)]
     if not tasks:
         return Compaction(path)
-    draft = run_drafted(executor or LocalExecutor(connection), lake, tasks)
+    pending = write_pending(executor or LocalExecutor(connection), lake, tasks)
     try:
         # A file with the offsets of the last snapshot for the new one: servers remove it with its own.
         offsets_path = prepare(registry, info, {})
-        snapshot_id = lake.commit(draft.added, draft.removed, offsets_path)
+        snapshot_id = lake.commit(pending.added, pending.removed, offsets_path)
     except FlussError:
-        draft.discard()
+        pending.discard()
         raise
     snapshot = next(item for item in lake.all_tiered() if item.snapshot_id == snapshot_id)
     register(registry, info, lake, snapshot, known.table_buckets_offset)
-    return Compaction(path, draft.files_removed, draft.files_added, draft.row_count, snapshot_id)
+    return Compaction(path, pending.files_removed, pending.files_added, pending.row_count, snapshot_id)
 
 
 def _tasks(info: TableInfo, lake: LakeTable, small_bytes: int, files_min: int) -> Iterator[RewritePart]:

@@ -20,8 +20,8 @@ from fluss.lake.options import LakeOptions
 from fluss.lake.place import check_tiered, named_lake, warn_of_other_lake
 from fluss.lake.report import Progress, Status, TieringEvent, TieringReport
 from fluss.lake.tiering.compaction import compact
-from fluss.lake.tiering.draft import Draft, Merger, run_drafted
 from fluss.lake.tiering.executors import Executor
+from fluss.lake.tiering.pending_commit import Merger, PendingCommit, write_pending
 from fluss.lake.tiering.plan import RoundPlan, plan_round
 from fluss.lake.tiering.registration import has_snapshot, prepare, register, repair, unknown_snapshot
 from fluss.model.errors import ConnectError, FlussError, TimeoutError
@@ -139,7 +139,7 @@ class _Round:
 
     def _tier(self, info: TableInfo, options: LakeOptions, lake: LakeTable, plan: RoundPlan) -> TieringReport:
         times = [clock.monotonic()]
-        draft = self._merged(info, options, lake, plan) or self._run_tasks(lake, plan)
+        pending = self._merged(info, options, lake, plan) or self._run_tasks(lake, plan)
         times.append(clock.monotonic())
         try:
             _reached(TASKS_DONE)
@@ -148,21 +148,21 @@ class _Round:
             self._check_held()
             _reached(COMMITTING)
         except BaseException:
-            draft.discard()
+            pending.discard()
             raise
-        lake, snapshot = self._commit(options, lake, draft, offsets_path)
+        lake, snapshot = self._commit(options, lake, pending, offsets_path)
         times.append(clock.monotonic())
         _reached(COMMITTED)
         report = TieringReport(
             self._path,
             Status.TIERED,
-            draft.row_count,
-            files_added=draft.files_added,
-            files_removed=draft.files_removed,
+            pending.row_count,
+            files_added=pending.files_added,
+            files_removed=pending.files_removed,
             snapshot_id=snapshot.snapshot_id,
             tasks_s=times[1] - times[0],
-            read_s=draft.read_s,
-            write_s=draft.write_s,
+            read_s=pending.read_s,
+            write_s=pending.write_s,
             commit_s=times[2] - times[1],
         )
         try:
@@ -184,17 +184,17 @@ class _Round:
             return replace(report, reason=f"small files were not joined: {error}")
         return report if done.snapshot_id is None else replace(report, snapshot_id=done.snapshot_id)
 
-    def _merged(self, info: TableInfo, options: LakeOptions, lake: LakeTable, plan: RoundPlan) -> Draft | None:
+    def _merged(self, info: TableInfo, options: LakeOptions, lake: LakeTable, plan: RoundPlan) -> PendingCommit | None:
         merger = self._settings.merger
         if merger is None or not info.has_primary_key():
             return None
         _tell(self._settings, TieringEvent(self._path, 0, 1, plan.row_count))
         return merger.merge(info, options, lake, plan)
 
-    def _run_tasks(self, lake: LakeTable, plan: RoundPlan) -> Draft:
+    def _run_tasks(self, lake: LakeTable, plan: RoundPlan) -> PendingCommit:
         count, rows = len(plan.tasks), plan.row_count
         _tell(self._settings, TieringEvent(self._path, 0, count, rows))
-        return run_drafted(
+        return write_pending(
             self._settings.executor,
             lake,
             plan.tasks,
@@ -203,12 +203,12 @@ class _Round:
         )
 
     def _commit(
-        self, options: LakeOptions, lake: LakeTable, draft: Draft, offsets_path: str
+        self, options: LakeOptions, lake: LakeTable, pending: PendingCommit, offsets_path: str
     ) -> tuple[LakeTable, TieredSnapshot]:
         try:
-            draft.commit(offsets_path)
+            pending.commit(offsets_path)
         except LakeConflictError:
-            draft.discard()
+            pending.discard()
             raise
         except Exception as error:
             # It may have taken effect all the same. If it is not seen it still may: the files stay for the clean-up.

@@ -12,8 +12,8 @@ from fluss.doors import threads
 from fluss.lake.format import LakeConflictError
 from fluss.lake.place import is_tiered, table_infos
 from fluss.lake.report import Progress, Status, TieringReport
-from fluss.lake.tiering.draft import Merger
 from fluss.lake.tiering.executors import Executor
+from fluss.lake.tiering.pending_commit import Merger
 from fluss.lake.tiering.round import TieringSettings, tier_table
 from fluss.model.errors import ConnectError, FlussError, InvalidRequestError, TimeoutError
 from fluss.model.lake import Assigned

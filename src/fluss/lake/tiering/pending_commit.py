@@ -17,7 +17,7 @@ from fluss.model.infos import TableInfo
 from fluss.model.trust import is_local
 
 
-class Draft(Protocol):
+class PendingCommit(Protocol):
     """Rows that are ready to be committed."""
 
     @property
@@ -47,13 +47,13 @@ class Draft(Protocol):
 class Merger(Protocol):
     """An engine that merges changes of primary-key tables by itself. Spark's is in `fluss.spark.merge_on_read`."""
 
-    def merge(self, info: TableInfo, options: LakeOptions, lake: LakeTable, plan: RoundPlan) -> Draft | None:
+    def merge(self, info: TableInfo, options: LakeOptions, lake: LakeTable, plan: RoundPlan) -> PendingCommit | None:
         """The changes of a round on a branch; None if this round has to be done with files."""
         ...
 
 
 @dataclass(frozen=True)
-class FileDraft:
+class PendingFiles:
     """Files that tasks have written, and those that they replace."""
 
     lake: LakeTable
@@ -93,7 +93,7 @@ class FileDraft:
 
 
 @dataclass(frozen=True)
-class BranchDraft:
+class PendingBranch:
     """A branch with the changes, and what its engine says of them."""
 
     branch: LakeBranch
@@ -131,13 +131,13 @@ def _check_shared(files: Iterable[WrittenFile]) -> None:
             )
 
 
-def run_drafted(
+def write_pending(
     executor: Executor,
     lake: LakeTable,
     tasks: Sequence[Task],
     removed: Sequence[LakeFile] = (),
     progress: Callable[[int], None] = lambda done: None,
-) -> FileDraft:
+) -> PendingFiles:
     """What tasks make of their files; if one fails, what all of them wrote is removed."""
     results: list[TaskResult] = []
     try:
@@ -149,6 +149,6 @@ def run_drafted(
                 raise FlussError(result.error)
             _check_shared(result.added)
     except BaseException:
-        FileDraft.of(lake, results).discard()
+        PendingFiles.of(lake, results).discard()
         raise
-    return FileDraft.of(lake, results, removed)
+    return PendingFiles.of(lake, results, removed)
