@@ -191,7 +191,10 @@ def test_dropping_detaches(catalog: Catalog, ours: Backend) -> None:
     catalog.drop_table(f"{database}.a")
     assert not spark.catalog.tableExists(f"{database}.a")
     assert spark.catalog.tableExists(f"{database}.b")
+    # A temporary view is in no database, though Spark lists it with each.
+    spark.range(1).createTempView("fleeting")
     catalog.detach(f"{database}.b")
+    spark.catalog.dropTempView("fleeting")
     assert not spark.catalog.databaseExists(database)
     assert catalog.table_exists(f"{database}.b")
     catalog.detach(f"{database}.b")

@@ -22,7 +22,8 @@ from fluss.testing import FlussServer
 from tests.spark.drivers import Drivers
 from tests.spark.five_streams import PAYMENT_S_MAX, SINKS, SOURCES, WINDOW_S
 
-pytestmark = pytest.mark.spark
+# Half an hour; the ordinary tests have the server restart under three streams: test_stopped_queries.py.
+pytestmark = [pytest.mark.spark, pytest.mark.full]
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _BEGIN: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -191,11 +192,6 @@ def _twenty_and_ten(chance: random.Random) -> list[Kill]:
     return chance.sample(list(counts), sum(counts.values()), counts=list(counts.values()))
 
 
-def _one_and_one(chance: random.Random) -> list[Kill]:
-    """The driver is the last, so that the one that drains takes up its work: starting one is slow."""
-    return [kill_server, kill_driver]
-
-
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[tuple[FlussServer, FlussConnection]]:
     with FlussServer(tmp_path / "data") as server:
@@ -205,10 +201,7 @@ def connection(tmp_path: Path) -> Iterator[tuple[FlussServer, FlussConnection]]:
 
 
 @pytest.mark.timeout(5400)  # drivers are started again and again, and each takes its time
-@pytest.mark.parametrize("plan", [_one_and_one, pytest.param(_twenty_and_ten, marks=pytest.mark.full)])
-def test_five_streams_are_exact(
-    connection: tuple[FlussServer, FlussConnection], tmp_path: Path, plan: Callable[[random.Random], list[Kill]]
-) -> None:
+def test_five_streams_are_exact(connection: tuple[FlussServer, FlussConnection], tmp_path: Path) -> None:
     server, client = connection
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
@@ -221,7 +214,7 @@ def test_five_streams_are_exact(
     try:
         drivers.start()
         feed.start()
-        for kill in plan(chance):
+        for kill in _twenty_and_ten(chance):
             drivers.await_commits(chance.randint(1, 6))
             time.sleep(chance.random())
             kill(server, drivers, chance)

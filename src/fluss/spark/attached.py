@@ -57,7 +57,8 @@ def detach(spark: SparkSession, name: str) -> None:
     _check_ours(spark, name)
     spark.sql(f"DROP TABLE {_quoted(name)}")
     database = name.rpartition(".")[0]
-    if not database or spark.sql(f"SHOW TABLES IN {_quoted(database)}").collect():
+    # Spark lists temporary views, which are in no database, with those of each.
+    if not database or not all(row.isTemporary for row in spark.sql(f"SHOW TABLES IN {_quoted(database)}").collect()):
         return
     if (spark.catalog.getDatabase(_quoted(database)).description or "").startswith(_DATABASE_COMMENT):
         spark.sql(f"DROP DATABASE {_quoted(database)}")
