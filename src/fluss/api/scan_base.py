@@ -125,7 +125,7 @@ class TableScanBase:
             A new scan.
 
         Raises:
-            InvalidRequestError: A column does not exist, or a value does not fit its type.
+            SchemaMismatchError: A column does not exist, or a value does not fit its type.
 
         Examples:
             >>> scan = clicks.new_scan().filter((fluss.col("id") >= 2) & fluss.col("url").starts_with("/b"))

@@ -38,8 +38,8 @@ class Lookuper:
             The row as a dict, or None if there is none.
 
         Raises:
-            InvalidRequestError: A column of the key is missing.
-            SchemaMismatchError: A value does not fit its column's type.
+            SchemaMismatchError: A column of the key is missing, or a value does not fit it.
+            FlussError: The connection is closed.
 
         Examples:
             >>> await lookuper.lookup([1])
@@ -58,8 +58,8 @@ class Lookuper:
             A PyArrow Table with one row per key, in their order; all null where there is none.
 
         Raises:
-            InvalidRequestError: A column of the key is missing.
-            SchemaMismatchError: A value does not fit its column's type.
+            SchemaMismatchError: A column of the key is missing, or a value does not fit it.
+            FlussError: The connection is closed.
 
         Examples:
             >>> (await lookuper.lookup_many([[2], [99]])).to_pylist()
@@ -95,8 +95,8 @@ class PrefixLookuper:
             Rows as dicts, in the order of their keys.
 
         Raises:
-            InvalidRequestError: A column of the prefix is missing.
-            SchemaMismatchError: A value does not fit its column's type.
+            SchemaMismatchError: A column of the prefix is missing, or a value does not fit it.
+            FlussError: The connection is closed.
 
         Examples:
             >>> [row["number"] for row in await lookuper.lookup({"customer": 1})]
@@ -114,8 +114,8 @@ class PrefixLookuper:
             A PyArrow Table, in the order of the keys.
 
         Raises:
-            InvalidRequestError: A column of the prefix is missing.
-            SchemaMismatchError: A value does not fit its column's type.
+            SchemaMismatchError: A column of the prefix is missing, or a value does not fit it.
+            FlussError: The connection is closed.
 
         Examples:
             >>> (await lookuper.lookup_arrow([1])).column("item").to_pylist()
@@ -239,8 +239,8 @@ class TableLookup:
             The row as a dict, or None if there is none.
 
         Raises:
-            InvalidRequestError: A column of the key is missing.
-            SchemaMismatchError: A value does not fit its column's type.
+            SchemaMismatchError: A column of the key is missing, or a value does not fit it.
+            FlussError: The connection is closed.
 
         Examples:
             >>> await lookup.lookup([2])
@@ -258,8 +258,8 @@ class TableLookup:
             A PyArrow Table with one row per key, in their order; all null where there is none.
 
         Raises:
-            InvalidRequestError: A column of the key is missing.
-            SchemaMismatchError: A value does not fit its column's type.
+            SchemaMismatchError: A column of the key is missing, or a value does not fit it.
+            FlussError: The connection is closed.
 
         Examples:
             >>> (await lookup.lookup_many([[2], [99]])).to_pylist()

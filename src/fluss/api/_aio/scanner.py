@@ -225,7 +225,8 @@ class LogScanner(ScannerWaiting):
             Records by bucket, at most `scanner.log.max-poll-records`; empty if none came in time.
 
         Raises:
-            InvalidRequestError: The scanner is for batches, is closed, or has no subscriptions.
+            InvalidRequestError: The scanner is for batches, or has no subscriptions.
+            FlussError: The scanner is closed.
             CorruptDataError: A batch fails its checks.
 
         Examples:
@@ -249,7 +250,8 @@ class LogScanner(ScannerWaiting):
             Arrow batches with bucket and offsets; empty if none came in time.
 
         Raises:
-            InvalidRequestError: The scanner is for records, is closed, or has no subscriptions.
+            InvalidRequestError: The scanner is for records, or has no subscriptions.
+            FlussError: The scanner is closed.
             CorruptDataError: A batch fails its checks.
 
         Examples:
@@ -270,7 +272,8 @@ class LogScanner(ScannerWaiting):
             Arrow batches with bucket and offsets; empty if none came in time.
 
         Raises:
-            InvalidRequestError: The scanner is for records, is closed, or has no subscriptions.
+            InvalidRequestError: The scanner is for records, or has no subscriptions.
+            FlussError: The scanner is closed.
 
         Examples:
             >>> scanner.subscribe(0, fluss.EARLIEST_OFFSET)
@@ -289,7 +292,8 @@ class LogScanner(ScannerWaiting):
             A PyArrow Table; without rows if none came in time.
 
         Raises:
-            InvalidRequestError: The scanner is for records, is closed, or has no subscriptions.
+            InvalidRequestError: The scanner is for records, or has no subscriptions.
+            FlussError: The scanner is closed.
             CorruptDataError: A batch fails its checks.
 
         Examples:

@@ -35,7 +35,7 @@ class StagedWriter:
 
         Raises:
             SchemaMismatchError: A column does not fit the table's schema.
-            InvalidRequestError: The batch of the query can't be written any more; the message says what to do.
+            FlussError: The server could not stage the rows.
 
         Examples:
             >>> await writer.write_arrow_batch(pa.record_batch({"id": [4], "name": ["dan"]}))
@@ -50,7 +50,8 @@ class StagedWriter:
 
         Raises:
             SchemaMismatchError: A column does not fit the table's schema.
-            InvalidRequestError: The batch of the query can't be written any more; the message says what to do.
+            InvalidRequestError: The table has no primary key.
+            FlussError: The server could not stage the keys.
 
         Examples:
             >>> await writer.delete_arrow_batch(pa.record_batch({"id": [1]}))
@@ -65,7 +66,7 @@ class StagedWriter:
 
         Raises:
             SchemaMismatchError: A column does not fit the table's schema.
-            InvalidRequestError: The batch of the query can't be written any more; the message says what to do.
+            InvalidRequestError: The table has no primary key.
 
         Examples:
             >>> await writer.pass_over_deletes(pa.record_batch({"id": [99]}))
@@ -170,8 +171,8 @@ class StagedWrite:
             True: the rows are stored.
 
         Raises:
-            InvalidRequestError: The batch is not the one that the query has to commit; the message says what to do.
-            FlussError: An attempt is not known, or the server went away.
+            InvalidRequestError: An attempt is not known or has expired, or the batch is not the one that the query has
+                to commit; the message says what to do.
 
         Examples:
             >>> await staged.commit([])

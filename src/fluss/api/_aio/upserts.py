@@ -47,9 +47,8 @@ class UpsertWriter(Writer[UpsertWriterCore]):
             A handle to wait until the row is stored; it may be ignored.
 
         Raises:
-            SchemaMismatchError: A value does not fit its column, or the key is null.
-            InvalidRequestError: A column does not exist, or the connection is closed.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column does not exist, a value does not fit it, or the key is null or missing.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> handle = writer.upsert({"id": 1, "name": "ada l."})
@@ -71,9 +70,8 @@ class UpsertWriter(Writer[UpsertWriterCore]):
             A handle to wait until the row is deleted; it may be ignored.
 
         Raises:
-            SchemaMismatchError: A value does not fit its column, or the key is null.
-            InvalidRequestError: A column of the key is missing, or the connection is closed.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column does not exist, a value does not fit it, or the key is null or missing.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> handle = writer.delete([1])
@@ -92,8 +90,8 @@ class UpsertWriter(Writer[UpsertWriterCore]):
             A handle to wait until the rows are deleted; it may be ignored.
 
         Raises:
-            SchemaMismatchError: A column does not fit the key.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column of the key is missing, or does not fit.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> handle = writer.delete_arrow(pa.table({"id": [1, 2]}))
@@ -231,7 +229,7 @@ class TableUpsert:
             The writer.
 
         Raises:
-            InvalidRequestError: The connection is closed.
+            FlussError: The connection is closed.
 
         Examples:
             >>> users.new_upsert().create_writer()
@@ -260,9 +258,8 @@ class TableUpsert:
             A handle to wait until the row is stored; it may be ignored.
 
         Raises:
-            SchemaMismatchError: A value does not fit its column, or the key is null.
-            InvalidRequestError: A column does not exist, or the connection is closed.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column does not exist, a value does not fit it, or the key is null or missing.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> handle = upsert.upsert({"id": 1, "name": "ada l."})
@@ -285,9 +282,8 @@ class TableUpsert:
             A handle to wait until the row is deleted; it may be ignored.
 
         Raises:
-            SchemaMismatchError: A value does not fit its column, or the key is null.
-            InvalidRequestError: A column of the key is missing, or the connection is closed.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column does not exist, a value does not fit it, or the key is null or missing.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> handle = upsert.delete([1])
@@ -305,9 +301,9 @@ class TableUpsert:
                 name; nullable ones may be missing.
 
         Raises:
-            SchemaMismatchError: A column does not fit the table's schema.
-            InvalidRequestError: The connection is closed, or the argument is no table.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column does not exist, or does not fit the table's schema.
+            InvalidRequestError: The argument is no table.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> upsert.write_arrow(pa.table({"id": [4, 5]}))
@@ -327,9 +323,8 @@ class TableUpsert:
             A handle to wait until the rows are stored.
 
         Raises:
-            SchemaMismatchError: A column does not fit the table's schema.
-            InvalidRequestError: The connection is closed.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column does not exist, or does not fit the table's schema.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> handle = upsert.write_arrow_batch(pa.record_batch({"id": [4]}))
@@ -346,9 +341,9 @@ class TableUpsert:
             df: A pandas DataFrame. Its index is not written, except for levels that are named as a column.
 
         Raises:
-            SchemaMismatchError: A column does not fit the table's schema.
-            InvalidRequestError: The connection is closed, or the argument is no DataFrame.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column does not exist, or does not fit the table's schema.
+            InvalidRequestError: The argument is no DataFrame.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> upsert.write_pandas(pd.DataFrame({"id": [4, 5]}))
@@ -368,8 +363,8 @@ class TableUpsert:
             A handle to wait until the rows are deleted; it may be ignored.
 
         Raises:
-            SchemaMismatchError: A column does not fit the key.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column of the key is missing, or does not fit.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> handle = upsert.delete_arrow(pa.table({"id": [1, 2]}))

@@ -419,8 +419,9 @@ class FlussAdmin(AdminWaiting):
             Offsets by bucket id. The latest is the offset that the next row will get.
 
         Raises:
-            NotFoundError: There is no such table or bucket.
-            InvalidRequestError: Neither `offset_spec` nor `offset_type` is right, or the time lies in the future.
+            NotFoundError: There is no such table.
+            InvalidRequestError: There is no such bucket, the time lies in the future, or neither `offset_spec` nor
+                `offset_type` is right.
 
         Examples:
             >>> admin.list_offsets(fluss.TablePath("shop", "clicks"), [0], fluss.OffsetSpec.latest())
@@ -453,8 +454,9 @@ class FlussAdmin(AdminWaiting):
             Offsets by bucket id.
 
         Raises:
-            NotFoundError: There is no such table, partition or bucket.
-            InvalidRequestError: Neither `offset_spec` nor `offset_type` is right, or the time lies in the future.
+            NotFoundError: There is no such table or partition.
+            InvalidRequestError: There is no such bucket, the time lies in the future, or neither `offset_spec` nor
+                `offset_type` is right.
 
         Examples:
             >>> path = fluss.TablePath("shop", "visits")

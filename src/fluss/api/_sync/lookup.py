@@ -39,8 +39,8 @@ class Lookuper:
             The row as a dict, or None if there is none.
 
         Raises:
-            InvalidRequestError: A column of the key is missing.
-            SchemaMismatchError: A value does not fit its column's type.
+            SchemaMismatchError: A column of the key is missing, or a value does not fit it.
+            FlussError: The connection is closed.
 
         Examples:
             >>> lookuper.lookup([1])
@@ -59,8 +59,8 @@ class Lookuper:
             A PyArrow Table with one row per key, in their order; all null where there is none.
 
         Raises:
-            InvalidRequestError: A column of the key is missing.
-            SchemaMismatchError: A value does not fit its column's type.
+            SchemaMismatchError: A column of the key is missing, or a value does not fit it.
+            FlussError: The connection is closed.
 
         Examples:
             >>> (lookuper.lookup_many([[2], [99]])).to_pylist()
@@ -96,8 +96,8 @@ class PrefixLookuper:
             Rows as dicts, in the order of their keys.
 
         Raises:
-            InvalidRequestError: A column of the prefix is missing.
-            SchemaMismatchError: A value does not fit its column's type.
+            SchemaMismatchError: A column of the prefix is missing, or a value does not fit it.
+            FlussError: The connection is closed.
 
         Examples:
             >>> [row["number"] for row in lookuper.lookup({"customer": 1})]
@@ -115,8 +115,8 @@ class PrefixLookuper:
             A PyArrow Table, in the order of the keys.
 
         Raises:
-            InvalidRequestError: A column of the prefix is missing.
-            SchemaMismatchError: A value does not fit its column's type.
+            SchemaMismatchError: A column of the prefix is missing, or a value does not fit it.
+            FlussError: The connection is closed.
 
         Examples:
             >>> (lookuper.lookup_arrow([1])).column("item").to_pylist()
@@ -240,8 +240,8 @@ class TableLookup:
             The row as a dict, or None if there is none.
 
         Raises:
-            InvalidRequestError: A column of the key is missing.
-            SchemaMismatchError: A value does not fit its column's type.
+            SchemaMismatchError: A column of the key is missing, or a value does not fit it.
+            FlussError: The connection is closed.
 
         Examples:
             >>> lookup.lookup([2])
@@ -259,8 +259,8 @@ class TableLookup:
             A PyArrow Table with one row per key, in their order; all null where there is none.
 
         Raises:
-            InvalidRequestError: A column of the key is missing.
-            SchemaMismatchError: A value does not fit its column's type.
+            SchemaMismatchError: A column of the key is missing, or a value does not fit it.
+            FlussError: The connection is closed.
 
         Examples:
             >>> (lookup.lookup_many([[2], [99]])).to_pylist()

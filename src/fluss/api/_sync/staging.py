@@ -36,7 +36,7 @@ class StagedWriter:
 
         Raises:
             SchemaMismatchError: A column does not fit the table's schema.
-            InvalidRequestError: The batch of the query can't be written any more; the message says what to do.
+            FlussError: The server could not stage the rows.
 
         Examples:
             >>> writer.write_arrow_batch(pa.record_batch({"id": [4], "name": ["dan"]}))
@@ -51,7 +51,8 @@ class StagedWriter:
 
         Raises:
             SchemaMismatchError: A column does not fit the table's schema.
-            InvalidRequestError: The batch of the query can't be written any more; the message says what to do.
+            InvalidRequestError: The table has no primary key.
+            FlussError: The server could not stage the keys.
 
         Examples:
             >>> writer.delete_arrow_batch(pa.record_batch({"id": [1]}))
@@ -66,7 +67,7 @@ class StagedWriter:
 
         Raises:
             SchemaMismatchError: A column does not fit the table's schema.
-            InvalidRequestError: The batch of the query can't be written any more; the message says what to do.
+            InvalidRequestError: The table has no primary key.
 
         Examples:
             >>> writer.pass_over_deletes(pa.record_batch({"id": [99]}))
@@ -171,8 +172,8 @@ class StagedWrite:
             True: the rows are stored.
 
         Raises:
-            InvalidRequestError: The batch is not the one that the query has to commit; the message says what to do.
-            FlussError: An attempt is not known, or the server went away.
+            InvalidRequestError: An attempt is not known or has expired, or the batch is not the one that the query has
+                to commit; the message says what to do.
 
         Examples:
             >>> staged.commit([])

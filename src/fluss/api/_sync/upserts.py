@@ -48,9 +48,8 @@ class UpsertWriter(Writer[UpsertWriterCore]):
             A handle to wait until the row is stored; it may be ignored.
 
         Raises:
-            SchemaMismatchError: A value does not fit its column, or the key is null.
-            InvalidRequestError: A column does not exist, or the connection is closed.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column does not exist, a value does not fit it, or the key is null or missing.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> handle = writer.upsert({"id": 1, "name": "ada l."})
@@ -72,9 +71,8 @@ class UpsertWriter(Writer[UpsertWriterCore]):
             A handle to wait until the row is deleted; it may be ignored.
 
         Raises:
-            SchemaMismatchError: A value does not fit its column, or the key is null.
-            InvalidRequestError: A column of the key is missing, or the connection is closed.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column does not exist, a value does not fit it, or the key is null or missing.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> handle = writer.delete([1])
@@ -93,8 +91,8 @@ class UpsertWriter(Writer[UpsertWriterCore]):
             A handle to wait until the rows are deleted; it may be ignored.
 
         Raises:
-            SchemaMismatchError: A column does not fit the key.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column of the key is missing, or does not fit.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> handle = writer.delete_arrow(pa.table({"id": [1, 2]}))
@@ -232,7 +230,7 @@ class TableUpsert:
             The writer.
 
         Raises:
-            InvalidRequestError: The connection is closed.
+            FlussError: The connection is closed.
 
         Examples:
             >>> users.new_upsert().create_writer()
@@ -261,9 +259,8 @@ class TableUpsert:
             A handle to wait until the row is stored; it may be ignored.
 
         Raises:
-            SchemaMismatchError: A value does not fit its column, or the key is null.
-            InvalidRequestError: A column does not exist, or the connection is closed.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column does not exist, a value does not fit it, or the key is null or missing.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> handle = upsert.upsert({"id": 1, "name": "ada l."})
@@ -286,9 +283,8 @@ class TableUpsert:
             A handle to wait until the row is deleted; it may be ignored.
 
         Raises:
-            SchemaMismatchError: A value does not fit its column, or the key is null.
-            InvalidRequestError: A column of the key is missing, or the connection is closed.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column does not exist, a value does not fit it, or the key is null or missing.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> handle = upsert.delete([1])
@@ -306,9 +302,9 @@ class TableUpsert:
                 name; nullable ones may be missing.
 
         Raises:
-            SchemaMismatchError: A column does not fit the table's schema.
-            InvalidRequestError: The connection is closed, or the argument is no table.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column does not exist, or does not fit the table's schema.
+            InvalidRequestError: The argument is no table.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> upsert.write_arrow(pa.table({"id": [4, 5]}))
@@ -328,9 +324,8 @@ class TableUpsert:
             A handle to wait until the rows are stored.
 
         Raises:
-            SchemaMismatchError: A column does not fit the table's schema.
-            InvalidRequestError: The connection is closed.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column does not exist, or does not fit the table's schema.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> handle = upsert.write_arrow_batch(pa.record_batch({"id": [4]}))
@@ -347,9 +342,9 @@ class TableUpsert:
             df: A pandas DataFrame. Its index is not written, except for levels that are named as a column.
 
         Raises:
-            SchemaMismatchError: A column does not fit the table's schema.
-            InvalidRequestError: The connection is closed, or the argument is no DataFrame.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column does not exist, or does not fit the table's schema.
+            InvalidRequestError: The argument is no DataFrame.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> upsert.write_pandas(pd.DataFrame({"id": [4, 5]}))
@@ -369,8 +364,8 @@ class TableUpsert:
             A handle to wait until the rows are deleted; it may be ignored.
 
         Raises:
-            SchemaMismatchError: A column does not fit the key.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column of the key is missing, or does not fit.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> handle = upsert.delete_arrow(pa.table({"id": [1, 2]}))

@@ -73,9 +73,9 @@ class Writer(WriterWaiting, Generic[Core]):
                 name; nullable ones may be missing.
 
         Raises:
-            SchemaMismatchError: A column does not fit the table's schema.
-            InvalidRequestError: The connection is closed, or the argument is no table.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column does not exist, or does not fit the table's schema.
+            InvalidRequestError: The argument is no table.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> writer.write_arrow(pa.table({"id": [4, 5]}))
@@ -93,9 +93,8 @@ class Writer(WriterWaiting, Generic[Core]):
             A handle to wait until the rows are stored.
 
         Raises:
-            SchemaMismatchError: A column does not fit the table's schema.
-            InvalidRequestError: The connection is closed.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column does not exist, or does not fit the table's schema.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> handle = writer.write_arrow_batch(pa.record_batch({"id": [4]}))
@@ -111,9 +110,9 @@ class Writer(WriterWaiting, Generic[Core]):
             df: A pandas DataFrame. Its index is not written, except for levels that are named as a column.
 
         Raises:
-            SchemaMismatchError: A column does not fit the table's schema.
-            InvalidRequestError: The connection is closed, or the argument is no DataFrame.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column does not exist, or does not fit the table's schema.
+            InvalidRequestError: The argument is no DataFrame.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> writer.write_pandas(pd.DataFrame({"id": [4, 5]}))
@@ -180,9 +179,8 @@ class AppendWriter(Writer[AppendWriterCore]):
             A handle to wait until the row is stored; it may be ignored.
 
         Raises:
-            SchemaMismatchError: A value does not fit its column.
-            InvalidRequestError: A column does not exist, or the connection is closed.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column does not exist, or a value does not fit it.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> handle = writer.append({"id": 4, "url": "/"})
@@ -202,8 +200,8 @@ class AppendWriter(Writer[AppendWriterCore]):
             A handle to wait until the rows are stored.
 
         Raises:
-            SchemaMismatchError: A column does not fit the table's schema.
-            FlussError: An earlier write failed, and nobody was told yet.
+            SchemaMismatchError: A column does not exist, or does not fit the table's schema.
+            FlussError: The connection is closed, or an earlier write failed and nobody was told yet.
 
         Examples:
             >>> handle = writer.append_arrow_batch(pa.record_batch({"id": [4], "url": ["/"]}))
@@ -230,7 +228,8 @@ class TableAppend:
             The writer.
 
         Raises:
-            InvalidRequestError: The table has a primary key, or the connection is closed.
+            InvalidRequestError: The table has a primary key.
+            FlussError: The connection is closed.
 
         Examples:
             >>> clicks.new_append().create_writer()
