@@ -35,6 +35,8 @@ NAMES: Final = {
 # Lines of examples in docstrings, which have to be right for either facade, and what goes in them.
 _EXAMPLE: Final = re.compile(r"^ *(?:>>>|\.\.\.) .*$", re.MULTILINE)
 _AWAITING: Final = re.compile(r"\bawait |\basync (?=def|for|with)")
+# Brackets that only stand because of an `await`: `(await f(x)).y`
+_BRACKETS: Final = re.compile(r"(?<![\w)\]])\(await ((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)(?=[.\[])")
 # What is left to be put in order: imports by name, names that were needed for awaiting only, generators.
 _FIXES: Final = "I,F401,UP028"
 
@@ -66,7 +68,7 @@ def _translated(token: tokenize.TokenInfo) -> str:
     if token.type == tokenize.NAME:
         return "" if token.string in DROPPED else NAMES.get(token.string, token.string)
     if token.type == tokenize.STRING and token.string.startswith('"""'):
-        return _EXAMPLE.sub(lambda line: _AWAITING.sub("", line[0]).replace("fluss.aio", "fluss.sync"), token.string)
+        return _EXAMPLE.sub(lambda line: _AWAITING.sub("", _BRACKETS.sub(r"\1", line[0])), token.string)
     return token.string
 
 

@@ -106,7 +106,7 @@ class TableScan(TableScanBase):
         Examples:
             >>> bucket = fluss.TableBucket(clicks.get_table_info().table_id, 0)
             >>> scanner = clicks.new_scan().limit(2).create_bucket_batch_scanner(bucket)
-            >>> (scanner.to_arrow()).column("id").to_pylist()
+            >>> scanner.to_arrow().column("id").to_pylist()
             [2, 3]
         """
         return BatchScanner(self._limit_scan(bucket))
@@ -121,7 +121,7 @@ class TableScan(TableScanBase):
             InvalidRequestError: The scan has a limit.
 
         Examples:
-            >>> (clicks.new_scan().to_arrow()).column("id").to_pylist()
+            >>> clicks.new_scan().to_arrow().column("id").to_pylist()
             [1, 2, 3]
         """
         return run(self._read())[0]
@@ -156,7 +156,7 @@ class TableScan(TableScanBase):
             FlussError: pandas is not installed.
 
         Examples:
-            >>> (clicks.new_scan().to_pandas()).shape
+            >>> clicks.new_scan().to_pandas().shape
             (3, 2)
         """
         return to_pandas(self.to_arrow())
@@ -179,7 +179,7 @@ class TableScan(TableScanBase):
             FlussError: The packages of `flussbett[lake]` are not installed.
 
         Examples:
-            >>> (clicks.new_scan().union(mode="none").to_arrow()).num_rows
+            >>> clicks.new_scan().union(mode="none").to_arrow().num_rows
             3
         """
         return UnionScan(self._core, self._union(warehouse, catalog, mode), mode)
@@ -195,7 +195,7 @@ class FlussTable(TableWriting):
             A scan of all rows and columns.
 
         Examples:
-            >>> (clicks.new_scan().project_by_name(["url"]).to_arrow()).to_pylist()
+            >>> clicks.new_scan().project_by_name(["url"]).to_arrow().to_pylist()
             [{'url': '/'}, {'url': '/buy'}, {'url': '/bye'}]
         """
         return TableScan(self._core)
@@ -216,7 +216,7 @@ class FlussTable(TableWriting):
 
         Examples:
             >>> changes = users.changes("snapshot")
-            >>> (changes.poll(timeout_ms=1_000)).column("name").to_pylist()
+            >>> changes.poll(timeout_ms=1_000).column("name").to_pylist()
             ['ada', 'bob']
         """
         core = self._core.changes()

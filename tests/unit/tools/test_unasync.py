@@ -29,8 +29,8 @@ def test_words_are_dropped_and_names_replaced(awaited: str, blocking: str) -> No
 
 
 def test_examples_are_right_for_either_facade() -> None:
-    awaited = '"""Say await.\n\n>>> await f()\n>>> async with fluss.aio.connect() as c:\n...     await c.g()\n"""\n'
-    blocking = '"""Say await.\n\n>>> f()\n>>> with fluss.sync.connect() as c:\n...     c.g()\n"""\n'
+    awaited = '"""Say await.\n\n>>> (await f(g(1))).x\n>>> async with h() as c:\n...     print(await c.g())\n"""\n'
+    blocking = '"""Say await.\n\n>>> f(g(1)).x\n>>> with h() as c:\n...     print(c.g())\n"""\n'
     assert unasync.translate(awaited) == blocking
 
 

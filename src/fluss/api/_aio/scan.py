@@ -118,7 +118,8 @@ class TableScan(TableScanBase):
             >>> (await clicks.new_scan().to_arrow()).column("id").to_pylist()
             [1, 2, 3]
         """
-        return (await wait(self._read()))[0]
+        rows, _ = await wait(self._read())
+        return rows
 
     async def to_arrow_with_offsets(self) -> tuple[pa.Table, dict[TableBucket, int]]:
         """Read all rows as they are now, and learn where each bucket's log, or changelog, goes on.

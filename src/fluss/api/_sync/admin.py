@@ -198,7 +198,7 @@ class FlussAdmin(AdminWaiting):
             NotFoundError: There is no such table.
 
         Examples:
-            >>> (admin.get_table(fluss.TablePath("shop", "users"))).has_primary_key()
+            >>> admin.get_table(fluss.TablePath("shop", "users")).has_primary_key()
             True
         """
         return self.get_table_info(table_path)
@@ -282,7 +282,7 @@ class FlussAdmin(AdminWaiting):
         Examples:
             >>> clicks = fluss.TablePath("shop", "clicks")
             >>> admin.alter_table(clicks, add_columns=[("agent", fluss.DataTypes.string(), "Browser")])
-            >>> (admin.get_table_info(clicks)).get_column_names()
+            >>> admin.get_table_info(clicks).get_column_names()
             ['id', 'url', 'agent']
         """
         wait(self._core.alter_table(table_path, add_columns, set_properties, reset_properties, ignore_if_not_exists))
@@ -301,7 +301,7 @@ class FlussAdmin(AdminWaiting):
             NotFoundError: There is no such table or partition.
 
         Examples:
-            >>> (admin.get_table_stats(fluss.TablePath("shop", "clicks"))).row_count
+            >>> admin.get_table_stats(fluss.TablePath("shop", "clicks")).row_count
             3
         """
         return wait(self._core.get_table_stats(table_path, partition_name))

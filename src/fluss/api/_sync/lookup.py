@@ -63,7 +63,7 @@ class Lookuper:
             FlussError: The connection is closed.
 
         Examples:
-            >>> (lookuper.lookup_many([[2], [99]])).to_pylist()
+            >>> lookuper.lookup_many([[2], [99]]).to_pylist()
             [{'id': 2, 'name': 'bob'}, {'id': None, 'name': None}]
         """
         return look_many(self._core, keys)
@@ -119,7 +119,7 @@ class PrefixLookuper:
             FlussError: The connection is closed.
 
         Examples:
-            >>> (lookuper.lookup_arrow([1])).column("item").to_pylist()
+            >>> lookuper.lookup_arrow([1]).column("item").to_pylist()
             ['tea', 'milk']
         """
         return look_prefix_arrow(self._core, prefix)
@@ -263,7 +263,7 @@ class TableLookup:
             FlussError: The connection is closed.
 
         Examples:
-            >>> (lookup.lookup_many([[2], [99]])).to_pylist()
+            >>> lookup.lookup_many([[2], [99]]).to_pylist()
             [{'id': 2, 'name': 'bob'}, {'id': None, 'name': None}]
         """
         return self._lookuper().lookup_many(keys)

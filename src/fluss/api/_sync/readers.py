@@ -31,7 +31,7 @@ class BatchScanner(BatchScannerWaiting):
     Examples:
         >>> bucket = fluss.TableBucket(clicks.get_table_info().table_id, 0)
         >>> scanner = clicks.new_scan().limit(1).create_bucket_batch_scanner(bucket)
-        >>> (scanner.to_arrow()).to_pylist()
+        >>> scanner.to_arrow().to_pylist()
         [{'id': 3, 'url': '/bye'}]
     """
 
@@ -61,7 +61,7 @@ class BatchScanner(BatchScannerWaiting):
             An Arrow batch with bucket and offsets, or None when the scanner is spent.
 
         Examples:
-            >>> (scanner.next_batch()).batch.num_rows
+            >>> scanner.next_batch().batch.num_rows
             2
             >>> scanner.next_batch()
         """
@@ -87,7 +87,7 @@ class BatchScanner(BatchScannerWaiting):
             A PyArrow Table; without rows when the scanner is spent.
 
         Examples:
-            >>> (scanner.to_arrow()).column("id").to_pylist()
+            >>> scanner.to_arrow().column("id").to_pylist()
             [2, 3]
         """
         return self._table(wait(self._core.next_batch()))
@@ -102,7 +102,7 @@ class BatchScanner(BatchScannerWaiting):
             FlussError: pandas is not installed.
 
         Examples:
-            >>> (scanner.to_pandas()).shape
+            >>> scanner.to_pandas().shape
             (2, 2)
         """
         return to_pandas(self.to_arrow())
@@ -117,7 +117,7 @@ class BatchScanner(BatchScannerWaiting):
             FlussError: Polars is not installed.
 
         Examples:
-            >>> (scanner.to_polars()).shape
+            >>> scanner.to_polars().shape
             (2, 2)
         """
         return to_polars(self.to_arrow())
@@ -135,7 +135,7 @@ class BatchScanner(BatchScannerWaiting):
             FlussError: DuckDB is not installed.
 
         Examples:
-            >>> (scanner.to_duckdb()).aggregate("count(*)").fetchall()
+            >>> scanner.to_duckdb().aggregate("count(*)").fetchall()
             [(2,)]
         """
         return to_duckdb(self.to_arrow(), connection)
@@ -213,7 +213,7 @@ class Changes(ChangesWaiting):
             NotFoundError: The table is gone.
 
         Examples:
-            >>> (changes.poll(timeout_ms=1_000)).column("id").to_pylist()
+            >>> changes.poll(timeout_ms=1_000).column("id").to_pylist()
             [1, 2]
         """
         return self._taken(wait(self._core.poll(timeout_ms)))
@@ -243,7 +243,7 @@ class UnionScan:
 
     Examples:
         >>> union = clicks.new_scan().filter(fluss.col("id") > 1).union(mode="none")
-        >>> (union.to_arrow()).column("url").to_pylist()
+        >>> union.to_arrow().column("url").to_pylist()
         ['/buy', '/bye']
     """
 
@@ -276,7 +276,7 @@ class UnionScan:
             A PyArrow Table.
 
         Examples:
-            >>> (union.to_arrow()).num_rows
+            >>> union.to_arrow().num_rows
             3
         """
         return beside(self._read.to_arrow)
@@ -291,7 +291,7 @@ class UnionScan:
             FlussError: pandas is not installed.
 
         Examples:
-            >>> (union.to_pandas()).shape
+            >>> union.to_pandas().shape
             (3, 2)
         """
         return to_pandas(self.to_arrow())
@@ -306,7 +306,7 @@ class UnionScan:
             FlussError: Polars is not installed.
 
         Examples:
-            >>> (union.to_polars()).shape
+            >>> union.to_polars().shape
             (3, 2)
         """
         return to_polars(self.to_arrow())
@@ -327,7 +327,7 @@ class UnionScan:
             FlussError: DuckDB is not installed.
 
         Examples:
-            >>> (union.to_duckdb()).aggregate("max(id)").fetchall()
+            >>> union.to_duckdb().aggregate("max(id)").fetchall()
             [(3,)]
         """
         return beside(self._read.to_duckdb, connection)

@@ -50,7 +50,7 @@ class TableScan(TableScanBase):
         Examples:
             >>> scanner = clicks.new_scan().create_record_batch_log_scanner()
             >>> scanner.subscribe(0, fluss.EARLIEST_OFFSET)
-            >>> (scanner.poll_arrow(timeout_ms=1_000)).num_rows
+            >>> scanner.poll_arrow(timeout_ms=1_000).num_rows
             3
         """
         return LogScanner(self._scanner(records=False), records=False)
@@ -81,7 +81,7 @@ class TableScan(TableScanBase):
         Examples:
             >>> scanner = users.new_scan().create_changelog_batch_scanner()
             >>> scanner.subscribe(0, fluss.EARLIEST_OFFSET)
-            >>> (scanner.poll_arrow(timeout_ms=1_000)).column("_change_type").to_pylist()
+            >>> scanner.poll_arrow(timeout_ms=1_000).column("_change_type").to_pylist()
             ['+I', '+I']
         """
         return LogScanner(self._changelog_scanner(), records=False)
@@ -101,7 +101,7 @@ class TableScan(TableScanBase):
         Examples:
             >>> bucket = fluss.TableBucket(clicks.get_table_info().table_id, 0)
             >>> scanner = clicks.new_scan().limit(2).create_bucket_batch_scanner(bucket)
-            >>> (scanner.to_arrow()).column("id").to_pylist()
+            >>> scanner.to_arrow().column("id").to_pylist()
             [2, 3]
         """
         return BatchScanner(self._limit_scan(bucket))
@@ -116,10 +116,11 @@ class TableScan(TableScanBase):
             InvalidRequestError: The scan has a limit.
 
         Examples:
-            >>> (clicks.new_scan().to_arrow()).column("id").to_pylist()
+            >>> clicks.new_scan().to_arrow().column("id").to_pylist()
             [1, 2, 3]
         """
-        return (wait(self._read()))[0]
+        rows, _ = wait(self._read())
+        return rows
 
     def to_arrow_with_offsets(self) -> tuple[pa.Table, dict[TableBucket, int]]:
         """Read all rows as they are now, and learn where each bucket's log, or changelog, goes on.
@@ -151,7 +152,7 @@ class TableScan(TableScanBase):
             FlussError: pandas is not installed.
 
         Examples:
-            >>> (clicks.new_scan().to_pandas()).shape
+            >>> clicks.new_scan().to_pandas().shape
             (3, 2)
         """
         return to_pandas(self.to_arrow())
@@ -174,7 +175,7 @@ class TableScan(TableScanBase):
             FlussError: The packages of `flussbett[lake]` are not installed.
 
         Examples:
-            >>> (clicks.new_scan().union(mode="none").to_arrow()).num_rows
+            >>> clicks.new_scan().union(mode="none").to_arrow().num_rows
             3
         """
         return UnionScan(self._core, self._union(warehouse, catalog, mode), mode)

@@ -299,7 +299,7 @@ class LogScanner(ScannerWaiting):
 
         Examples:
             >>> scanner.subscribe(0, fluss.EARLIEST_OFFSET)
-            >>> (scanner.poll_arrow(timeout_ms=1_000)).column("url").to_pylist()
+            >>> scanner.poll_arrow(timeout_ms=1_000).column("url").to_pylist()
             ['/', '/buy', '/bye']
         """
         self._check_batches("poll_arrow")
@@ -316,7 +316,7 @@ class LogScanner(ScannerWaiting):
 
         Examples:
             >>> scanner.subscribe(0, 1)
-            >>> (scanner.to_arrow()).num_rows
+            >>> scanner.to_arrow().num_rows
             2
         """
         self._check_batches("to_arrow")
@@ -334,7 +334,7 @@ class LogScanner(ScannerWaiting):
 
         Examples:
             >>> scanner.subscribe(0, 1)
-            >>> (scanner.to_pandas()).shape
+            >>> scanner.to_pandas().shape
             (2, 2)
         """
         self._check_batches("to_pandas")
@@ -354,7 +354,7 @@ class LogScanner(ScannerWaiting):
 
         Examples:
             >>> scanner.subscribe(0, 1)
-            >>> (scanner.to_polars()).shape
+            >>> scanner.to_polars().shape
             (2, 2)
         """
         self._check_batches("to_polars")
@@ -377,7 +377,7 @@ class LogScanner(ScannerWaiting):
 
         Examples:
             >>> scanner.subscribe(0, 1)
-            >>> (scanner.to_duckdb()).aggregate("max(id)").fetchall()
+            >>> scanner.to_duckdb().aggregate("max(id)").fetchall()
             [(3,)]
         """
         self._check_batches("to_duckdb")

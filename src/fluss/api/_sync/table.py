@@ -196,7 +196,7 @@ class FlussTable(TableWriting):
             A scan of all rows and columns.
 
         Examples:
-            >>> (clicks.new_scan().project_by_name(["url"]).to_arrow()).to_pylist()
+            >>> clicks.new_scan().project_by_name(["url"]).to_arrow().to_pylist()
             [{'url': '/'}, {'url': '/buy'}, {'url': '/bye'}]
         """
         return TableScan(self._core)
@@ -217,7 +217,7 @@ class FlussTable(TableWriting):
 
         Examples:
             >>> changes = users.changes("snapshot")
-            >>> (changes.poll(timeout_ms=1_000)).column("name").to_pylist()
+            >>> changes.poll(timeout_ms=1_000).column("name").to_pylist()
             ['ada', 'bob']
         """
         core = self._core.changes()

@@ -31,7 +31,7 @@ class UpsertWriter(Writer[UpsertWriterCore]):
         >>> with users.new_upsert().create_writer() as writer:
         ...     stored = writer.upsert({"id": 3, "name": "cleo"})
         ...     deleted = writer.delete({"id": 1})
-        >>> (users.new_scan().to_arrow()).column("name").to_pylist()
+        >>> users.new_scan().to_arrow().column("name").to_pylist()
         ['bob', 'cleo']
     """
 

@@ -165,7 +165,7 @@ class AppendWriter(Writer[AppendWriterCore]):
         >>> with clicks.new_append().create_writer() as writer:
         ...     for number in (4, 5):
         ...         handle = writer.append({"id": number, "url": "/"})
-        >>> (clicks.new_scan().to_arrow()).num_rows
+        >>> clicks.new_scan().to_arrow().num_rows
         5
     """
 
