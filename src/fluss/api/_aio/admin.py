@@ -421,8 +421,8 @@ class FlussAdmin(AdminWaiting):
 
         Raises:
             NotFoundError: There is no such table.
-            InvalidRequestError: There is no such bucket, neither `offset_spec` nor `offset_type` is right,
-                or the time lies in the future.
+            InvalidRequestError: There is no such bucket, the time lies in the future, or neither `offset_spec` nor
+                `offset_type` is right.
 
         Examples:
             >>> await admin.list_offsets(fluss.TablePath("shop", "clicks"), [0], fluss.OffsetSpec.latest())
@@ -456,8 +456,8 @@ class FlussAdmin(AdminWaiting):
 
         Raises:
             NotFoundError: There is no such table or partition.
-            InvalidRequestError: There is no such bucket, neither `offset_spec` nor `offset_type` is right,
-                or the time lies in the future.
+            InvalidRequestError: There is no such bucket, the time lies in the future, or neither `offset_spec` nor
+                `offset_type` is right.
 
         Examples:
             >>> path = fluss.TablePath("shop", "visits")

@@ -420,8 +420,8 @@ class FlussAdmin(AdminWaiting):
 
         Raises:
             NotFoundError: There is no such table.
-            InvalidRequestError: There is no such bucket, neither `offset_spec` nor `offset_type` is right,
-                or the time lies in the future.
+            InvalidRequestError: There is no such bucket, the time lies in the future, or neither `offset_spec` nor
+                `offset_type` is right.
 
         Examples:
             >>> admin.list_offsets(fluss.TablePath("shop", "clicks"), [0], fluss.OffsetSpec.latest())
@@ -455,8 +455,8 @@ class FlussAdmin(AdminWaiting):
 
         Raises:
             NotFoundError: There is no such table or partition.
-            InvalidRequestError: There is no such bucket, neither `offset_spec` nor `offset_type` is right,
-                or the time lies in the future.
+            InvalidRequestError: There is no such bucket, the time lies in the future, or neither `offset_spec` nor
+                `offset_type` is right.
 
         Examples:
             >>> path = fluss.TablePath("shop", "visits")
