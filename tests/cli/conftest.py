@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import fluss.sync as fs
-from fluss.model.type_text import parse_schema
+from fluss.model.forms.type_text import parse_schema
 from fluss.testing import FlussServer
 
 ORDERS = "id bigint not null, day string, total decimal(10,2), at timestamp_ltz(3), tags array<string>"

@@ -17,7 +17,7 @@ from fluss.formats.keys import primary_key_encoder
 from fluss.formats.kv_batch import encode_header, encode_records
 from fluss.formats.log_batch import verify_crc, walk
 from fluss.formats.values import ValueCodec, decode_value_batch
-from fluss.model.arrow_types import arrow_schema
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.records import ChangeType
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb

@@ -16,7 +16,7 @@ import fluss
 from fluss.formats.compacted import CompactedFormat
 from fluss.formats.keys import KeyEncoder
 from fluss.formats.kv_batch import encode_header, encode_records
-from fluss.model.arrow_types import arrow_schema
+from fluss.model.forms.arrow_types import arrow_schema
 
 KEYS = 200
 BATCH_ROWS_MAX = 40

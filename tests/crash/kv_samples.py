@@ -15,7 +15,7 @@ from fluss.formats.compacted import CompactedFormat
 from fluss.formats.indexed import IndexedFormat
 from fluss.formats.keys import primary_key_encoder
 from fluss.formats.kv_batch import encode_header, encode_records
-from fluss.model.arrow_types import arrow_schema
+from fluss.model.forms.arrow_types import arrow_schema
 from tests.crash.batch_samples import NESTED, NESTED_ROWS
 
 FLAT: Final = fluss.Schema(

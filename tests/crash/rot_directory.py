@@ -24,11 +24,11 @@ from fluss.formats.arrow_payload import Codec, Compression, encode
 from fluss.formats.keys import KeyEncoder
 from fluss.formats.log_batch import encode_batch, parse_header
 from fluss.formats.values import ValueCodec
-from fluss.model.arrow_types import arrow_schema
 from fluss.model.errors import FlussError
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.paths import TableBucket
 from fluss.model.staging import StagedTask
-from fluss.model.table_options import AUTO_INCREMENT_CACHE_SIZE, DATALAKE_ENABLED
+from fluss.model.tables.options import AUTO_INCREMENT_CACHE_SIZE, DATALAKE_ENABLED
 from fluss.storage.kv_snapshots import KvSnapshots
 from fluss.storage.staged_files import StagedKey, StagedRequest, query_name
 from fluss.storage.store import Storage, StorageOptions

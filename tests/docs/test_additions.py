@@ -12,7 +12,7 @@ import pytest
 from tools.tidy import read_modules
 
 from fluss.lake import format as seam
-from fluss.model.table_options import DATALAKE_FORMATS
+from fluss.model.tables.options import DATALAKE_FORMATS
 from tests.docs.pages import DOCS, ROOT
 
 SOURCE = ROOT / "src" / "fluss"

@@ -14,7 +14,7 @@ import fluss
 import fluss.sync
 from fluss.client import endpoint_file
 from fluss.client.endpoint_file import SIZE_BYTES_MAX, read_endpoint
-from fluss.model.endpoint import ENDPOINT_NAME, Endpoint
+from fluss.model.addresses import ENDPOINT_NAME, Endpoint
 
 NOBODY = 65_534
 ENDPOINT = Endpoint(os.getpid(), 1_234, "s3cret")

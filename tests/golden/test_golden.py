@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
+from fluss.model.arrow_types import arrow_schema
 
 import fluss.sync
 from fluss.api.lake import LakeRegistry
-from fluss.model.arrow_types import arrow_schema
 from fluss.model.staging import StagedTask
 from fluss.storage import directory
 from fluss.storage.directory import FORMAT_VERSION, VERSION_NAME, DataDirectory, DataDirectoryError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fluss.client.admin import AdminCore
 from fluss.client.runtime import run
 from fluss.model.errors import FlussError
-from fluss.model.html import html_facts, html_table
+from fluss.model.forms.html import html_facts, html_table
 
 if TYPE_CHECKING:
     import pandas as pd

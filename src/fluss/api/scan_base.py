@@ -12,7 +12,7 @@ from fluss.client.runtime import run
 from fluss.client.scanner import LogScannerCore
 from fluss.client.table import TableCore
 from fluss.model.errors import InvalidRequestError
-from fluss.model.html import html_facts, html_table
+from fluss.model.forms.html import html_facts, html_table
 from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TableBucket
 from fluss.model.predicates import Predicate

@@ -9,8 +9,8 @@ from typing import Any, Final
 from fluss.cli.definition import descriptor_of, read_definition, split_properties
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import FlussError
+from fluss.model.forms.type_text import parse_schema, type_text
 from fluss.model.schema import Schema
-from fluss.model.type_text import parse_schema, type_text
 
 # Options, by what a definition calls them.
 _KEYS: Final = {

@@ -12,8 +12,8 @@ from fluss.cli.names import partitions
 from fluss.cli.output import write_rows
 from fluss.cli.reading import partition_ids
 from fluss.model.errors import FlussError
+from fluss.model.forms.type_text import type_text
 from fluss.model.offsets import OffsetSpec
-from fluss.model.type_text import type_text
 
 if TYPE_CHECKING:
     from fluss.sync import FlussConnection, FlussTable

@@ -121,7 +121,7 @@ def _shown(value: Any) -> str:
 
 def _named(kind: pa.DataType) -> str:
     """A type as tables call it."""
-    from fluss.model.arrow_types import from_arrow
+    from fluss.model.forms.arrow_types import from_arrow
 
     return str(from_arrow(kind))
 

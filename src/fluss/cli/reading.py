@@ -10,9 +10,9 @@ import click
 
 from fluss.cli.names import check_columns, split_columns
 from fluss.model.clock import wall_clock_ms
-from fluss.model.durations import duration_ms
 from fluss.model.errors import FlussError
 from fluss.model.offsets import OffsetSpec
+from fluss.model.tables.durations import duration_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ def chosen(table: FlussTable, columns: list[str] | None, filter: str | None) -> 
     if columns is not None:
         scan = scan.project_by_name(check_columns(table, columns))
     if filter is not None:
-        from fluss.model.predicate_text import parse_predicate
+        from fluss.model.forms.predicate_text import parse_predicate
 
         scan = scan.filter(parse_predicate(filter, table.get_table_info().schema))
     return scan

@@ -182,7 +182,7 @@ def alter(
         raise click.UsageError("Give --add-column, --set or --reset.")
     if columns and (properties or resets):
         raise click.UsageError("Columns and properties are altered one after the other: make two calls.")
-    from fluss.model.type_text import parse_schema
+    from fluss.model.forms.type_text import parse_schema
 
     added = parse_schema(", ".join(columns)).columns if columns else []
     with connected(settings) as connection:

@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 from fluss.client.views import set_path
 from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.model.forms.type_json import type_to_json
 from fluss.model.paths import TablePath
 from fluss.model.schema import Column
 from fluss.model.types import DataType
-from fluss.model.types_json import type_to_json
 from fluss.protocol import messages_pb2 as pb
 
 SET, DELETE = 0, 1
@@ -80,7 +80,7 @@ def _data_type(name: str, data_type: Any) -> DataType:
         return data_type
     import pyarrow as pa
 
-    from fluss.model.arrow_types import from_arrow
+    from fluss.model.forms.arrow_types import from_arrow
 
     if not isinstance(data_type, pa.DataType):
         raise _bad(f"The type of column {name!r} must be of DataTypes or PyArrow, not {data_type!r:.80}")

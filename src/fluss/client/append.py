@@ -18,7 +18,7 @@ from fluss.formats.arrow_payload import Codec
 from fluss.formats.log_batch import encode_header
 from fluss.model.descriptor import LogFormat
 from fluss.model.infos import TableInfo
-from fluss.model.table_options import LOG_FORMAT
+from fluss.model.tables.options import LOG_FORMAT
 from fluss.protocol.writes import PRODUCE_LOG
 
 # What a column can take at most of a batch that is encoded without Arrow.

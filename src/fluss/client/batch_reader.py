@@ -16,12 +16,12 @@ from fluss.formats.arrow_payload import decode_changes
 from fluss.formats.log_batch import BatchHeader, payload_of, verify_crc
 from fluss.formats.raw_rows import RawRows
 from fluss.formats.row_log import decode_rows
-from fluss.model.arrow_types import arrow_schema
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import ErrorCode, FlussError
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.infos import TableInfo
 from fluss.model.schema import Schema
-from fluss.model.table_options import LOG_FORMAT
+from fluss.model.tables.options import LOG_FORMAT
 
 SCHEMAS_MAX = 10_000
 

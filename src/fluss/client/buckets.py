@@ -15,7 +15,7 @@ from fluss.formats.arrays import numbers_array
 from fluss.formats.bucketing import BucketHash, assigner_for
 from fluss.model.config import Config
 from fluss.model.infos import TableInfo
-from fluss.model.table_options import DATALAKE_FORMAT
+from fluss.model.tables.options import DATALAKE_FORMAT
 
 # The least size of a slice of a row buffer, and of one where a row buffer is cut into more than a few: a thousand
 # small batches cost more than an even spread is worth.

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 
 from fluss.client import runtime
 from fluss.client.absence import Absence
-from fluss.client.address import parse_bootstrap
 from fluss.client.connection import Connection
 from fluss.client.embedded import EMBEDDED_HOST, embedded_server
 from fluss.client.metadata import Metadata
@@ -15,8 +14,9 @@ from fluss.client.own_loop import OwnLoopConnections
 from fluss.client.pool import ConnectionPool
 from fluss.client.retry import NotReadyError, Tries, is_retriable, repeat
 from fluss.client.sasl import Credentials
+from fluss.model.address import parse_bootstrap
+from fluss.model.addresses import EMBEDDED_USER
 from fluss.model.config import Config
-from fluss.model.endpoint import EMBEDDED_USER
 from fluss.model.errors import ErrorCode, FlussError, TimeoutError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath

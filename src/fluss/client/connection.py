@@ -18,11 +18,11 @@ from importlib import metadata as package_metadata
 from typing import NamedTuple, TypeAlias, cast
 
 from fluss.client import runtime
-from fluss.client.address import Address
 from fluss.client.answers import parse_error
 from fluss.client.sasl import Credentials, log_in
 from fluss.doors import sockets
 from fluss.formats import kernel
+from fluss.model.address import Address
 from fluss.model.errors import ConnectError, CorruptDataError, ErrorCode, FlussError, TimeoutError
 from fluss.model.infos import ServerType
 from fluss.protocol import api_keys, frames

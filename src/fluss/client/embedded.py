@@ -20,7 +20,7 @@ from fluss.client import runtime
 from fluss.client.endpoint_file import read_endpoint
 from fluss.client.retry import Backoff
 from fluss.doors import threads
-from fluss.model.endpoint import EXIT_TAKEN, FILE_SCHEME, LOG_NAME, MEMORY_SCHEME, Endpoint, directory_of
+from fluss.model.addresses import EXIT_TAKEN, FILE_SCHEME, LOG_NAME, MEMORY_SCHEME, Endpoint, directory_of
 from fluss.model.errors import ConnectError, FlussError, TimeoutError
 
 START_S_MAX: Final = 60.0

@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from fluss.model.endpoint import ENDPOINT_NAME, Endpoint
+from fluss.model.addresses import ENDPOINT_NAME, Endpoint
 from fluss.model.errors import ConnectError
 
 SIZE_BYTES_MAX: Final = 4_096

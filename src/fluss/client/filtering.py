@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.formats.row_builder import RowBuilder
-from fluss.model.arrow_types import UNIT_PRECISION, time_unit, to_arrow
-from fluss.model.literals import Bound, BoundLeaf, bind, columns_of, epoch_microseconds
+from fluss.model.forms.arrow_types import UNIT_PRECISION, time_unit, to_arrow
 from fluss.model.predicates import CompoundFunction, LeafFunction, Predicate
 from fluss.model.schema import Column, Schema
+from fluss.model.tables.literals import Bound, BoundLeaf, bind, columns_of, epoch_microseconds
 from fluss.model.types import DataType, DataTypes, TypeRoot
 from fluss.protocol import messages_pb2 as pb
 

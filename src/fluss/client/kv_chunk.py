@@ -22,7 +22,7 @@ from fluss.formats.keys import primary_key_encoder
 from fluss.model.descriptor import KvFormat
 from fluss.model.infos import TableInfo
 from fluss.model.merge_mode import MergeMode
-from fluss.model.table_options import KV_FORMAT
+from fluss.model.tables.options import KV_FORMAT
 from fluss.protocol.writes import put_kv
 
 _ROW_INDEX = ""  # no column of a table has this name

@@ -26,8 +26,8 @@ from fluss.client.remote_files import RemoteFiles
 from fluss.client.scanner import LogScannerCore
 from fluss.client.views import set_path
 from fluss.formats.keys import PrimaryKeyEncoder
-from fluss.model.arrow_types import arrow_schema
 from fluss.model.errors import FlussError, InvalidRequestError
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TableBucket

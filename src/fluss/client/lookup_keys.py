@@ -22,7 +22,7 @@ from fluss.model.config import Config
 from fluss.model.errors import SchemaMismatchError
 from fluss.model.infos import TableInfo
 from fluss.model.schema import Column, Schema
-from fluss.model.table_options import DATALAKE_FORMAT
+from fluss.model.tables.options import DATALAKE_FORMAT
 from fluss.model.types import TypeRoot
 
 _TEXTS_REMEMBERED_MAX = 1_000

@@ -17,7 +17,7 @@ from fluss.model.descriptor import KvFormat
 from fluss.model.errors import FlussError
 from fluss.model.infos import TableInfo
 from fluss.model.schema import Schema
-from fluss.model.table_options import KV_FORMAT
+from fluss.model.tables.options import KV_FORMAT
 
 SCHEMAS_MAX = 10_000
 

@@ -21,10 +21,10 @@ from fluss.client.pending_lookup import Lookup, Read, WaitingThread
 from fluss.formats.arrays import places_array
 from fluss.formats.keys import KeyEncoder, primary_key_encoder
 from fluss.formats.lake_keys import ICEBERG, PAIMON
-from fluss.model.arrow_types import arrow_schema
 from fluss.model.errors import FlussError, InvalidRequestError
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.infos import TableInfo
-from fluss.model.table_options import DATALAKE_FORMAT, KV_FORMAT_VERSION
+from fluss.model.tables.options import DATALAKE_FORMAT, KV_FORMAT_VERSION
 from fluss.protocol.lookups import LookupKind
 
 KEYS_PER_PART_MAX = 512

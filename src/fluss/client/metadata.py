@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable
 
 from fluss.client.absence import Absence
-from fluss.client.address import Address
 from fluss.client.connection import Connection
 from fluss.client.embedded import EMBEDDED_HOST, EmbeddedServer
 from fluss.client.pool import ConnectionPool
@@ -14,7 +13,8 @@ from fluss.client.retry import Tries, repeat
 from fluss.client.sasl import Credentials, login_missing
 from fluss.client.views import ClusterView, TableView, address_of, partition_info, set_path, set_spec, table_view
 from fluss.doors import randomness
-from fluss.model.endpoint import EMBEDDED_USER, Endpoint
+from fluss.model.address import Address
+from fluss.model.addresses import EMBEDDED_USER, Endpoint
 from fluss.model.errors import (
     AuthenticationError,
     ConnectError,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from fluss.client.address import Address
 from fluss.client.connection import Connection
 from fluss.client.sasl import Credentials
+from fluss.model.address import Address
 from fluss.model.errors import FlussError
 from fluss.model.infos import ServerType
 

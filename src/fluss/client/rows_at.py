@@ -22,13 +22,13 @@ from fluss.client.filtering import ScanFilter
 from fluss.client.scanner import LogScannerCore
 from fluss.client.table_read import watched_partitions
 from fluss.formats.keys import PrimaryKeyEncoder
-from fluss.model.arrow_types import arrow_schema
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.infos import TableInfo
-from fluss.model.merge_rules import has_old_images
 from fluss.model.paths import TableBucket
 from fluss.model.records import ChangeType
-from fluss.model.table_options import CHANGELOG_IMAGE
+from fluss.model.tables.merge_rules import has_old_images
+from fluss.model.tables.options import CHANGELOG_IMAGE
 
 CHUNK_ROWS_MAX = 50_000
 

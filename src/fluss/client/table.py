@@ -23,9 +23,9 @@ from fluss.client.staging import StagedWriteCore, staging_connection
 from fluss.client.table_read import TableRead, read_log_table
 from fluss.client.upsert import UpsertWriterCore
 from fluss.client.upsert_columns import UpsertColumns
-from fluss.model.arrow_types import arrow_schema
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import ErrorCode, InvalidRequestError, NotFoundError
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.infos import TableInfo
 from fluss.model.merge_mode import MergeMode
 from fluss.model.offsets import OffsetSpec

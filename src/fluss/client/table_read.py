@@ -14,8 +14,8 @@ from fluss.client.current_rows import CurrentRows
 from fluss.client.decode import to_table
 from fluss.client.filtering import ScanFilter
 from fluss.client.scanner import LogScannerCore
-from fluss.model.arrow_types import arrow_schema
 from fluss.model.errors import FlussError
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import EARLIEST_OFFSET
 from fluss.model.paths import TableBucket

@@ -21,7 +21,7 @@ from fluss.formats.row_builder import RowBuilder
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.merge_mode import MergeMode
-from fluss.model.table_options import DELETE_BEHAVIOR
+from fluss.model.tables.options import DELETE_BEHAVIOR
 
 # Long enough for the I/O thread to wake up and take the interpreter.
 TURN_S = 0.0002

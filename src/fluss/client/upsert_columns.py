@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from fluss.formats.row_builder import RowBuilder
-from fluss.model.arrow_types import arrow_schema
 from fluss.model.errors import ErrorCode, InvalidRequestError, SchemaMismatchError
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.infos import TableInfo
 from fluss.model.rows import GenericRow
 from fluss.model.schema import Schema

@@ -21,7 +21,7 @@ from fluss.formats.arrow_template import LZ4_FRAME, ZSTD, MessageTemplate, messa
 from fluss.formats.empty_children import with_offsets
 from fluss.formats.log_batch import CHANGE_TYPE_MAX, BatchHeader, BufferLike, payload_of
 from fluss.model.errors import CorruptDataError
-from fluss.model.table_options import ARROW_COMPRESSION, ARROW_ZSTD_LEVEL, check_properties
+from fluss.model.tables.options import ARROW_COMPRESSION, ARROW_ZSTD_LEVEL, check_properties
 
 ZSTD_LEVEL_DEFAULT: Final = 3
 

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from fluss.formats.cast_scalars import lossless, plain_layout, same_family
-from fluss.model.arrow_types import arrow_field
 from fluss.model.errors import SchemaMismatchError
+from fluss.model.forms.arrow_types import arrow_field
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataType, TypeRoot
 

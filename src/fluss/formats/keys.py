@@ -13,7 +13,7 @@ from fluss.formats.row_builder import RowBuilder
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import InvalidRequestError
 from fluss.model.schema import Column, Schema
-from fluss.model.table_options import DATALAKE_FORMAT, KV_FORMAT_VERSION
+from fluss.model.tables.options import DATALAKE_FORMAT, KV_FORMAT_VERSION
 
 # From this version on a key that is not the bucket key is compacted whatever the lake format.
 _COMPACTED_SINCE_VERSION = 2

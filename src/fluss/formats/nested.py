@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from fluss.formats import kernel
 from fluss.formats.kinds import spec_of
 from fluss.kernels.codes import Spec
-from fluss.model.arrow_types import to_arrow
 from fluss.model.errors import CorruptDataError, ErrorCode, SchemaMismatchError
+from fluss.model.forms.arrow_types import to_arrow
 from fluss.model.types import DataType, TypeRoot
 
 _BINARY: Final = pa.binary()

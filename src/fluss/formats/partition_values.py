@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss.model.arrow_types import to_arrow
 from fluss.model.errors import SchemaMismatchError
+from fluss.model.forms.arrow_types import to_arrow
 from fluss.model.partitions import SEPARATOR
 from fluss.model.schema import Column
 from fluss.model.types import DataType, TypeRoot

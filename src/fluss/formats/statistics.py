@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from fluss.model.errors import CorruptDataError
 from fluss.model.schema import Column
-from fluss.model.table_options import ALL_COLUMNS, STATISTICS_COLUMNS, statistics_columns
+from fluss.model.tables.options import ALL_COLUMNS, STATISTICS_COLUMNS, statistics_columns
 from fluss.model.types import DataType, TypeRoot
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from fluss.formats.kinds import kind_of
 from fluss.formats.log_batch import BufferLike
 from fluss.formats.nested import binary_array, rows_of
 from fluss.formats.row_log import DECODED_SIZE_MAX_BYTES
-from fluss.model.arrow_types import arrow_schema
 from fluss.model.descriptor import KvFormat
 from fluss.model.errors import CorruptDataError, ErrorCode, NotFoundError
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.schema import Schema
 
 _SCHEMA_ID: Final = struct.Struct("<h")

@@ -12,8 +12,8 @@ from fluss.formats.changelog.last_change import LastChangeFold, numbered_kinds
 from fluss.formats.keys import KeyEncoder
 from fluss.lake.format import BUCKET, OFFSET, TIMESTAMP
 from fluss.lake.parquet import to_schema
-from fluss.model.arrow_types import arrow_schema
 from fluss.model.errors import InvalidRequestError
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.infos import TableInfo
 from fluss.model.schema import Schema
 from fluss.model.types import TypeRoot

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 from fluss.model.errors import FlussError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath
-from fluss.model.table_options import ICEBERG
+from fluss.model.tables.options import ICEBERG
 
 if TYPE_CHECKING:
     import pyarrow as pa

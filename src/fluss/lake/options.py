@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 from fluss.lake.format import CATALOG_NAME, DEFAULT_FORMAT, FORMATS, LakeCatalog
 from fluss.model.errors import InvalidRequestError
 from fluss.model.infos import TableInfo
-from fluss.model.table_options import DATALAKE_FORMAT, DATALAKE_PREFIX
+from fluss.model.tables.options import DATALAKE_FORMAT, DATALAKE_PREFIX
 from fluss.model.trust import Trust, is_inside, is_local, local_path_of, warn_once
 
 SQL: Final = "sql"

@@ -11,7 +11,7 @@ from fluss.lake.options import REST, LakeOptions, is_lake_named, local_path, tol
 from fluss.model.errors import InvalidRequestError, NotFoundError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath
-from fluss.model.table_options import DATALAKE_ENABLED, DATALAKE_FORMAT, is_true
+from fluss.model.tables.options import DATALAKE_ENABLED, DATALAKE_FORMAT, is_true
 from fluss.model.trust import Trust, is_local, warn_once
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from fluss.model import table_options
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.model.json_text import parse_json
+from fluss.model.forms.json_text import parse_json
+from fluss.model.forms.type_json import optional_text, text_list
 from fluss.model.schema import Schema
-from fluss.model.types_json import optional_text, text_list
+from fluss.model.tables import options
 
 BUCKET_COUNT_MAX = 128_000
 DESCRIPTOR_SIZE_BYTES_MAX = 1 << 20
@@ -66,9 +66,9 @@ class TableDescriptor:
         self._properties = _string_map("properties", properties)
         self._custom_properties = _string_map("custom_properties", custom_properties)
         if log_format is not None:
-            self._properties[table_options.LOG_FORMAT] = str(log_format).upper()
+            self._properties[options.LOG_FORMAT] = str(log_format).upper()
         if kv_format is not None:
-            self._properties[table_options.KV_FORMAT] = str(kv_format).upper()
+            self._properties[options.KV_FORMAT] = str(kv_format).upper()
         self._check()
 
     def _check(self) -> None:
@@ -96,7 +96,7 @@ class TableDescriptor:
                 f"bucket_count must be at most {BUCKET_COUNT_MAX}, not {self._bucket_count}.",
                 ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
             )
-        table_options.check_properties(self._properties)
+        options.check_properties(self._properties)
 
     def _check_nested_keys(self) -> None:
         keys = {*self._partition_keys, *self._bucket_keys, *self._schema.get_primary_keys()}
@@ -340,8 +340,8 @@ def _string_map(name: str, value: Mapping[str, str] | None) -> dict[str, str]:
     for key, item in (value or {}).items():
         if not isinstance(key, str) or not isinstance(item, str):
             raise _bad(f"{name} must map strings to strings, not {key!r} to {item!r}")
-        if len(key) > table_options.PROPERTY_LENGTH_MAX or len(item) > table_options.PROPERTY_LENGTH_MAX:
-            raise _bad(f"A key or value in {name} is longer than {table_options.PROPERTY_LENGTH_MAX} characters")
+        if len(key) > options.PROPERTY_LENGTH_MAX or len(item) > options.PROPERTY_LENGTH_MAX:
+            raise _bad(f"A key or value in {name} is longer than {options.PROPERTY_LENGTH_MAX} characters")
         result[key] = item
     return result
 

@@ -97,7 +97,7 @@ class TableInfo:
         return f"TableInfo({self.table_path}, table_id={self.table_id}, num_buckets={self.num_buckets})"
 
     def _repr_html_(self) -> str:
-        from fluss.model.html import html_of_table
+        from fluss.model.forms.html import html_of_table
 
         return html_of_table(self)
 

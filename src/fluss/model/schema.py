@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from fluss.model.aggregation import AggFunction
 from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.model.forms.type_json import optional_text, text_list, type_from_json, type_to_json
 from fluss.model.types import DataType, TypeRoot
-from fluss.model.types_json import optional_text, text_list, type_from_json, type_to_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +51,7 @@ class Schema:
         auto_increment_column: str | None = None,
         agg_functions: Mapping[str, AggFunction | str] | None = None,
     ) -> None:
-        from fluss.model.arrow_types import from_arrow
+        from fluss.model.forms.arrow_types import from_arrow
 
         functions = {name: AggFunction.of(function) for name, function in (agg_functions or {}).items()}
         columns = [

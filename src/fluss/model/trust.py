@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from fluss.model.endpoint import FILE_SCHEME, MEMORY_SCHEME, directory_of
+from fluss.model.addresses import FILE_SCHEME, MEMORY_SCHEME, directory_of
 from fluss.model.errors import ErrorCode, InvalidRequestError
 
 if TYPE_CHECKING:

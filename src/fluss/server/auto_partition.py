@@ -12,10 +12,10 @@ import json
 import logging
 from typing import Final
 
-from fluss.model import table_options
-from fluss.model.auto_partition import AutoPartition
 from fluss.model.clock import Clock
 from fluss.model.errors import FlussError
+from fluss.model.tables import options
+from fluss.model.tables.auto_partition import AutoPartition
 from fluss.storage.catalog import Catalog, TableEntry
 
 _log = logging.getLogger(__name__)
@@ -97,5 +97,5 @@ def rule_of(entry: TableEntry) -> AutoPartition | None:
         return AutoPartition.of(properties, entry.partition_keys)
     except FlussError as error:
         # Such as a time zone that this machine's time zone data does not have.
-        _log.warning("table %s: %s is not kept: %s", entry.path, table_options.AUTO_PARTITION_ENABLED, error)
+        _log.warning("table %s: %s is not kept: %s", entry.path, options.AUTO_PARTITION_ENABLED, error)
         return None

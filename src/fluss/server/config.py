@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from fluss.model.clock import NO_SETTLING, SETTLE_MS
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.model.table_options import DATALAKE_FORMATS, ICEBERG, PROPERTY_LENGTH_MAX
+from fluss.model.tables.options import DATALAKE_FORMATS, ICEBERG, PROPERTY_LENGTH_MAX
 from fluss.server.limits import Limits
 from fluss.storage.catalog import BUCKETS_MAX, PARTITIONS_PER_TABLE_MAX
 from fluss.storage.kv_pool import OPEN_STORES_MAX

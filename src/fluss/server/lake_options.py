@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from fluss.model.table_options import DATALAKE_FORMAT, DATALAKE_ICEBERG_PREFIX, ICEBERG, is_iceberg_option
+from fluss.model.tables.options import DATALAKE_FORMAT, DATALAKE_ICEBERG_PREFIX, ICEBERG, is_iceberg_option
 from fluss.storage.catalog_view import lake_freshness_ms
 from fluss.storage.definition_cache import DefinitionCache
 

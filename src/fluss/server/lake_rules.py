@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from fluss.model import table_options as options
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.schema import Column
+from fluss.model.tables import options
 from fluss.model.types import TypeRoot
 
 _TEXT: Final = (TypeRoot.STRING, TypeRoot.CHAR)

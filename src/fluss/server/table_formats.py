@@ -6,9 +6,9 @@ import json
 from typing import NamedTuple
 
 from fluss.formats.arrow_layout import ArrowLayout
-from fluss.model import table_options as options
 from fluss.model.descriptor import LogFormat, TableDescriptor
 from fluss.model.schema import Schema
+from fluss.model.tables import options
 from fluss.model.types import DataType
 from fluss.storage.definition_cache import DefinitionCache
 

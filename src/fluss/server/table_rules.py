@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from fluss.model import table_options as options
-from fluss.model.auto_partition import AutoPartition, TimeUnit
 from fluss.model.descriptor import DESCRIPTOR_SIZE_BYTES_MAX, KvFormat, LogFormat, TableDescriptor
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.model.merge_rules import DeleteBehavior, MergeRules
+from fluss.model.tables import options
+from fluss.model.tables.auto_partition import AutoPartition, TimeUnit
+from fluss.model.tables.merge_rules import DeleteBehavior, MergeRules
 from fluss.model.types import DataType, TypeRoot
 from fluss.server.config import ServerConfig
 from fluss.server.lake_rules import check_lake_keys, check_lake_table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fluss.model.endpoint import FILE_SCHEME, directory_of
+from fluss.model.addresses import FILE_SCHEME, directory_of
 from fluss.model.errors import InvalidRequestError
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from fluss.lake.format import OFFSET, TIMESTAMP
 from fluss.lake.union.rows import BucketReader
 from fluss.model.errors import InvalidRequestError
+from fluss.model.forms.predicate_text import parse_predicate
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TableBucket
-from fluss.model.predicate_text import parse_predicate
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET, ChangeType
 from fluss.spark.lake_parts import LakeBucket, LakePart, LakeRows
 

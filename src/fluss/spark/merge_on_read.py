@@ -17,7 +17,7 @@ from fluss.lake.tiering.merge import CHANGES_MAX, REMOVED, read_changes
 from fluss.lake.tiering.pending_commit import PendingBranch
 from fluss.lake.tiering.task import ChangesPart
 from fluss.model.errors import FlussError, InvalidRequestError
-from fluss.model.table_options import ICEBERG
+from fluss.model.tables.options import ICEBERG
 from fluss.model.trust import split_address, warn_once
 from fluss.model.types import DataType, TypeRoot
 

@@ -10,10 +10,10 @@ from typing import TypeAlias
 from fluss.lake import log_ranges
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.infos import TableInfo
-from fluss.model.merge_rules import has_old_images
 from fluss.model.offsets import OffsetSpec
 from fluss.model.partitions import PartitionSpec
 from fluss.model.paths import TableBucket
+from fluss.model.tables.merge_rules import has_old_images
 from fluss.spark.ranges import BucketPart, BucketRange, BucketRowsAt
 from fluss.spark.read_options import BucketOffsets, ReadOptions
 from fluss.spark.source_options import bad_option

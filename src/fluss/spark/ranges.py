@@ -80,7 +80,7 @@ def read_part(options: SourceOptions, schema: Any, part: BucketPart) -> Iterator
 
 def scan_of(opened: OpenTable, columns: Iterable[Column], filter_text: str | None) -> TableScan:
     """A scan of those of the columns that are the table's, and of the rows that match a filter."""
-    from fluss.model.predicate_text import parse_predicate
+    from fluss.model.forms.predicate_text import parse_predicate
 
     schema, scan = opened.info.schema, opened.table.new_scan()
     names = [column.name for column in columns if column.name not in CHANGELOG_COLUMNS]

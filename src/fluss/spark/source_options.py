@@ -16,8 +16,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fluss.model.addresses import FILE_SCHEME, MEMORY_SCHEME, directory_of
 from fluss.model.config import Config
-from fluss.model.endpoint import FILE_SCHEME, MEMORY_SCHEME, directory_of
 from fluss.model.errors import ConnectError, ErrorCode, InvalidRequestError
 from fluss.model.paths import TablePath, check_database_name, check_table_name
 from fluss.spark.foreign_options import PROVIDER, STREAM_OPTIONS, advice, is_granted

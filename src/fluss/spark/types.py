@@ -119,7 +119,7 @@ def spark_arrow_type(data_type: Any) -> pa.DataType:
     """The Arrow type in which Spark takes the values of one of its types."""
     import pyarrow as pa
 
-    from fluss.model.arrow_types import to_arrow
+    from fluss.model.forms.arrow_types import to_arrow
 
     if isinstance(data_type, st.ArrayType):
         return pa.list_(pa.field("element", spark_arrow_type(data_type.elementType), data_type.containsNull))

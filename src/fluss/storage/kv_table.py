@@ -19,10 +19,10 @@ from fluss.formats.log_batch import BatchHeader, BufferLike, encode_batch
 from fluss.formats.values import ValueCodec
 from fluss.model.descriptor import KvFormat, LogFormat, TableDescriptor
 from fluss.model.errors import CorruptDataError, ErrorCode, InvalidRequestError
-from fluss.model.merge_rules import ChangelogImage, MergeRules
 from fluss.model.partitions import SEPARATOR
 from fluss.model.schema import Schema
-from fluss.model.table_options import KV_FORMAT, LOG_FORMAT
+from fluss.model.tables.merge_rules import ChangelogImage, MergeRules
+from fluss.model.tables.options import KV_FORMAT, LOG_FORMAT
 from fluss.storage.catalog import Catalog, TableEntry
 
 FIRST_SCHEMA_ID: Final = 1

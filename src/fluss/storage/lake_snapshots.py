@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError, error_from_code
 from fluss.model.paths import TableBucket
-from fluss.model.table_options import DATALAKE_ENABLED
+from fluss.model.tables.options import DATALAKE_ENABLED
 from fluss.storage import files, lake_offsets
 from fluss.storage.catalog import LakeSnapshotEntry, TableEntry
 from fluss.storage.catalog_view import lake_freshness_ms

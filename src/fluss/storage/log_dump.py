@@ -123,10 +123,10 @@ class RowReader:
     """Rows of the batches of a bucket, by the schemas in the catalog of the data directory that it lies in."""
 
     def __init__(self, path: Path) -> None:
-        from fluss.model.arrow_types import arrow_schema
         from fluss.model.descriptor import LogFormat, TableDescriptor
+        from fluss.model.forms.arrow_types import arrow_schema
         from fluss.model.schema import Schema
-        from fluss.model.table_options import LOG_FORMAT
+        from fluss.model.tables.options import LOG_FORMAT
         from fluss.storage.catalog_read import read_catalog
 
         root, table_id = _place(path)

@@ -22,7 +22,7 @@ from fluss.model.descriptor import KvFormat
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.model.schema import Schema
-from fluss.model.table_options import KV_FORMAT
+from fluss.model.tables.options import KV_FORMAT
 from fluss.storage import files
 from fluss.storage.catalog import PARTITIONS_PER_TABLE_MAX
 from fluss.storage.catalog_db import (

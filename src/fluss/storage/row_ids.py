@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from fluss.model.errors import ErrorCode, FlussError
-from fluss.model.table_options import AUTO_INCREMENT_CACHE_SIZE
+from fluss.model.tables.options import AUTO_INCREMENT_CACHE_SIZE
 from fluss.storage.definition_cache import DefinitionCache
 
 FIRST_ROW_ID: Final = 1

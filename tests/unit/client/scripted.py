@@ -17,8 +17,8 @@ from fluss.formats.compacted import CompactedFormat
 from fluss.formats.indexed import IndexedFormat
 from fluss.formats.keys import primary_key_encoder
 from fluss.formats.log_batch import walk
-from fluss.model.arrow_types import arrow_schema
 from fluss.model.descriptor import TableDescriptor
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.paths import TablePath
 from fluss.model.schema import Schema
 from fluss.protocol import api_keys, frames

@@ -15,8 +15,8 @@ from fluss.client.changelog_fold import ChangelogFold
 from fluss.client.fetched import FetchedBatch
 from fluss.formats.changelog import last_change
 from fluss.formats.keys import primary_key_encoder
-from fluss.model.arrow_types import arrow_schema
 from fluss.model.descriptor import TableDescriptor
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.paths import TableBucket
 from fluss.model.schema import Schema
 

@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from fluss.client.address import Address
 from fluss.client.connection import Connection
 from fluss.client.runtime import run
+from fluss.model.address import Address
 from fluss.model.errors import ConnectError, ErrorCode, FlussError, NotFoundError, TimeoutError
 from fluss.model.infos import ServerType
 from fluss.protocol import api_keys, frames

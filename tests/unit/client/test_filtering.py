@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from fluss.client.filtering import PUSHED_LITERALS_MAX, ScanFilter
-from fluss.model.arrow_types import arrow_schema
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.predicates import Predicate, col
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataType, DataTypes

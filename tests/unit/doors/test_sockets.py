@@ -11,9 +11,9 @@ from unittest import mock
 
 import pytest
 
-from fluss.client.address import Address
 from fluss.client.connection import Connection
 from fluss.doors import replaced, sockets
+from fluss.model.address import Address
 from fluss.model.errors import ConnectError
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb

@@ -24,8 +24,8 @@ from fluss.formats.values import ValueCodec
 from fluss.model.aggregation import AggFunction
 from fluss.model.descriptor import KvFormat
 from fluss.model.errors import InvalidRequestError
-from fluss.model.merge_rules import DeleteBehavior, MergeEngine, MergeRules
 from fluss.model.schema import Column, Schema
+from fluss.model.tables.merge_rules import DeleteBehavior, MergeEngine, MergeRules
 from fluss.model.types import DataType, DataTypes
 
 from .batches import batch_of

@@ -11,8 +11,8 @@ from fluss.formats import arrow_message, arrow_payload, log_batch
 from fluss.formats.arrow_payload import Codec, Compression
 from fluss.formats.row_builder import RowBuilder
 from fluss.formats.row_reader import to_tuples
-from fluss.model.arrow_types import arrow_schema
 from fluss.model.errors import CorruptDataError, InvalidRequestError
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.schema import Column, Schema
 from tests.unit.formats.message_layout import MessageLayout
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from fluss.formats import kernel
 from fluss.formats.bucketing import BucketAssigner, BucketHash, bucket_of, buckets_for
 from fluss.formats.keys import KeyEncoder
-from fluss.model.arrow_types import arrow_field
 from fluss.model.errors import SchemaMismatchError
+from fluss.model.forms.arrow_types import arrow_field
 
 from .vectors import KEY_COLUMNS, KEYS, KEYS_WITH_HIGH_BYTES
 

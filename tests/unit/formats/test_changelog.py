@@ -18,8 +18,8 @@ from fluss.formats.row_reader import to_tuples
 from fluss.formats.values import ValueCodec
 from fluss.model.descriptor import KvFormat
 from fluss.model.errors import CorruptDataError, InvalidRequestError
-from fluss.model.merge_rules import ChangelogImage, DeleteBehavior, MergeEngine, MergeRules, check_version_column
 from fluss.model.schema import Column, Schema
+from fluss.model.tables.merge_rules import ChangelogImage, DeleteBehavior, MergeEngine, MergeRules, check_version_column
 from fluss.model.types import DataType, DataTypes
 
 from .batches import batch_of

@@ -12,8 +12,8 @@ import pytest
 from fluss.formats import _kernel, kernel
 from fluss.formats.bucketing import BucketHash, LakeBucketAssigner, assigner_for
 from fluss.formats.lake_keys import ICEBERG, PAIMON, IcebergKeys, PaimonKeys
-from fluss.model.arrow_types import arrow_field
 from fluss.model.errors import InvalidRequestError, SchemaMismatchError
+from fluss.model.forms.arrow_types import arrow_field
 from fluss.model.schema import Column
 from fluss.model.types import DataType, DataTypes
 

@@ -20,8 +20,8 @@ from fluss.formats.compacted import CompactedFormat
 from fluss.formats.indexed import IndexedFormat
 from fluss.formats.row_builder import RowBuilder
 from fluss.formats.row_reader import to_rows, to_tuples
-from fluss.model.arrow_types import arrow_schema
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataField, DataType, DataTypes
 

@@ -12,8 +12,8 @@ from fluss.formats.kv_batch import KvRecords
 from fluss.formats.row_reader import to_tuples
 from fluss.formats.values import ValueCodec
 from fluss.model.errors import InvalidRequestError
-from fluss.model.merge_rules import DeleteBehavior, MergeEngine, MergeRules
 from fluss.model.schema import Column, Schema
+from fluss.model.tables.merge_rules import DeleteBehavior, MergeEngine, MergeRules
 from fluss.model.types import DataTypes
 
 from .batches import batch_of

@@ -19,8 +19,8 @@ from fluss.formats import arrow_payload, kernel
 from fluss.formats.arrow_payload import Codec, Compression
 from fluss.formats.row_digest import RowDigest, sum_of
 from fluss.kernels.codes import CODE_FIXED_BYTES
-from fluss.model.arrow_types import arrow_schema
 from fluss.model.errors import SchemaMismatchError
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.schema import Column, Schema
 
 from .batches import batch_of

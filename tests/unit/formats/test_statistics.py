@@ -12,8 +12,8 @@ import pytest
 
 from fluss.formats import statistics
 from fluss.formats.statistics import ColumnStatistics
-from fluss.model.arrow_types import arrow_field
 from fluss.model.errors import CorruptDataError
+from fluss.model.forms.arrow_types import arrow_field
 from fluss.model.types import DataType, DataTypes
 
 _MS = 1_000_000

@@ -6,8 +6,8 @@ import datetime as dt
 
 import pytest
 
-from fluss.model.auto_partition import AutoPartition
 from fluss.model.errors import FlussError
+from fluss.model.tables.auto_partition import AutoPartition
 
 PREFIX = "table.auto-partition."
 NOW = dt.datetime(2025, 1, 31, 22, 30, tzinfo=dt.UTC)

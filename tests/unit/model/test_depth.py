@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 
 from fluss.cli.definition import read_definition
-from fluss.model.arrow_types import from_arrow, to_arrow
 from fluss.model.descriptor import DatabaseDescriptor, TableDescriptor, schema_from_bytes
 from fluss.model.errors import FlussError, InvalidRequestError
-from fluss.model.json_text import DEPTH_MAX, parse_json
+from fluss.model.forms.arrow_types import from_arrow, to_arrow
+from fluss.model.forms.json_text import DEPTH_MAX, parse_json
+from fluss.model.forms.predicate_text import parse_predicate
+from fluss.model.forms.type_json import type_from_json, type_to_json
+from fluss.model.forms.type_text import parse_schema, parse_type, type_text
 from fluss.model.positions import ChangesPosition, Positions
-from fluss.model.predicate_text import parse_predicate
 from fluss.model.schema import Column, Schema
-from fluss.model.type_text import parse_schema, parse_type, type_text
 from fluss.model.types import NESTING_DEPTH_MAX, DataField, DataType, DataTypes
-from fluss.model.types_json import type_from_json, type_to_json
 
 LEVELS = [NESTING_DEPTH_MAX + 1, 150, 300, 900, 5_000, 100_000]
 Wrap = Callable[[Any], Any]

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from fluss.model import merge_rules
 from fluss.model.aggregation import AggFunction
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import InvalidRequestError
-from fluss.model.merge_rules import ChangelogImage, DeleteBehavior, MergeEngine, MergeRules
 from fluss.model.schema import Column, Schema
+from fluss.model.tables import merge_rules
+from fluss.model.tables.merge_rules import ChangelogImage, DeleteBehavior, MergeEngine, MergeRules
 from fluss.model.types import DataTypes
 
 ENGINE, VERSION = "table.merge-engine", "table.merge-engine.versioned.ver-column"

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 
 from fluss.model.errors import InvalidRequestError
-from fluss.model.predicate_text import TEXT_LENGTH_MAX, parse_predicate
+from fluss.model.forms.predicate_text import TEXT_LENGTH_MAX, parse_predicate
 from fluss.model.predicates import Compound, CompoundFunction, Leaf, LeafFunction, Predicate, col
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataTypes

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fluss.model.errors import InvalidRequestError, SchemaMismatchError
-from fluss.model.literals import BoundLeaf, bind, columns_of
 from fluss.model.predicates import DEPTH_MAX, Compound, Leaf, LeafFunction, Predicate, col
 from fluss.model.schema import Column, Schema
+from fluss.model.tables.literals import BoundLeaf, bind, columns_of
 from fluss.model.types import DataTypes
 
 SCHEMA = Schema.of(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fluss.model.durations import duration_ms
 from fluss.model.errors import FlussError
-from fluss.model.table_options import check_properties, statistics_columns
+from fluss.model.tables.durations import duration_ms
+from fluss.model.tables.options import check_properties, statistics_columns
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fluss.model.config import Config
-from fluss.model.table_options import names_lake
+from fluss.model.tables.options import names_lake
 from fluss.model.trust import Trust, UntrustedError, check_location, names_code, names_more_than_data
 
 

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from fluss.model.errors import InvalidRequestError
+from fluss.model.forms.type_text import parse_schema, parse_type, type_text
 from fluss.model.schema import Column
-from fluss.model.type_text import parse_schema, parse_type, type_text
 from fluss.model.types import DataField, DataType, DataTypes, TypeRoot
 
 PLAIN = [

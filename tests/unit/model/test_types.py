@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluss.model.arrow_types import from_arrow, to_arrow
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, SchemaMismatchError
+from fluss.model.forms.arrow_types import from_arrow, to_arrow
+from fluss.model.forms.type_json import NESTING_DEPTH_MAX, type_from_json, type_to_json
 from fluss.model.types import DataField, DataType, DataTypes, TypeRoot
-from fluss.model.types_json import NESTING_DEPTH_MAX, type_from_json, type_to_json
 
 PLAIN = [
     DataTypes.boolean(),

@@ -13,7 +13,7 @@ import pytest
 
 from fluss.formats.arrow_payload import Codec, Compression, decode, encode
 from fluss.formats.log_batch import encode_batch, payload_of, verify_crc, walk
-from fluss.model.arrow_types import arrow_schema
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.schema import Schema
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from fluss.model.durations import duration_ms
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket, TablePath
+from fluss.model.tables.durations import duration_ms
 from fluss.storage import failpoints, retention
 from fluss.storage.retention import Policy, Retention, policy_of
 from fluss.storage.store import Storage, StorageOptions

@@ -13,7 +13,7 @@ from fluss.client.upsert import UpsertWriterCore
 from fluss.client.upsert_columns import UpsertColumns
 from fluss.model.errors import InvalidRequestError
 from fluss.model.merge_mode import MergeMode
-from fluss.model.table_options import MERGE_ENGINE
+from fluss.model.tables.options import MERGE_ENGINE
 
 if TYPE_CHECKING:
     import pandas as pd

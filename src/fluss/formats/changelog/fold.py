@@ -22,8 +22,8 @@ from fluss.formats.kv_batch import KvRecords
 from fluss.formats.nested import view_of
 from fluss.formats.values import ValueCodec
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.model.merge_rules import ChangelogImage, DeleteBehavior, MergeEngine, MergeRules
 from fluss.model.schema import Column, Schema
+from fluss.model.tables.merge_rules import ChangelogImage, DeleteBehavior, MergeEngine, MergeRules
 
 _INT32_MIN: Final = -(1 << 31)
 _INT64_MIN: Final = -(1 << 63)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fluss.lake.format import BUCKET, OFFSET, SYSTEM_COLUMNS
 from fluss.model.errors import InvalidRequestError
 from fluss.model.infos import TableInfo
-from fluss.model.table_options import DATALAKE_ICEBERG_PREFIX, names_lake
+from fluss.model.tables.options import DATALAKE_ICEBERG_PREFIX, names_lake
 from fluss.model.trust import warn_once
 from fluss.model.types import DataType, TypeRoot
 

@@ -27,7 +27,7 @@ from fluss.lake.tiering.registration import has_snapshot, prepare, register, rep
 from fluss.model.errors import ConnectError, FlussError, TimeoutError
 from fluss.model.infos import LakeSnapshot, TableInfo
 from fluss.model.paths import TablePath
-from fluss.model.table_options import DATALAKE_AUTO_COMPACTION, is_true
+from fluss.model.tables.options import DATALAKE_AUTO_COMPACTION, is_true
 from fluss.model.trust import Trust
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from fluss.lake.fold import FoldedChanges, Keys, fold_changes
 from fluss.lake.format import OFFSET, TIMESTAMP, LakeFile
 from fluss.lake.parquet import READ_ROWS, read_file_as, to_schema
 from fluss.lake.union.plan import LakeSource, UnionBucket, UnionPlan
-from fluss.model.arrow_types import arrow_schema
-from fluss.model.merge_rules import has_old_images
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.paths import TableBucket
 from fluss.model.predicates import Predicate
+from fluss.model.tables.merge_rules import has_old_images
 from fluss.sync import FlussTable
 
 # Where a row is from, as a read that asks for it has it behind the table's columns.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fluss.model import table_options
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.partitions import PartitionBound, PartitionSpec, spec_of_name
+from fluss.model.tables import options
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.auto_partition import rule_of
 from fluss.server.context import ConnectionContext
@@ -89,6 +89,6 @@ def _check_time(context: ConnectionContext, entry: TableEntry, name: str) -> Non
     if oldest is not None and value < oldest:
         raise InvalidRequestError(
             f"Table {entry.path} keeps partitions from {oldest} on, {value} is older; raise "
-            f"{table_options.AUTO_PARTITION_RETENTION} first.",
+            f"{options.AUTO_PARTITION_RETENTION} first.",
             ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.paths import TableBucket
-from fluss.model.table_options import CHANGELOG_IMAGE
+from fluss.model.tables.options import CHANGELOG_IMAGE
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.answers import code_and_text
 from fluss.server.context import ConnectionContext

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Final
 
 from fluss.model.aggregation import AggFunction
-from fluss.model.alter import refused, with_columns, with_properties
-from fluss.model.auto_partition import AutoPartition
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.model.json_text import parse_json
+from fluss.model.forms.json_text import parse_json
+from fluss.model.forms.type_json import type_from_json
 from fluss.model.schema import Column
-from fluss.model.types_json import type_from_json
+from fluss.model.tables.alter import refused, with_columns, with_properties
+from fluss.model.tables.auto_partition import AutoPartition
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.context import ConnectionContext
 from fluss.server.names import check_count, database_name, table_path

@@ -8,11 +8,11 @@ from enum import StrEnum
 from importlib.util import find_spec
 from typing import Final
 
-from fluss.model import table_options as options
 from fluss.model.aggregation import AggFunctionType
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.schema import Schema
+from fluss.model.tables import options
 from fluss.model.types import TypeRoot
 
 _VERSION_TYPES: Final = (TypeRoot.INTEGER, TypeRoot.BIGINT, TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from fluss.model import table_options as options
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.partitions import SEPARATOR, check_value
+from fluss.model.tables import options
 
 PRECREATE_DEFAULT: Final = 2
 RETENTION_DEFAULT: Final = 7

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from fluss.model.durations import duration_ms
 from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.model.tables.durations import duration_ms
 
 LOG_FORMAT = "table.log.format"
 KV_FORMAT = "table.kv.format"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from fluss.model import table_options as options
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.schema import Column, Schema
-from fluss.model.table_options import lake_key_problem, names_lake
+from fluss.model.tables import options
+from fluss.model.tables.options import lake_key_problem, names_lake
 
 _TABLE_PREFIX: Final = "table."
 ALTERABLE: Final = frozenset(

@@ -21,9 +21,9 @@ from decimal import Decimal
 from typing import Any, NamedTuple, NoReturn
 
 from fluss.model.errors import FlussError, InvalidRequestError
-from fluss.model.literals import bind
 from fluss.model.predicates import Leaf, LeafFunction, Predicate
 from fluss.model.schema import Column, Schema
+from fluss.model.tables.literals import bind
 from fluss.model.types import TypeRoot
 
 TEXT_LENGTH_MAX = 100_000

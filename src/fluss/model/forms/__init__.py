@@ -1,0 +1,1 @@
+"""Values in other forms: types and filters as text, JSON and Arrow, tables as HTML."""
