@@ -11,8 +11,8 @@ from fluss.client.lake import KEEP_ALL, LakeCore
 from fluss.client.runtime import run
 from fluss.client.table import TableCore
 from fluss.model.infos import LakeSnapshot, TableInfo
-from fluss.model.lake import Assigned, Heartbeat, LakeError
 from fluss.model.paths import TableBucket, TablePath
+from fluss.model.staging import Assigned, Heartbeat, LakeError
 
 if TYPE_CHECKING:
     from fluss.client.core import ClientCore

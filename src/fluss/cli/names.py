@@ -11,7 +11,7 @@ import click
 
 from fluss.model.errors import FlussError, NotFoundError
 from fluss.model.paths import TablePath, check_database_name, check_table_name
-from fluss.model.tables.durations import duration_ms
+from fluss.model.tables.options import duration_ms
 
 if TYPE_CHECKING:
     from fluss.model.infos import PartitionInfo

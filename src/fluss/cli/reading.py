@@ -12,7 +12,7 @@ from fluss.cli.names import check_columns, split_columns
 from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import FlussError
 from fluss.model.offsets import OffsetSpec
-from fluss.model.tables.durations import duration_ms
+from fluss.model.tables.options import duration_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,8 +14,7 @@ from fluss.client.own_loop import OwnLoopConnections
 from fluss.client.pool import ConnectionPool
 from fluss.client.retry import NotReadyError, Tries, is_retriable, repeat
 from fluss.client.sasl import Credentials
-from fluss.model.address import parse_bootstrap
-from fluss.model.addresses import EMBEDDED_USER
+from fluss.model.addresses import EMBEDDED_USER, parse_bootstrap
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError, TimeoutError
 from fluss.model.infos import TableInfo

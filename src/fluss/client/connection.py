@@ -22,7 +22,7 @@ from fluss.client.answers import parse_error
 from fluss.client.sasl import Credentials, log_in
 from fluss.doors import sockets
 from fluss.formats import kernel
-from fluss.model.address import Address
+from fluss.model.addresses import Address
 from fluss.model.errors import ConnectError, CorruptDataError, ErrorCode, FlussError, TimeoutError
 from fluss.model.infos import ServerType
 from fluss.protocol import api_keys, frames

@@ -16,8 +16,8 @@ from fluss.client.cluster import Cluster
 from fluss.client.views import set_path
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
 from fluss.model.infos import LakeSnapshot, TableInfo
-from fluss.model.lake import LAKE_ERROR_CHARACTERS_MAX, Assigned, Heartbeat, LakeError
 from fluss.model.paths import TableBucket, TablePath
+from fluss.model.staging import LAKE_ERROR_CHARACTERS_MAX, Assigned, Heartbeat, LakeError
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api

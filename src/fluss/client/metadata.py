@@ -13,8 +13,7 @@ from fluss.client.retry import Tries, repeat
 from fluss.client.sasl import Credentials, login_missing
 from fluss.client.views import ClusterView, TableView, address_of, partition_info, set_path, set_spec, table_view
 from fluss.doors import randomness
-from fluss.model.address import Address
-from fluss.model.addresses import EMBEDDED_USER, Endpoint
+from fluss.model.addresses import EMBEDDED_USER, Address, Endpoint
 from fluss.model.errors import (
     AuthenticationError,
     ConnectError,

@@ -6,7 +6,7 @@ import asyncio
 
 from fluss.client.connection import Connection
 from fluss.client.sasl import Credentials
-from fluss.model.address import Address
+from fluss.model.addresses import Address
 from fluss.model.errors import FlussError
 from fluss.model.infos import ServerType
 

@@ -18,7 +18,7 @@ from fluss.client.cluster import Cluster
 from fluss.doors import clock, threads
 from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import ErrorCode, FlussError, TimeoutError
-from fluss.model.forms.json_text import parse_json
+from fluss.model.forms.type_json import parse_json
 from fluss.model.trust import S3_SCHEMES, Trust, UntrustedError, check_kind, is_inside, is_local, local_path_of
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fluss.client.retry import Tries, repeat
-from fluss.model.address import Address
+from fluss.model.addresses import Address
 from fluss.model.config import Config
 from fluss.model.errors import AuthenticationError, ErrorCode, FlussError, InvalidRequestError, TimeoutError
 from fluss.protocol import api_keys

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fluss.model.address import Address
+from fluss.model.addresses import Address
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.infos import PartitionInfo, ServerNode, ServerType, TableInfo
 from fluss.model.partitions import SEPARATOR, PartitionSpec

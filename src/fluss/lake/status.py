@@ -14,9 +14,9 @@ from fluss.lake.place import NoLakeError, find_lake, is_tiered, table_infos
 from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import FlussError, NotFoundError
 from fluss.model.infos import LakeSnapshot
-from fluss.model.lake import LakeError
 from fluss.model.paths import TablePath
 from fluss.model.records import COMMIT_TIMESTAMP
+from fluss.model.staging import LakeError
 
 if TYPE_CHECKING:
     from fluss.sync import FlussConnection, FlussTable

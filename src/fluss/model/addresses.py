@@ -1,4 +1,4 @@
-"""Addresses of embedded servers, and how a client finds one: a file that the server writes when it is ready."""
+"""Addresses of servers: as people write them, and as the endpoint file of an embedded server has them."""
 
 from __future__ import annotations
 
@@ -66,5 +66,43 @@ def directory_of(address: str) -> Path:
 def _bad(address: str, problem: str) -> InvalidRequestError:
     return InvalidRequestError(
         f"Bad address {address[:200]!r}: {problem}. Examples: 'file:///data/fluss', 'file:relative/directory'.",
+        ErrorCode.INVALID_CONFIG_EXCEPTION,
+    )
+
+
+PORT_MAX = 65535
+BOOTSTRAP_COUNT_MAX = 100
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_bootstrap(text: str) -> list[Address]:
+    """The addresses of a comma-separated list of host:port or fluss://host:port."""
+    parts = [part.strip().removeprefix("fluss://") for part in text.split(",") if part.strip()]
+    if not parts:
+        raise _bad_address(text, "it names no server")
+    if len(parts) > BOOTSTRAP_COUNT_MAX:
+        raise _bad_address(text, f"it names more than {BOOTSTRAP_COUNT_MAX} servers")
+    return [_parse(part, text) for part in parts]
+
+
+def _parse(part: str, text: str) -> Address:
+    host, separator, port = part.rpartition(":")
+    if not separator or not host:
+        raise _bad_address(text, f"{part!r} is not of the form host:port")
+    if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
+        raise _bad_address(text, f"{port!r} is not a port from 1 to {PORT_MAX}")
+    return Address(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def _bad_address(text: str, problem: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"Bad bootstrap.servers {text[:200]!r}: {problem}. Example: '127.0.0.1:9123'.",
         ErrorCode.INVALID_CONFIG_EXCEPTION,
     )

@@ -8,8 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.model.forms.json_text import parse_json
-from fluss.model.forms.type_json import optional_text, text_list
+from fluss.model.forms.type_json import optional_text, parse_json, text_list
 from fluss.model.schema import Schema
 from fluss.model.tables import options
 

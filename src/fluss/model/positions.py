@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluss.model.errors import InvalidRequestError
-from fluss.model.forms.json_text import parse_json
+from fluss.model.forms.type_json import parse_json
 from fluss.model.paths import TableBucket
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from fluss.doors import randomness
 from fluss.model.clock import elapsed_ms, wall_clock_ms
 from fluss.model.errors import ErrorCode, FlussError, error_from_code
-from fluss.model.lake import Assigned
+from fluss.model.staging import Assigned
 from fluss.storage.catalog import Catalog, TableEntry
 from fluss.storage.catalog_view import lake_freshness_ms
 

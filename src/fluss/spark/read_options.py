@@ -26,7 +26,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from fluss.lake.modes import AUTO, MODES
-from fluss.model.forms.json_text import parse_json
+from fluss.model.forms.type_json import parse_json
 from fluss.spark.foreign_options import STREAM_OPTIONS
 from fluss.spark.source_options import (
     LAKE_CATALOG,

@@ -7,8 +7,7 @@ from typing import Final
 
 from fluss.model.errors import ErrorCode, error_from_code
 from fluss.model.paths import TablePath
-from fluss.model.tables.durations import duration_ms
-from fluss.model.tables.options import DATALAKE_ENABLED, DATALAKE_FRESHNESS, is_true
+from fluss.model.tables.options import DATALAKE_ENABLED, DATALAKE_FRESHNESS, duration_ms, is_true
 from fluss.storage.catalog_db import PARTITION_ID, TABLE_ID, CatalogContent, DatabaseEntry, PartitionEntry, TableEntry
 from fluss.storage.definition_cache import DefinitionCache
 

@@ -25,8 +25,7 @@ from typing import Final, NamedTuple
 from fluss.model.clock import Clock
 from fluss.model.errors import CorruptDataError, FlussError
 from fluss.model.paths import TableBucket
-from fluss.model.tables.durations import duration_ms
-from fluss.model.tables.options import LOG_TTL
+from fluss.model.tables.options import LOG_TTL, duration_ms
 from fluss.storage import files
 from fluss.storage.catalog import TableEntry
 from fluss.storage.catalog_view import has_primary_key, lake_freshness_ms

@@ -13,7 +13,7 @@ import pytest
 
 from fluss.client.connection import Connection
 from fluss.client.runtime import run
-from fluss.model.address import Address
+from fluss.model.addresses import Address
 from fluss.model.errors import ConnectError, ErrorCode, FlussError, NotFoundError, TimeoutError
 from fluss.model.infos import ServerType
 from fluss.protocol import api_keys, frames

@@ -11,7 +11,7 @@ import pytest
 from fluss.client.core import ClientCore
 from fluss.client.retry import PAUSE_MS_MAX, PAUSE_MS_MIN, Backoff, pause_s
 from fluss.client.runtime import run
-from fluss.model.address import Address, parse_bootstrap
+from fluss.model.addresses import Address, parse_bootstrap
 from fluss.model.config import Config
 from fluss.model.errors import ConnectError, InvalidRequestError, NotFoundError, TimeoutError
 from fluss.model.paths import TablePath

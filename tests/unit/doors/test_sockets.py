@@ -13,7 +13,7 @@ import pytest
 
 from fluss.client.connection import Connection
 from fluss.doors import replaced, sockets
-from fluss.model.address import Address
+from fluss.model.addresses import Address
 from fluss.model.errors import ConnectError
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb

@@ -15,9 +15,8 @@ from fluss.cli.definition import read_definition
 from fluss.model.descriptor import DatabaseDescriptor, TableDescriptor, schema_from_bytes
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.forms.arrow_types import from_arrow, to_arrow
-from fluss.model.forms.json_text import DEPTH_MAX, parse_json
 from fluss.model.forms.predicate_text import parse_predicate
-from fluss.model.forms.type_json import type_from_json, type_to_json
+from fluss.model.forms.type_json import DEPTH_MAX, parse_json, type_from_json, type_to_json
 from fluss.model.forms.type_text import parse_schema, parse_type, type_text
 from fluss.model.positions import ChangesPosition, Positions
 from fluss.model.schema import Column, Schema

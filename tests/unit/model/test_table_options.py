@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fluss.model.errors import FlussError
-from fluss.model.tables.durations import duration_ms
-from fluss.model.tables.options import check_properties, statistics_columns
+from fluss.model.tables.options import check_properties, duration_ms, statistics_columns
 
 
 @pytest.mark.parametrize(

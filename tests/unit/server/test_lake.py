@@ -15,7 +15,7 @@ import fluss.sync
 from fluss import Config, FlussError, Schema, TableBucket, TableDescriptor, TablePath
 from fluss.api.lake import LakeRegistry
 from fluss.model.infos import TableInfo
-from fluss.model.lake import LAKE_ERROR_CHARACTERS_MAX
+from fluss.model.staging import LAKE_ERROR_CHARACTERS_MAX
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.limits import Limits

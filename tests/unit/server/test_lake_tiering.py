@@ -10,8 +10,8 @@ import pytest
 
 from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import FlussError
-from fluss.model.lake import Assigned
 from fluss.model.paths import TablePath
+from fluss.model.staging import Assigned
 from fluss.server.tiering import SILENCE_MS_MAX, Tiering
 from fluss.storage.catalog import AlteredTable, Catalog, TableEntry
 

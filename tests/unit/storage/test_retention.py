@@ -14,7 +14,7 @@ import pytest
 
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket, TablePath
-from fluss.model.tables.durations import duration_ms
+from fluss.model.tables.options import duration_ms
 from fluss.storage import failpoints, retention
 from fluss.storage.retention import Policy, Retention, policy_of
 from fluss.storage.store import Storage, StorageOptions

@@ -16,8 +16,8 @@ from fluss.lake.tiering.executors import Executor
 from fluss.lake.tiering.pending_commit import Merger
 from fluss.lake.tiering.round import TieringSettings, tier_table
 from fluss.model.errors import ConnectError, FlussError, InvalidRequestError, TimeoutError
-from fluss.model.lake import Assigned
 from fluss.model.paths import TablePath, check_database_name, check_table_name
+from fluss.model.staging import Assigned
 
 if TYPE_CHECKING:
     from fluss.sync import FlussConnection

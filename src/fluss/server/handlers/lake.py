@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fluss.model.errors import ErrorCode, InvalidRequestError, error_from_code
-from fluss.model.lake import LAKE_ERROR_CHARACTERS_MAX
 from fluss.model.paths import TableBucket
+from fluss.model.staging import LAKE_ERROR_CHARACTERS_MAX
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.answers import code_and_text
 from fluss.server.context import ConnectionContext

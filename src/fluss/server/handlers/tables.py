@@ -9,8 +9,7 @@ from typing import Final
 from fluss.model.aggregation import AggFunction
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.model.forms.json_text import parse_json
-from fluss.model.forms.type_json import type_from_json
+from fluss.model.forms.type_json import parse_json, type_from_json
 from fluss.model.schema import Column
 from fluss.model.tables.alter import refused, with_columns, with_properties
 from fluss.model.tables.auto_partition import AutoPartition
