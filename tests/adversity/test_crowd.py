@@ -16,8 +16,8 @@ import pytest
 
 import fluss.aio
 import fluss.sync
-from fluss.formats.arrow_payload import Codec, Compression, encode
-from fluss.formats.log_batch import encode_batch
+from fluss.formats.arrow.payload import Codec, Compression, encode
+from fluss.formats.batches.log_batch import encode_batch
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.limits import Limits

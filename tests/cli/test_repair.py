@@ -10,7 +10,7 @@ import pytest
 
 import fluss
 import fluss.sync
-from fluss.formats.log_batch import walk
+from fluss.formats.batches.log_batch import walk
 from fluss.testing import FlussServer
 from tests.cli.command import fluss as command
 from tests.crash.rot_image import DirectoryImage

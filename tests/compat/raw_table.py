@@ -12,11 +12,12 @@ import pyarrow as pa
 import fluss
 import fluss.sync
 from fluss import ErrorCode
-from fluss.formats import arrow_payload, row_log
-from fluss.formats.keys import primary_key_encoder
-from fluss.formats.kv_batch import encode_header, encode_records
-from fluss.formats.log_batch import verify_crc, walk
-from fluss.formats.values import ValueCodec, decode_value_batch
+from fluss.formats.arrow import payload
+from fluss.formats.batches import row_log
+from fluss.formats.batches.kv_batch import encode_header, encode_records
+from fluss.formats.batches.log_batch import verify_crc, walk
+from fluss.formats.rows.keys import primary_key_encoder
+from fluss.formats.rows.values import ValueCodec, decode_value_batch
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.records import ChangeType
 from fluss.protocol import api_keys
@@ -209,7 +210,7 @@ class RawTable:
         if header.record_count == 0:
             return []
         if log_format == "ARROW":
-            changes, rows = arrow_payload.decode_changes(buf, position, header, arrow_schema(schema))
+            changes, rows = payload.decode_changes(buf, position, header, arrow_schema(schema))
         else:
             changes, rows = row_log.decode_rows(buf, position, header, schema, log_format)
         kinds = [ChangeType(kind).short_string() for kind in changes or bytes(header.record_count)]

@@ -7,9 +7,9 @@ from decimal import Decimal
 import pyarrow as pa
 
 import fluss
-from fluss.formats import row_log, statistics
-from fluss.formats.arrow_payload import Codec, Compression, encode
-from fluss.formats.log_batch import encode_batch
+from fluss.formats.arrow.payload import Codec, Compression, encode
+from fluss.formats.batches import row_log, statistics
+from fluss.formats.batches.log_batch import encode_batch
 from tests.crash.mutations import with_epoch
 
 FLAT = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.decimal128(10, 2)), ("flag", pa.bool_())])

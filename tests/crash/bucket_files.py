@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import fluss
-from fluss.formats.log_batch import walk
+from fluss.formats.batches.log_batch import walk
 from fluss.testing import FlussServer
 from tests.crash.oracle import Fate, WriterLog
 from tests.crash.rows import Row, StoredBatch, descriptor, stored_batches, wire_batch

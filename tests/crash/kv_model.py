@@ -13,9 +13,9 @@ from typing import NamedTuple, TypeAlias
 import pyarrow as pa
 
 import fluss
-from fluss.formats.compacted import CompactedFormat
-from fluss.formats.keys import KeyEncoder
-from fluss.formats.kv_batch import encode_header, encode_records
+from fluss.formats.batches.kv_batch import encode_header, encode_records
+from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.keys import KeyEncoder
 from fluss.model.forms.arrow_types import arrow_schema
 
 KEYS = 200

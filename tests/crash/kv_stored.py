@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 import fluss
-from fluss.formats.arrow_payload import decode_changes
-from fluss.formats.log_batch import walk
-from fluss.formats.values import ValueCodec
+from fluss.formats.arrow.payload import decode_changes
+from fluss.formats.batches.log_batch import walk
+from fluss.formats.rows.values import ValueCodec
 from fluss.model.paths import TableBucket
 from fluss.storage.kv_bucket import KvBucket
 from fluss.storage.store import Storage, StorageOptions

@@ -12,7 +12,13 @@ from crc32c import crc32c
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from fluss.formats.kv_batch import HEADER_SIZE_BYTES, decode_records, encode_header, encode_records, parse_header
+from fluss.formats.batches.kv_batch import (
+    HEADER_SIZE_BYTES,
+    decode_records,
+    encode_header,
+    encode_records,
+    parse_header,
+)
 from fluss.protocol import messages_pb2 as pb
 
 INTERESTING: Final = (0, 1, -1, 2, 7, 8, 127, 128, 255, 256, 32_767, 65_536, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))

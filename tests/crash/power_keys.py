@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 import fluss
-from fluss.formats.arrow_payload import decode_changes
-from fluss.formats.log_batch import walk
+from fluss.formats.arrow.payload import decode_changes
+from fluss.formats.batches.log_batch import walk
 from fluss.model.paths import TableBucket
 from fluss.storage.kv_bucket import KvBucket
 from fluss.storage.kv_put import Put

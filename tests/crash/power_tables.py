@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import fluss
-from fluss.formats.log_batch import parse_header
+from fluss.formats.batches.log_batch import parse_header
 from fluss.model.clock import wall_clock_ms
 from fluss.model.paths import TableBucket
 from fluss.model.staging import StagedTask

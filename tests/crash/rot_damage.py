@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
-from fluss.formats.log_batch import HEADER_SIZE_BYTES, walk
+from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES, walk
 from tests.crash.rot_image import DirectoryImage
 
 SECTOR_BYTES: Final = 512

@@ -19,11 +19,11 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 import fluss
-from fluss.formats import statistics
-from fluss.formats.arrow_payload import Codec, Compression, encode
-from fluss.formats.keys import KeyEncoder
-from fluss.formats.log_batch import encode_batch, parse_header
-from fluss.formats.values import ValueCodec
+from fluss.formats.arrow.payload import Codec, Compression, encode
+from fluss.formats.batches import statistics
+from fluss.formats.batches.log_batch import encode_batch, parse_header
+from fluss.formats.rows.keys import KeyEncoder
+from fluss.formats.rows.values import ValueCodec
 from fluss.model.errors import FlussError
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.paths import TableBucket

@@ -14,8 +14,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from fluss.formats.keys import KeyEncoder
-from fluss.formats.log_batch import parse_header
+from fluss.formats.batches.log_batch import parse_header
+from fluss.formats.rows.keys import KeyEncoder
 from fluss.model.paths import TableBucket
 from fluss.storage.lake_snapshots import offsets_of
 from fluss.storage.store import Storage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from fluss.formats.log_batch import verify_crc, walk
+from fluss.formats.batches.log_batch import verify_crc, walk
 from fluss.model.errors import CorruptDataError, FlussError
 from fluss.model.paths import TableBucket
 from fluss.server.batch_picker import BatchPicker

@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from fluss.formats.log_batch import parse_header
+from fluss.formats.batches.log_batch import parse_header
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage.damage import CatalogDamage, LogDamage, Survey, survey

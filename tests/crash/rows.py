@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 import fluss
-from fluss.formats.arrow_payload import Codec, Compression, decode, encode
-from fluss.formats.log_batch import (
+from fluss.formats.arrow.payload import Codec, Compression, decode, encode
+from fluss.formats.batches.log_batch import (
     NO_BATCH_SEQUENCE,
     NO_WRITER_ID,
     BufferLike,

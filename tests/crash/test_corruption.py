@@ -10,7 +10,7 @@ import pytest
 
 import fluss
 import fluss.sync
-from fluss.formats.log_batch import HEADER_SIZE_BYTES
+from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES
 from fluss.model.errors import ErrorCode
 from tests.crash.bucket_files import PATH, BatchPlace, WrittenBucket, places, rows_in, written_bucket
 from tests.crash.writers import client_config

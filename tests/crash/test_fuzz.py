@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 import fluss
-from fluss.formats.arrow_payload import encode
-from fluss.formats.log_batch import encode_batch
+from fluss.formats.arrow.payload import encode
+from fluss.formats.batches.log_batch import encode_batch
 from fluss.model.errors import FlussError
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb

@@ -18,10 +18,10 @@ import pytest
 
 import fluss
 import fluss.sync
-from fluss.formats.aggregation import CHANGES_SIZE_MAX_BYTES
-from fluss.formats.compacted import CompactedFormat
-from fluss.formats.keys import KeyEncoder
-from fluss.formats.kv_batch import HEADER_SIZE_BYTES, RECORD_COUNT_MAX, encode_header, encode_records
+from fluss.formats.batches.kv_batch import HEADER_SIZE_BYTES, RECORD_COUNT_MAX, encode_header, encode_records
+from fluss.formats.changelog.aggregation import CHANGES_SIZE_MAX_BYTES
+from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.keys import KeyEncoder
 from fluss.model.errors import ErrorCode
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb

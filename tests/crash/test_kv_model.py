@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.formats.kv_batch import HEADER_SIZE_BYTES, decode_records, encode_header, parse_header
+from fluss.formats.batches.kv_batch import HEADER_SIZE_BYTES, decode_records, encode_header, parse_header
 from fluss.model.errors import FlussError
 from fluss.storage.kv_bucket import KvBucket
 from tests.crash.kv_model import KEYS, Batch, Model, Op, fold, random_batch

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.formats.log_batch import parse_header, stamp
+from fluss.formats.batches.log_batch import parse_header, stamp
 from fluss.storage.store import Storage
 from tests.crash.rot import RotRun, ServerRotRun, Verdict, work_directory
 from tests.crash.rot_damage import LAST_SEGMENT, SEALED_SEGMENT, Damage, kinds

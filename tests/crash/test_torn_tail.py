@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.formats.log_batch import HEADER_SIZE_BYTES
+from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES
 from fluss.storage.directory import MARKS_NAME
 from tests.crash.bucket_files import WrittenBucket, places, rows_in, written_bucket
 from tests.crash.rows import Row, wire_batch

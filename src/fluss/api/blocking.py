@@ -18,7 +18,7 @@ from fluss.client.lookuper import LookuperCore, PrefixLookuperCore
 from fluss.client.runtime import bridge, run
 from fluss.client.scanner import LogScannerCore
 from fluss.client.writer import WriterCore
-from fluss.formats.records import ScanRecord
+from fluss.formats.rows.records import ScanRecord
 from fluss.model.records import RecordBatch
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from fluss.client.encoder import BatchLimits, Encoder
 from fluss.client.partition_routing import BucketRouter, Route, Router, router, writable_schema
 from fluss.client.sender import Sender
 from fluss.client.writer import WriterCore
-from fluss.formats import arrow_payload, row_log, statistics
-from fluss.formats.arrow_payload import Codec
-from fluss.formats.log_batch import encode_header
+from fluss.formats.arrow import payload as arrow_payload
+from fluss.formats.arrow.payload import Codec
+from fluss.formats.batches import row_log, statistics
+from fluss.formats.batches.log_batch import encode_header
 from fluss.model.descriptor import LogFormat
 from fluss.model.infos import TableInfo
 from fluss.model.tables.options import LOG_FORMAT

@@ -12,10 +12,10 @@ from fluss.client.changelog import changelog_schema, with_changes
 from fluss.client.cursor import Cursor
 from fluss.client.fetched import FetchedBatch
 from fluss.client.filtering import ScanFilter
-from fluss.formats.arrow_payload import decode_changes
-from fluss.formats.log_batch import BatchHeader, payload_of, verify_crc
-from fluss.formats.raw_rows import RawRows
-from fluss.formats.row_log import decode_rows
+from fluss.formats.arrow.payload import decode_changes
+from fluss.formats.arrow.raw_rows import RawRows
+from fluss.formats.batches.log_batch import BatchHeader, payload_of, verify_crc
+from fluss.formats.batches.row_log import decode_rows
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.forms.arrow_types import arrow_schema

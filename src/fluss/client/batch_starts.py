@@ -9,7 +9,7 @@ from fluss.client.ask import check_buckets
 from fluss.client.batch_reader import log_format
 from fluss.client.cluster import Cluster
 from fluss.client.offsets import CLIENT_FOLLOWER_ID
-from fluss.formats.log_batch import walk
+from fluss.formats.batches.log_batch import walk
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import FlussError
 from fluss.model.infos import TableInfo

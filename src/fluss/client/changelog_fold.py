@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from fluss.client.changelog import change_types_array
 from fluss.client.fetched import FetchedBatch
 from fluss.formats.changelog.last_change import LastChangeFold
-from fluss.formats.keys import PrimaryKeyEncoder
+from fluss.formats.rows.keys import PrimaryKeyEncoder
 
 
 class Folded:

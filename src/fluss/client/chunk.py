@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from fluss.client.handles import Outcome, RowsOutcome
 from fluss.doors import clock
-from fluss.formats.arrow_payload import Codec
+from fluss.formats.arrow.payload import Codec
 from fluss.formats.kernel import RowAppender
-from fluss.formats.row_builder import RowBuilder
+from fluss.formats.rows.row_builder import RowBuilder
 from fluss.model.errors import FlussError
 from fluss.model.paths import TablePath
 from fluss.protocol.writes import PRODUCE_LOG, WriteRequest

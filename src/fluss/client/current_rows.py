@@ -16,7 +16,7 @@ from fluss.client.kv_scan import KvScan
 from fluss.client.kv_snapshot_read import SnapshotRows
 from fluss.client.lookup_values import ValueReader
 from fluss.client.retry import Tries, never, repeat
-from fluss.formats.keys import primary_key_encoder
+from fluss.formats.rows.keys import primary_key_encoder
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TableBucket

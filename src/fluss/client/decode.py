@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from fluss.client.fetched import FetchedBatch
 from fluss.formats import kernel
-from fluss.formats.records import ScanRecord, ScanRecords
-from fluss.formats.row_reader import to_rows
+from fluss.formats.rows.python_rows import to_rows
+from fluss.formats.rows.records import ScanRecord, ScanRecords
 from fluss.model.paths import TableBucket
 from fluss.model.records import ChangeType, RecordBatch
 

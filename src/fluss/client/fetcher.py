@@ -15,7 +15,7 @@ from fluss.client.fetched import FetchedBatch, ScanStep
 from fluss.client.filtering import ScanFilter
 from fluss.client.offsets import CLIENT_FOLLOWER_ID, list_offsets
 from fluss.doors import clock
-from fluss.formats.log_batch import walk
+from fluss.formats.batches.log_batch import walk
 from fluss.model.config import Config
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import ServerNode, TableInfo

@@ -11,8 +11,8 @@ from fluss.client.answers import server_error
 from fluss.client.cluster import Cluster
 from fluss.client.connection import Connection
 from fluss.client.lookup_values import ValueReader
-from fluss.formats.keys import PrimaryKeyEncoder
-from fluss.formats.values import decode_value_batch
+from fluss.formats.rows.keys import PrimaryKeyEncoder
+from fluss.formats.rows.values import decode_value_batch
 from fluss.model.errors import CorruptDataError, FlussError
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys

@@ -25,7 +25,7 @@ from fluss.client.offsets import list_offsets
 from fluss.client.remote_files import RemoteFiles
 from fluss.client.scanner import LogScannerCore
 from fluss.client.views import set_path
-from fluss.formats.keys import PrimaryKeyEncoder
+from fluss.formats.rows.keys import PrimaryKeyEncoder
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.infos import TableInfo

@@ -16,8 +16,8 @@ from fluss.client.cursor import Cursor
 from fluss.client.fetched import FetchedBatch
 from fluss.client.lookup_values import ValueReader
 from fluss.client.retry import Tries, repeat
-from fluss.formats.log_batch import walk
-from fluss.formats.values import decode_value_batch
+from fluss.formats.batches.log_batch import walk
+from fluss.formats.rows.values import decode_value_batch
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TableBucket

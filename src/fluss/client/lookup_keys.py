@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from fluss.client.buckets import row_numbers, split_by_index
 from fluss.formats import kernel
-from fluss.formats.arrays import numbers_of
-from fluss.formats.bucketing import BucketHash, assigner_for
-from fluss.formats.cast import ArrowCaster
-from fluss.formats.keys import KeyEncoder, PrimaryKeyEncoder
-from fluss.formats.kinds import LAYOUT_KEY, kind_of, spec_of
-from fluss.formats.partition_values import partition_names, value_text
-from fluss.formats.row_builder import RowBuilder
+from fluss.formats.arrow.arrays import numbers_of
+from fluss.formats.arrow.cast import ArrowCaster
+from fluss.formats.rows.bucketing import BucketHash, assigner_for
+from fluss.formats.rows.keys import KeyEncoder, PrimaryKeyEncoder
+from fluss.formats.rows.partition_values import partition_names, value_text
+from fluss.formats.rows.row_builder import RowBuilder
+from fluss.formats.rows.specs import LAYOUT_KEY, kind_of, spec_of
 from fluss.model.config import Config
 from fluss.model.errors import SchemaMismatchError
 from fluss.model.infos import TableInfo

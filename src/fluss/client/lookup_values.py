@@ -10,9 +10,9 @@ import pyarrow as pa
 from fluss.client import runtime
 from fluss.client.admin import AdminCore
 from fluss.formats import kernel
-from fluss.formats.row_reader import to_rows
-from fluss.formats.value_rows import ValueRows, is_readable, value_rows
-from fluss.formats.values import ValueCodec
+from fluss.formats.rows.python_rows import to_rows
+from fluss.formats.rows.value_rows import ValueRows, is_readable, value_rows
+from fluss.formats.rows.values import ValueCodec
 from fluss.model.descriptor import KvFormat
 from fluss.model.errors import FlussError
 from fluss.model.infos import TableInfo

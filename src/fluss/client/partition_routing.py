@@ -11,7 +11,7 @@ import pyarrow as pa
 from fluss.client.buckets import BucketSplit, OneBucket, bucket_splitter, split_by_index
 from fluss.client.metadata import Metadata
 from fluss.client.views import set_path, set_spec
-from fluss.formats.partition_values import partition_names
+from fluss.formats.rows.partition_values import partition_names
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, NotFoundError
 from fluss.model.infos import TableInfo

@@ -18,7 +18,7 @@ from fluss.client.batch_reader import RawBatch
 from fluss.client.cluster import Cluster
 from fluss.client.cursor import Cursor
 from fluss.client.remote_files import RemoteFiles
-from fluss.formats.log_batch import HEADER_SIZE_BYTES_MAX, parse_header, walk
+from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES_MAX, parse_header, walk
 from fluss.model.errors import CorruptDataError
 from fluss.protocol import messages_pb2 as pb
 

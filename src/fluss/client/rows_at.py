@@ -21,7 +21,7 @@ from fluss.client.cursor import Cursor
 from fluss.client.filtering import ScanFilter
 from fluss.client.scanner import LogScannerCore
 from fluss.client.table_read import watched_partitions
-from fluss.formats.keys import PrimaryKeyEncoder
+from fluss.formats.rows.keys import PrimaryKeyEncoder
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.infos import TableInfo

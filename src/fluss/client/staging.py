@@ -23,8 +23,8 @@ from fluss.client.partition_routing import PartitionFinder, router, writable_sch
 from fluss.client.retry import Tries, is_retriable, repeat
 from fluss.client.upsert import check_deletes
 from fluss.client.upsert_columns import UpsertColumns
-from fluss.formats.cast import ArrowCaster
-from fluss.formats.row_digest import RowDigest, sum_of
+from fluss.formats.arrow.cast import ArrowCaster
+from fluss.formats.rows.digest import RowDigest, sum_of
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.merge_mode import MergeMode

@@ -16,8 +16,8 @@ from fluss.client.sender import Sender
 from fluss.client.upsert_columns import UpsertColumns
 from fluss.client.writer import WriterCore
 from fluss.doors import clock
-from fluss.formats.cast import ArrowCaster
-from fluss.formats.row_builder import RowBuilder
+from fluss.formats.arrow.cast import ArrowCaster
+from fluss.formats.rows.row_builder import RowBuilder
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.merge_mode import MergeMode

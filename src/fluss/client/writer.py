@@ -20,9 +20,9 @@ from fluss.client.handles import Outcome, RowsOutcome, WriteHandle
 from fluss.client.intake import summed_up
 from fluss.client.sender import Sender
 from fluss.doors import clock
-from fluss.formats.cast import ArrowCaster
+from fluss.formats.arrow.cast import ArrowCaster
 from fluss.formats.kernel import RowGate
-from fluss.formats.row_builder import RowBuilder
+from fluss.formats.rows.row_builder import RowBuilder
 from fluss.model.errors import FlussError, TimeoutError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath

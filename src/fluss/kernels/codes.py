@@ -4,7 +4,7 @@ A *kind* says which Python values a column accepts and how they become plain ("p
 Arrow unit, floats, str, bytes, bool. A *spec* says how a physical value is written into a row; a *layout* is a row
 format.
 
-Kernels read these numbers once, when they are imported. `fluss.formats.kinds` makes them of a column's type.
+Kernels read these numbers once, when they are imported. `fluss.formats.rows.specs` makes them of a column's type.
 """
 
 # Small on purpose: whoever imports a format loads it.

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.formats.changelog.last_change import LastChangeFold, numbered_kinds
-from fluss.formats.keys import KeyEncoder
+from fluss.formats.rows.keys import KeyEncoder
 from fluss.lake.format import BUCKET, OFFSET, TIMESTAMP
 from fluss.lake.parquet import to_schema
 from fluss.model.errors import InvalidRequestError

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from fluss.formats import kernel, log_batch
+from fluss.formats import kernel
+from fluss.formats.batches import log_batch
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
 from fluss.model.merge_mode import MergeMode
 from fluss.model.paths import TableBucket
@@ -66,7 +67,7 @@ PRODUCE_LOG: Final = WriteRequest(api_keys.PRODUCE_LOG, log_batch.set_writer)
 
 def put_kv(target_columns: tuple[int, ...], merge_mode: MergeMode) -> WriteRequest:
     """The request of upserts and deletes; no target columns: whole rows."""
-    from fluss.formats import kv_batch  # with pyarrow, which a server does without at first
+    from fluss.formats.batches import kv_batch  # with pyarrow, which a server does without at first
 
     return WriteRequest(api_keys.PUT_KV, kv_batch.set_writer, target_columns, merge_mode)
 

@@ -8,7 +8,7 @@ raise.
 from __future__ import annotations
 
 from fluss.formats import kernel
-from fluss.formats.log_batch import HEADER_SIZE_BYTES, BatchHeader, parse_header, payload_of, verify_crc
+from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES, BatchHeader, parse_header, payload_of, verify_crc
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, InvalidRequestError
 from fluss.server.table_formats import TableFormat, schema_columns, table_format

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from fluss.formats.log_batch import BatchHeader, walk
+from fluss.formats.batches.log_batch import BatchHeader, walk
 from fluss.model.errors import FlussError
 from fluss.protocol.protobuf import Part
 from fluss.server.filtering import BatchFilter

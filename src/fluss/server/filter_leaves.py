@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from fluss.formats.statistics import ColumnStatistics
+from fluss.formats.batches.statistics import ColumnStatistics
 from fluss.model.errors import CorruptDataError
 from fluss.model.types import DataType, TypeRoot
 from fluss.protocol import messages_pb2 as pb

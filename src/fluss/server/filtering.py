@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from fluss.formats import statistics
-from fluss.formats.log_batch import BatchHeader, statistics_of
-from fluss.formats.statistics import ColumnStatistics
+from fluss.formats.batches import statistics
+from fluss.formats.batches.log_batch import BatchHeader, statistics_of
+from fluss.formats.batches.statistics import ColumnStatistics
 from fluss.model.errors import FlussError
 from fluss.model.predicates import DEPTH_MAX
 from fluss.model.types import DataType

@@ -10,9 +10,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Final
 
-from fluss.formats.arrow_layout import ArrowLayout
-from fluss.formats.arrow_slice import ColumnSlicer
-from fluss.formats.log_batch import BatchHeader, payload_of, resized_header
+from fluss.formats.arrow.layout import ArrowLayout
+from fluss.formats.arrow.messages import ColumnSlicer
+from fluss.formats.batches.log_batch import BatchHeader, payload_of, resized_header
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import CorruptDataError, ErrorCode, InvalidRequestError
 from fluss.protocol.protobuf import Part

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from fluss.formats.arrow_layout import ArrowLayout
+from fluss.formats.arrow.layout import ArrowLayout
 from fluss.model.descriptor import LogFormat, TableDescriptor
 from fluss.model.schema import Schema
 from fluss.model.tables import options

@@ -100,7 +100,7 @@ def _check_keys(descriptor: TableDescriptor) -> None:
             "add a column that tells the rows of a partition apart"
         )
     if options.DATALAKE_FORMAT in descriptor.properties:
-        from fluss.formats.keys import primary_key_encoder
+        from fluss.formats.rows.keys import primary_key_encoder
 
         try:
             primary_key_encoder(descriptor)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from fluss.formats.partition_values import partition_names
+from fluss.formats.rows.partition_values import partition_names
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.partitions import spec_of_name
 from fluss.spark.write_options import NEW_PARTITIONS_MAX

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fluss.formats.log_batch import HEADER_SIZE_BYTES
+from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage import lake_offsets, staged_files

@@ -17,8 +17,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from fluss.formats.checksum import crc32c
-from fluss.formats.log_batch import HEADER_SIZE_BYTES, BatchHeader, head_checksum
+from fluss.formats.batches.checksum import crc32c
+from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES, BatchHeader, head_checksum
 
 INTERVAL_BYTES: Final = 4096
 BATCHES_PER_ENTRY_MAX: Final = INTERVAL_BYTES // HEADER_SIZE_BYTES + 1

@@ -22,8 +22,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from fluss.formats.kv_batch import decode_records, parse_header
-from fluss.formats.log_batch import parse_header as parse_log_header
+from fluss.formats.batches.kv_batch import decode_records, parse_header
+from fluss.formats.batches.log_batch import parse_header as parse_log_header
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage.kv_pool import RunBlocking

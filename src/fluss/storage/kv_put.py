@@ -11,10 +11,10 @@ from operator import not_
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from fluss.formats import kernel
-from fluss.formats.aggregation import CHANGES_SIZE_MAX_BYTES, too_large
+from fluss.formats.batches.kv_batch import KvRecords, decode_records, parse_header
+from fluss.formats.batches.log_batch import NO_BATCH_SEQUENCE, NO_WRITER_ID
+from fluss.formats.changelog.aggregation import CHANGES_SIZE_MAX_BYTES, too_large
 from fluss.formats.changelog.fold import Numbering
-from fluss.formats.kv_batch import KvRecords, decode_records, parse_header
-from fluss.formats.log_batch import NO_BATCH_SEQUENCE, NO_WRITER_ID
 from fluss.model.errors import CorruptDataError, ErrorCode, InvalidRequestError
 from fluss.storage import files
 from fluss.storage.commit import Durable

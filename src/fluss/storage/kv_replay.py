@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.formats import kernel
-from fluss.formats.log_batch import verify_crc, walk
-from fluss.formats.values import ValueCodec
+from fluss.formats.batches.log_batch import verify_crc, walk
+from fluss.formats.rows.values import ValueCodec
 from fluss.model.records import ChangeType
 from fluss.storage import files
 from fluss.storage.failpoints import Site

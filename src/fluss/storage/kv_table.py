@@ -10,13 +10,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from fluss.formats import arrow_payload, row_log
-from fluss.formats.arrow_payload import Codec
+from fluss.formats.arrow import payload as arrow_payload
+from fluss.formats.arrow.payload import Codec
+from fluss.formats.batches import row_log
+from fluss.formats.batches.kv_batch import KvRecords
+from fluss.formats.batches.log_batch import BatchHeader, BufferLike, encode_batch
 from fluss.formats.changelog.fold import Changes, Folder
-from fluss.formats.keys import primary_key_encoder
-from fluss.formats.kv_batch import KvRecords
-from fluss.formats.log_batch import BatchHeader, BufferLike, encode_batch
-from fluss.formats.values import ValueCodec
+from fluss.formats.rows.keys import primary_key_encoder
+from fluss.formats.rows.values import ValueCodec
 from fluss.model.descriptor import KvFormat, LogFormat, TableDescriptor
 from fluss.model.errors import CorruptDataError, ErrorCode, InvalidRequestError
 from fluss.model.partitions import SEPARATOR

@@ -22,7 +22,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fluss.formats.log_batch import NO_WRITER_ID, BatchHeader, stamp, verify_crc
+from fluss.formats.batches.log_batch import NO_WRITER_ID, BatchHeader, stamp, verify_crc
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
 from fluss.storage import files
 from fluss.storage.commit import UNPROVEN_SYNC_S, Durable, GroupCommit

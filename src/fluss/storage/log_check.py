@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fluss.formats.log_batch import HEADER_SIZE_BYTES_MAX, BatchHeader, head_checksum, parse_header
+from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES_MAX, BatchHeader, head_checksum, parse_header
 from fluss.model.errors import CorruptDataError
 from fluss.storage import files
 from fluss.storage.index import Checkpoint, OffsetIndex

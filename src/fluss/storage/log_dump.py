@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from fluss.formats.log_batch import BatchHeader, verify_crc
+from fluss.formats.batches.log_batch import BatchHeader, verify_crc
 from fluss.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
 from fluss.storage import files
 from fluss.storage.directory import CATALOG_NAME, TABLES_NAME, VERSION_NAME
@@ -171,7 +171,8 @@ class RowReader:
         )
 
     def _decoded(self, batch: DumpedBatch) -> tuple[bytes | None, pa.RecordBatch]:
-        from fluss.formats import arrow_payload, row_log
+        from fluss.formats.arrow import payload
+        from fluss.formats.batches import row_log
         from fluss.model.descriptor import LogFormat
 
         header = batch.header
@@ -181,7 +182,7 @@ class RowReader:
         if not header.record_count:
             return None, schema.empty_table().to_batches(max_chunksize=1)[0]
         if self._log_format is LogFormat.ARROW:
-            return arrow_payload.decode_changes(batch.data, 0, header, schema)
+            return payload.decode_changes(batch.data, 0, header, schema)
         return row_log.decode_rows(batch.data, 0, header, self._schemas[header.schema_id], self._log_format)
 
 

@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from fluss.formats.checksum import crc32c
+from fluss.formats.batches.checksum import crc32c
 
 CURRENT_NAME: Final = "CURRENT"  # names the manifest; a RocksDB database is there when this is
 _BLOCK_BYTES: Final = 32 << 10

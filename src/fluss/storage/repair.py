@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
-from fluss.formats.log_batch import encode_batch, stamp
+from fluss.formats.batches.log_batch import encode_batch, stamp
 from fluss.model.descriptor import KvFormat
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
@@ -198,7 +198,7 @@ class Repair:
         """The greatest id in the rows of a table, as far as its stores can be read."""
         import pyarrow.compute as pc  # takes long to load, and few tables have such a column
 
-        from fluss.formats.values import ValueCodec
+        from fluss.formats.rows.values import ValueCodec
         from fluss.storage.store_check import looked_at
 
         codec = ValueCodec(_schemas(table, content), _kv_format(table))

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
-from fluss.formats.checksum import crc32c
+from fluss.formats.batches.checksum import crc32c
 from fluss.storage.manifest_check import masked_crc
 
 CURRENT_NAME: Final = "CURRENT"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from fluss.formats.log_batch import (
+from fluss.formats.batches.log_batch import (
     HEADER_SIZE_BYTES_MAX,
     BatchHeader,
     head_checksum,

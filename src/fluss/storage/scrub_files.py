@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from fluss.doors import clock
-from fluss.formats.checksum import crc32c
-from fluss.formats.log_batch import head_checksum
+from fluss.formats.batches.checksum import crc32c
+from fluss.formats.batches.log_batch import head_checksum
 from fluss.model.errors import CorruptDataError
 from fluss.storage import files
 from fluss.storage.index import Checkpoint, OffsetIndex

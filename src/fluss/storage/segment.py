@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from fluss.formats.log_batch import BatchHeader
+from fluss.formats.batches.log_batch import BatchHeader
 from fluss.storage import files
 from fluss.storage.failpoints import Site
 from fluss.storage.files import BufferLike

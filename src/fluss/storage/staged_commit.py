@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fluss.formats import log_batch
+from fluss.formats.batches import log_batch
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage import files, staged_files
@@ -101,7 +101,7 @@ class StagedCommit:
         log.append(records, log_batch.parse_header(records), self._storage.clock.now_ms())
 
     async def _put(self, bucket: TableBucket, records: memoryview, sequence: int, request: StagedRequest) -> None:
-        from fluss.formats import kv_batch  # A server of log tables does without pyarrow.
+        from fluss.formats.batches import kv_batch  # A server of log tables does without pyarrow.
 
         kv_batch.set_writer(records, self._decided.writer_id, sequence, b"")
         kv = self._storage.kv.bucket(bucket)

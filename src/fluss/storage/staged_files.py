@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fluss.formats.checksum import crc32c
+from fluss.formats.batches.checksum import crc32c
 from fluss.model.errors import CorruptDataError, ErrorCode
 from fluss.model.paths import TableBucket
 from fluss.model.staging import StagedTask

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from itertools import filterfalse
 from typing import Final, NamedTuple, TypeAlias
 
-from fluss.formats.checksum import crc32c
-from fluss.formats.log_batch import BatchHeader
+from fluss.formats.batches.checksum import crc32c
+from fluss.formats.batches.log_batch import BatchHeader
 from fluss.model.errors import ErrorCode, FlussError
 
 REMEMBERED_BATCHES: Final = 5

@@ -11,12 +11,12 @@ import pyarrow as pa
 from google.protobuf.message import Message
 
 from fluss.client.runtime import run
-from fluss.formats import kv_batch
-from fluss.formats.arrow_payload import decode_changes
-from fluss.formats.compacted import CompactedFormat
-from fluss.formats.indexed import IndexedFormat
-from fluss.formats.keys import primary_key_encoder
-from fluss.formats.log_batch import walk
+from fluss.formats.arrow.payload import decode_changes
+from fluss.formats.batches import kv_batch
+from fluss.formats.batches.log_batch import walk
+from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.indexed import IndexedFormat
+from fluss.formats.rows.keys import primary_key_encoder
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.paths import TablePath

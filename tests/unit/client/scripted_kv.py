@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from fluss.formats.keys import primary_key_encoder
-from fluss.formats.row_builder import RowBuilder
-from fluss.formats.values import ValueCodec
+from fluss.formats.rows.keys import primary_key_encoder
+from fluss.formats.rows.row_builder import RowBuilder
+from fluss.formats.rows.values import ValueCodec
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.schema import Column, Schema
 from fluss.protocol import messages_pb2 as pb

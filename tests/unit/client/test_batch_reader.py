@@ -13,9 +13,10 @@ from fluss.client.cursor import Cursor
 from fluss.client.decode import to_records
 from fluss.client.fetched import FetchedBatch
 from fluss.client.filtering import ScanFilter
-from fluss.formats import arrow_payload, row_log, statistics
-from fluss.formats.arrow_payload import Codec
-from fluss.formats.log_batch import encode_batch, parse_header, stamp
+from fluss.formats.arrow import payload as arrow_payload
+from fluss.formats.arrow.payload import Codec
+from fluss.formats.batches import row_log, statistics
+from fluss.formats.batches.log_batch import encode_batch, parse_header, stamp
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import CorruptDataError, FlussError, NotFoundError
 from fluss.model.infos import TableInfo

@@ -10,7 +10,7 @@ import pytest
 
 from fluss.client.bucket_queue import NOT_NUMBERED, BucketQueue, earlier_than
 from fluss.client.chunk import WireBatch
-from fluss.formats.log_batch import encode_header, parse_header
+from fluss.formats.batches.log_batch import encode_header, parse_header
 
 IN_FLIGHT_MAX = 5
 NOW = 100.0

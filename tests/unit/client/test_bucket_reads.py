@@ -18,7 +18,7 @@ from fluss.client.filtering import ScanFilter
 from fluss.client.rows_at import RowsAt, _Patched
 from fluss.client.runtime import run
 from fluss.formats.changelog import last_change
-from fluss.formats.keys import primary_key_encoder
+from fluss.formats.rows.keys import primary_key_encoder
 from fluss.sync import (
     Config,
     ErrorCode,

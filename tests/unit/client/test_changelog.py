@@ -14,7 +14,7 @@ from fluss.client.changelog import as_inserts, changelog_schema, with_changes
 from fluss.client.changelog_fold import ChangelogFold
 from fluss.client.fetched import FetchedBatch
 from fluss.formats.changelog import last_change
-from fluss.formats.keys import primary_key_encoder
+from fluss.formats.rows.keys import primary_key_encoder
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.paths import TableBucket

@@ -9,8 +9,8 @@ import pytest
 
 from fluss.client.core import ClientCore
 from fluss.client.runtime import run
-from fluss.formats import row_log, statistics
-from fluss.formats.log_batch import parse_header, payload_of, statistics_of, verify_crc
+from fluss.formats.batches import row_log, statistics
+from fluss.formats.batches.log_batch import parse_header, payload_of, statistics_of, verify_crc
 from fluss.model.config import Config
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.schema import Schema

@@ -15,7 +15,7 @@ from fluss.client.core import ClientCore
 from fluss.client.current_rows import CurrentRows
 from fluss.client.runtime import run
 from fluss.client.table import TableCore
-from fluss.formats.values import ValueCodec, encode_value_batch
+from fluss.formats.rows.values import ValueCodec, encode_value_batch
 from fluss.model.config import Config
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, TimeoutError

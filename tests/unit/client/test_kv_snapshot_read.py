@@ -18,11 +18,11 @@ from fluss.client.changes import ChangesCore
 from fluss.client.core import ClientCore
 from fluss.client.runtime import run
 from fluss.client.table import TableCore
-from fluss.formats import arrow_payload
-from fluss.formats.arrow_payload import Codec
-from fluss.formats.keys import primary_key_encoder
-from fluss.formats.log_batch import encode_batch, stamp
-from fluss.formats.values import ValueCodec
+from fluss.formats.arrow import payload as arrow_payload
+from fluss.formats.arrow.payload import Codec
+from fluss.formats.batches.log_batch import encode_batch, stamp
+from fluss.formats.rows.keys import primary_key_encoder
+from fluss.formats.rows.values import ValueCodec
 from fluss.model.config import Config
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from fluss.client.lookup_keys import LookupKeys
-from fluss.formats.keys import primary_key_encoder
+from fluss.formats.rows.keys import primary_key_encoder
 from fluss.model.config import Config
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import SchemaMismatchError

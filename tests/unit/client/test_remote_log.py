@@ -17,9 +17,9 @@ from fluss.client.cursor import Cursor
 from fluss.client.remote_files import RemoteFiles, s3_options
 from fluss.client.remote_log import RemoteLog
 from fluss.client.runtime import run
-from fluss.formats import arrow_payload
-from fluss.formats.arrow_payload import Codec
-from fluss.formats.log_batch import encode_batch, stamp
+from fluss.formats.arrow import payload
+from fluss.formats.arrow.payload import Codec
+from fluss.formats.batches.log_batch import encode_batch, stamp
 from fluss.model.config import Config
 from fluss.model.errors import CorruptDataError, FlussError
 from fluss.model.paths import TableBucket
@@ -32,7 +32,7 @@ BATCHES = 8
 
 def batch_bytes(first: int) -> bytes:
     rows = pa.record_batch({"id": list(range(first, first + BATCH_ROWS)), "text": ["x" * 50] * BATCH_ROWS})
-    data = encode_batch(arrow_payload.encode(rows, Codec()), schema_id=1, record_count=BATCH_ROWS)
+    data = encode_batch(payload.encode(rows, Codec()), schema_id=1, record_count=BATCH_ROWS)
     stamp(data, 0, first, 1234)
     return bytes(data)
 

@@ -15,9 +15,9 @@ from fluss.client.core import ClientCore
 from fluss.client.decode import to_table
 from fluss.client.runtime import run
 from fluss.client.scanner import LogScannerCore
-from fluss.formats import arrow_payload
-from fluss.formats.arrow_payload import Codec
-from fluss.formats.log_batch import encode_batch, parse_header, stamp
+from fluss.formats.arrow import payload
+from fluss.formats.arrow.payload import Codec
+from fluss.formats.batches.log_batch import encode_batch, parse_header, stamp
 from fluss.model.config import Config
 from fluss.model.errors import FlussError
 from fluss.model.predicates import Predicate, col
@@ -33,7 +33,7 @@ ALL_ROWS = 450
 def batch(first: int, columns: list[str] | None = None) -> bytes:
     ids = list(range(first, first + BATCH_ROWS))
     rows = pa.record_batch({"id": ids, "name": [f"n{i}" for i in ids]}).select(columns or ["id", "name"])
-    data = encode_batch(arrow_payload.encode(rows, Codec()), schema_id=1, record_count=BATCH_ROWS)
+    data = encode_batch(payload.encode(rows, Codec()), schema_id=1, record_count=BATCH_ROWS)
     stamp(data, 0, first, 1234)
     return bytes(data)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fluss.formats.row_builder import RowBuilder
+from fluss.formats.rows.row_builder import RowBuilder
 from fluss.model.schema import Column, Schema
 
 

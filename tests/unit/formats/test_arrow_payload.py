@@ -7,10 +7,12 @@ import pyarrow.ipc as ipc
 import pytest
 from hypothesis import given
 
-from fluss.formats import arrow_message, arrow_payload, log_batch
-from fluss.formats.arrow_payload import Codec, Compression
-from fluss.formats.row_builder import RowBuilder
-from fluss.formats.row_reader import to_tuples
+from fluss.formats.arrow import arrow_message
+from fluss.formats.arrow import payload as arrow_payload
+from fluss.formats.arrow.payload import Codec, Compression
+from fluss.formats.batches import log_batch
+from fluss.formats.rows.python_rows import to_tuples
+from fluss.formats.rows.row_builder import RowBuilder
 from fluss.model.errors import CorruptDataError, InvalidRequestError
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.schema import Column, Schema

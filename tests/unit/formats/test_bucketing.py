@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.formats import kernel
-from fluss.formats.bucketing import BucketAssigner, BucketHash, bucket_of, buckets_for
-from fluss.formats.keys import KeyEncoder
+from fluss.formats.rows.bucketing import BucketAssigner, BucketHash, bucket_of, buckets_for
+from fluss.formats.rows.keys import KeyEncoder
 from fluss.model.errors import SchemaMismatchError
 from fluss.model.forms.arrow_types import arrow_field
 

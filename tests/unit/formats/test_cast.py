@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.formats.cast import ArrowCaster
+from fluss.formats.arrow.cast import ArrowCaster
 from fluss.model.errors import SchemaMismatchError
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataField, DataType, DataTypes

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluss.formats.aggregation import CHANGES_SIZE_MAX_BYTES
+from fluss.formats.batches.kv_batch import KvRecords
+from fluss.formats.changelog.aggregation import CHANGES_SIZE_MAX_BYTES
 from fluss.formats.changelog.fold import Changes, Folder, check_target_columns
-from fluss.formats.kv_batch import KvRecords
-from fluss.formats.row_reader import to_tuples
-from fluss.formats.values import ValueCodec
+from fluss.formats.rows.python_rows import to_tuples
+from fluss.formats.rows.values import ValueCodec
 from fluss.model.descriptor import KvFormat
 from fluss.model.errors import CorruptDataError, InvalidRequestError
 from fluss.model.schema import Column, Schema

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from fluss.formats.compacted import CompactedFormat
-from fluss.formats.row_builder import RowBuilder
-from fluss.formats.row_reader import to_tuples
+from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.python_rows import to_tuples
+from fluss.formats.rows.row_builder import RowBuilder
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataTypes

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 import fluss
-from fluss.formats import row_log, statistics
-from fluss.formats.arrow_layout import ArrowLayout
-from fluss.formats.arrow_message import parse_record_batch_message
-from fluss.formats.arrow_payload import decode, decode_changes
-from fluss.formats.arrow_slice import ColumnSlicer
-from fluss.formats.log_batch import BatchHeader, parse_header, payload_of, statistics_of, verify_crc, walk
-from fluss.formats.row_reader import to_rows
+from fluss.formats.arrow.arrow_message import parse_record_batch_message
+from fluss.formats.arrow.layout import ArrowLayout
+from fluss.formats.arrow.messages import ColumnSlicer
+from fluss.formats.arrow.payload import decode, decode_changes
+from fluss.formats.batches import row_log, statistics
+from fluss.formats.batches.log_batch import BatchHeader, parse_header, payload_of, statistics_of, verify_crc, walk
+from fluss.formats.rows.python_rows import to_rows
 from fluss.model.errors import FlussError
 from tests.crash.batch_samples import FLAT_ROWS, NESTED_ROWS, good_batches
 from tests.crash.conftest import chance, seed

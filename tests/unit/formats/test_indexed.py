@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluss.formats.compacted import CompactedFormat
-from fluss.formats.indexed import IndexedFormat
-from fluss.formats.row_reader import to_tuples
+from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.indexed import IndexedFormat
+from fluss.formats.rows.python_rows import to_tuples
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
 from fluss.model.schema import Column
 from fluss.model.types import DataTypes

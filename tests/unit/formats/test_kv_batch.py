@@ -8,9 +8,9 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluss.formats import kv_batch
-from fluss.formats.compacted import CompactedFormat
-from fluss.formats.keys import KeyEncoder
+from fluss.formats.batches import kv_batch
+from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.keys import KeyEncoder
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
 from fluss.model.schema import Column
 from fluss.model.types import DataTypes

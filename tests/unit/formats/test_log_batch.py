@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-from fluss.formats import log_batch
-from fluss.formats.log_batch import HEADER_SIZE_BYTES, BatchHeader
+from fluss.formats.batches import log_batch
+from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES, BatchHeader
 from fluss.model.errors import CorruptDataError
 
 from .vectors import (

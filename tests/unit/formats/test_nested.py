@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluss.formats import arrow_payload
-from fluss.formats.arrow_payload import Codec, Compression
-from fluss.formats.binary_rows import RowFormat
-from fluss.formats.cast import ArrowCaster
-from fluss.formats.compacted import CompactedFormat
-from fluss.formats.indexed import IndexedFormat
-from fluss.formats.row_builder import RowBuilder
-from fluss.formats.row_reader import to_rows, to_tuples
+from fluss.formats.arrow import payload
+from fluss.formats.arrow.cast import ArrowCaster
+from fluss.formats.arrow.payload import Codec, Compression
+from fluss.formats.rows.binary_rows import RowFormat
+from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.indexed import IndexedFormat
+from fluss.formats.rows.python_rows import to_rows, to_tuples
+from fluss.formats.rows.row_builder import RowBuilder
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.schema import Column, Schema
@@ -74,7 +74,7 @@ def test_row_formats_keep_everything(kind: type[Any], table: Table, start: int) 
 def test_arrow_payloads_keep_everything(table: Table, codec: Codec) -> None:
     columns, rows = table
     batch = batch_of(columns, rows)
-    decoded = arrow_payload.decode(arrow_payload.encode(batch, codec), batch.schema)
+    decoded = payload.decode(payload.encode(batch, codec), batch.schema)
     assert decoded.equals(batch)
     assert to_tuples(decoded) == rows
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from fluss.formats.batches.kv_batch import KvRecords
 from fluss.formats.changelog.fold import Folder
-from fluss.formats.kv_batch import KvRecords
-from fluss.formats.row_reader import to_tuples
-from fluss.formats.values import ValueCodec
+from fluss.formats.rows.python_rows import to_tuples
+from fluss.formats.rows.values import ValueCodec
 from fluss.model.errors import InvalidRequestError
 from fluss.model.schema import Column, Schema
 from fluss.model.tables.merge_rules import DeleteBehavior, MergeEngine, MergeRules

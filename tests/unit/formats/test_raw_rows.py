@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.formats import arrow_payload
-from fluss.formats.arrow_message import parse_metadata
-from fluss.formats.arrow_payload import Codec, Compression
-from fluss.formats.raw_rows import ROWS_MAX, RawRows
-from fluss.formats.row_reader import to_rows
+from fluss.formats.arrow import payload as arrow_payload
+from fluss.formats.arrow.arrow_message import parse_metadata
+from fluss.formats.arrow.payload import Codec, Compression
+from fluss.formats.arrow.raw_rows import ROWS_MAX, RawRows
+from fluss.formats.rows.python_rows import to_rows
 from fluss.model.errors import FlussError
 
 SCHEMA = pa.schema(

@@ -17,10 +17,11 @@ import pandas
 import pyarrow as pa
 import pytest
 
-from fluss.formats import arrow_payload, kernel
-from fluss.formats.arrow_payload import Codec, Compression
-from fluss.formats.row_builder import RowBuilder
-from fluss.formats.row_reader import to_rows, to_tuples
+from fluss.formats import kernel
+from fluss.formats.arrow import payload
+from fluss.formats.arrow.payload import Codec, Compression
+from fluss.formats.rows.python_rows import to_rows, to_tuples
+from fluss.formats.rows.row_builder import RowBuilder
 from fluss.model.errors import SchemaMismatchError
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataField, DataType, DataTypes
@@ -68,8 +69,8 @@ EVERY_SCALAR: list[tuple[DataType, Any]] = [
 WITHOUT_PANDAS = """
 import importlib.util, pickle, sys
 from fluss.formats import arrow_payload
-from fluss.formats.row_builder import RowBuilder
-from fluss.formats.row_reader import to_rows
+from fluss.formats.rows.row_builder import RowBuilder
+from fluss.formats.rows.python_rows import to_rows
 from fluss.model.schema import Column, Schema
 
 types, values = zip(*pickle.load(sys.stdin.buffer))
@@ -430,7 +431,7 @@ def test_a_payload_of_few_rows_is_that_of_their_record_batch(compression: Compre
         ]
         for row in rows:
             builder.append(row)
-        expected = arrow_payload.encode(builder.build(), codec)
+        expected = payload.encode(builder.build(), codec)
         for row in rows:
             with pytest.raises(SchemaMismatchError):
                 builder.append((*row[1:], None, None))
@@ -448,7 +449,7 @@ def test_other_rows_have_no_payload_of_their_own() -> None:
         for _ in range(2):
             assert builder.build_payload(Codec()) is None
             assert builder.row_count == row_count
-        arrow_payload.encode(builder.build(), Codec())
+        payload.encode(builder.build(), Codec())
 
 
 def test_a_column_is_refused_more_than_offsets_can_reach() -> None:

@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.formats import _kernel as plain
-from fluss.formats import arrow_payload, kernel
-from fluss.formats.arrow_payload import Codec, Compression
-from fluss.formats.row_digest import RowDigest, sum_of
+from fluss.formats import kernel
+from fluss.formats.arrow import payload
+from fluss.formats.arrow.payload import Codec, Compression
+from fluss.formats.rows.digest import RowDigest, sum_of
 from fluss.kernels.codes import CODE_FIXED_BYTES
 from fluss.model.errors import SchemaMismatchError
 from fluss.model.forms.arrow_types import arrow_schema
@@ -78,7 +79,7 @@ def test_neither_do_buffers(table: Table, codec: Codec, start: int) -> None:
     """What was encoded, compressed and read again, or stands behind other rows, is the same."""
     columns, rows = table
     batch = batch_of(columns, rows)
-    again = arrow_payload.decode(arrow_payload.encode(batch, codec), arrow_schema(Schema.of(columns)))
+    again = payload.decode(payload.encode(batch, codec), arrow_schema(Schema.of(columns)))
     assert digest(again) == digest(batch)
     assert digest(batch.slice(start)) == digest(batch_of(columns, rows[start:]))
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluss.formats import log_batch, row_log
-from fluss.formats.row_reader import to_tuples
+from fluss.formats.batches import log_batch, row_log
+from fluss.formats.rows.python_rows import to_tuples
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
 from fluss.model.schema import Column, Schema

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.formats.row_reader import to_rows, to_tuples
+from fluss.formats.rows.python_rows import to_rows, to_tuples
 from fluss.model.errors import SchemaMismatchError
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.formats import statistics
-from fluss.formats.statistics import ColumnStatistics
+from fluss.formats.batches import statistics
+from fluss.formats.batches.statistics import ColumnStatistics
 from fluss.model.errors import CorruptDataError
 from fluss.model.forms.arrow_types import arrow_field
 from fluss.model.types import DataType, DataTypes

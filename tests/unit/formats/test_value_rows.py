@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.formats import kernel
-from fluss.formats.row_reader import to_rows
-from fluss.formats.value_rows import is_readable, value_rows
-from fluss.formats.values import ValueCodec
+from fluss.formats.rows.python_rows import to_rows
+from fluss.formats.rows.value_rows import is_readable, value_rows
+from fluss.formats.rows.values import ValueCodec
 from fluss.model.errors import CorruptDataError
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataTypes

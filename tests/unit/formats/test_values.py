@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluss.formats import kernel, values
-from fluss.formats.row_reader import to_tuples
-from fluss.formats.values import ValueCodec, decode_value_batch, encode_value_batch
+from fluss.formats import kernel
+from fluss.formats.rows import values
+from fluss.formats.rows.python_rows import to_tuples
+from fluss.formats.rows.values import ValueCodec, decode_value_batch, encode_value_batch
 from fluss.model.descriptor import KvFormat
 from fluss.model.errors import CorruptDataError, FlussError, NotFoundError
 from fluss.model.schema import Column, Schema

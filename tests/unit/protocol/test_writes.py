@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluss.formats import kv_batch, log_batch
+from fluss.formats.batches import kv_batch, log_batch
 from fluss.model.errors import CorruptDataError, ErrorCode
 from fluss.model.merge_mode import MergeMode
 from fluss.protocol import api_keys

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from fluss.formats.compacted import CompactedFormat
-from fluss.formats.keys import KeyEncoder
-from fluss.formats.kv_batch import encode_header, encode_records
-from fluss.formats.values import ValueCodec
+from fluss.formats.batches.kv_batch import encode_header, encode_records
+from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.keys import KeyEncoder
+from fluss.formats.rows.values import ValueCodec
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataType, TypeRoot
 from fluss.protocol import api_keys

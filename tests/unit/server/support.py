@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from google.protobuf.message import Message
 
-from fluss.formats.arrow_payload import Codec, Compression, encode
-from fluss.formats.log_batch import BatchHeader, encode_batch, verify_crc, walk
+from fluss.formats.arrow.payload import Codec, Compression, encode
+from fluss.formats.batches.log_batch import BatchHeader, encode_batch, verify_crc, walk
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.auth import Authenticator

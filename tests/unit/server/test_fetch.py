@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fluss.formats.arrow_payload import decode
-from fluss.formats.log_batch import payload_of
+from fluss.formats.arrow.payload import decode
+from fluss.formats.batches.log_batch import payload_of
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb

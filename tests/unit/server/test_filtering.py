@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.formats import statistics
-from fluss.formats.arrow_payload import Codec, Compression, encode
-from fluss.formats.log_batch import encode_batch, walk
-from fluss.formats.statistics import ColumnStatistics
+from fluss.formats.arrow.payload import Codec, Compression, encode
+from fluss.formats.batches import statistics
+from fluss.formats.batches.log_batch import encode_batch, walk
+from fluss.formats.batches.statistics import ColumnStatistics
 from fluss.model.types import DataType, DataTypes
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fluss.formats.compacted import CompactedFormat
-from fluss.formats.keys import KeyEncoder
+from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.keys import KeyEncoder
 from fluss.model.paths import TableBucket
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataType, TypeRoot

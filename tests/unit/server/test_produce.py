@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.formats.arrow_payload import Codec, Compression, encode
-from fluss.formats.log_batch import encode_batch
+from fluss.formats.arrow.payload import Codec, Compression, encode
+from fluss.formats.batches.log_batch import encode_batch
 from fluss.model.errors import RETRIABLE_CODES
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb

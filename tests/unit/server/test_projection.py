@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.formats.arrow_payload import Codec, Compression, decode, encode
-from fluss.formats.log_batch import encode_batch, payload_of, verify_crc, walk
+from fluss.formats.arrow.payload import Codec, Compression, decode, encode
+from fluss.formats.batches.log_batch import encode_batch, payload_of, verify_crc, walk
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.schema import Schema
 from fluss.protocol import api_keys

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fluss.formats.kv_batch import encode_header
+from fluss.formats.batches.kv_batch import encode_header
 from fluss.model.errors import RETRIABLE_CODES
 from fluss.model.schema import Schema
 from fluss.protocol import api_keys

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fluss.formats.values import decode_value_batch
+from fluss.formats.rows.values import decode_value_batch
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.limits import Limits

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fluss.formats.arrow_payload import decode_changes
-from fluss.formats.log_batch import walk
+from fluss.formats.arrow.payload import decode_changes
+from fluss.formats.batches.log_batch import walk
 from fluss.model.schema import COLUMN_COUNT_MAX
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb

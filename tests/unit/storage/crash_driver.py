@@ -13,7 +13,7 @@ import sys
 import time
 from multiprocessing.connection import Connection
 
-from fluss.formats.log_batch import encode_batch, parse_header
+from fluss.formats.batches.log_batch import encode_batch, parse_header
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints
 from fluss.storage.catalog import AlteredTable

@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from fluss.formats import kv_batch
-from fluss.formats.keys import primary_key_encoder
-from fluss.formats.log_batch import walk
-from fluss.formats.values import ValueCodec
+from fluss.formats.batches import kv_batch
+from fluss.formats.batches.log_batch import walk
+from fluss.formats.rows.keys import primary_key_encoder
+from fluss.formats.rows.values import ValueCodec
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.records import ChangeType

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fluss.formats.log_batch import encode_batch
+from fluss.formats.batches.log_batch import encode_batch
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage.kv_snapshot_files import list_snapshots
 from fluss.storage.kv_snapshots import KvSnapshots

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from fluss.formats.log_batch import encode_batch
+from fluss.formats.batches.log_batch import encode_batch
 from fluss.model.aggregation import AggFunction
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.schema import Column, Schema

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from fluss.formats.log_batch import BatchHeader, encode_batch, parse_header, payload_of, verify_crc, walk
+from fluss.formats.batches.log_batch import BatchHeader, encode_batch, parse_header, payload_of, verify_crc, walk
 from fluss.model.clock import NO_SETTLING, Clock
 from fluss.storage.catalog import Catalog, CatalogLimits
 from fluss.storage.commit import GroupCommit

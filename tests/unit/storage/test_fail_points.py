@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.formats.log_batch import encode_batch, parse_header
+from fluss.formats.batches.log_batch import encode_batch, parse_header
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints
 from fluss.storage.failpoints import ENVIRONMENT_VARIABLE, NAMES, FailPoint, FailPointError

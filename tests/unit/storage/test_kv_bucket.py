@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from fluss.formats.keys import KeyEncoder
+from fluss.formats.rows.keys import KeyEncoder
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.schema import Schema

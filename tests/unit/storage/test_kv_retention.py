@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from fluss.formats import kv_batch
-from fluss.formats.compacted import CompactedFormat
-from fluss.formats.keys import KeyEncoder
+from fluss.formats.batches import kv_batch
+from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.keys import KeyEncoder
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.schema import Schema

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.formats.log_batch import parse_header, walk
+from fluss.formats.batches.log_batch import parse_header, walk
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
 from fluss.storage.index import BATCHES_PER_ENTRY_MAX
 from fluss.storage.log import UNSEALED_MAX, LogOptions

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.formats.log_batch import walk
+from fluss.formats.batches.log_batch import walk
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints, files

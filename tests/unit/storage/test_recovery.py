@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.formats.log_batch import HEADER_SIZE_BYTES, walk
+from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES, walk
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.storage.log import LogOptions
 from fluss.storage.scan import CorruptBatchError

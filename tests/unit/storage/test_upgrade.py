@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.formats.log_batch import encode_batch
+from fluss.formats.batches.log_batch import encode_batch
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints
 from fluss.storage.directory import FORMAT_VERSION

@@ -13,7 +13,7 @@ from fluss.api.results import to_duckdb, to_pandas, to_polars
 from fluss.client.decode import to_record_batches, to_records, to_table
 from fluss.client.runtime import run
 from fluss.client.scanner import LogScannerCore
-from fluss.formats.records import ScanRecord, ScanRecords
+from fluss.formats.rows.records import ScanRecord, ScanRecords
 from fluss.model.errors import InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.model.positions import Positions

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.formats import kernel
-from fluss.formats.aggregation import CHANGES_SIZE_MAX_BYTES, Merges, aggregated, taken, too_large
-from fluss.formats.kv_batch import KvRecords
-from fluss.formats.nested import view_of
-from fluss.formats.values import ValueCodec
+from fluss.formats.batches.kv_batch import KvRecords
+from fluss.formats.changelog.aggregation import CHANGES_SIZE_MAX_BYTES, Merges, aggregated, taken, too_large
+from fluss.formats.rows.codecs import view_of
+from fluss.formats.rows.values import ValueCodec
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.schema import Column, Schema
 from fluss.model.tables.merge_rules import ChangelogImage, DeleteBehavior, MergeEngine, MergeRules

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from fluss.formats.log_batch import walk
+from fluss.formats.batches.log_batch import walk
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.protocol import messages_pb2 as pb
@@ -52,7 +52,7 @@ async def _limited(context: ConnectionContext, request: pb.LimitScanRequest, siz
 
 
 async def _first_rows(context: ConnectionContext, bucket: TableBucket, limit: int, size: AnswerSize) -> list[Part]:
-    from fluss.formats.values import encode_value_batch
+    from fluss.formats.rows.values import encode_value_batch
 
     rows_max = context.limits.limit_scan_rows_max
     values = await kv_bucket(context.storage, bucket).first_values(min(limit, rows_max + 1), size.left_bytes)
@@ -111,7 +111,7 @@ async def _scan(context: ConnectionContext, request: pb.ScanKvRequest) -> Answer
         context.scanners.give_back(scanner)
     if not values:
         return answer
-    from fluss.formats.values import encode_value_batch
+    from fluss.formats.rows.values import encode_value_batch
 
     return encode_scan_kv(answer, encode_value_batch(values))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fluss.formats.log_batch import MAGIC_WITH_STATISTICS, verify_crc
+from fluss.formats.batches.log_batch import MAGIC_WITH_STATISTICS, verify_crc
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.staging import StagedTask
 from fluss.protocol import messages_pb2 as pb

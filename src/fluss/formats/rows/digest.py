@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from fluss.formats import kernel
-from fluss.formats.nested import view_of
+from fluss.formats.rows.codecs import view_of
 from fluss.kernels.codes import CODE_BOOL, CODE_FIXED_BYTES, CODE_FIXED_FLOAT
 
 DIGEST_BITS: Final = 64

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.formats import kernel
-from fluss.formats.nested import rows_of, view_of
+from fluss.formats.rows.codecs import rows_of, view_of
 from fluss.kernels.codes import (
     AGGREGATE_FIRST,
     AGGREGATE_LAST,

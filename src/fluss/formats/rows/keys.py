@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from fluss.formats.compacted import CompactedFormat
-from fluss.formats.lake_keys import ICEBERG, PAIMON, lake_keys
-from fluss.formats.row_builder import RowBuilder
+from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.lake_keys import ICEBERG, PAIMON, lake_keys
+from fluss.formats.rows.row_builder import RowBuilder
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import InvalidRequestError
 from fluss.model.schema import Column, Schema

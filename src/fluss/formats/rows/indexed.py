@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fluss.formats.binary_rows import RowFormat
+from fluss.formats.rows.binary_rows import RowFormat
 from fluss.kernels.codes import LAYOUT_INDEXED
 from fluss.model.schema import Column
 

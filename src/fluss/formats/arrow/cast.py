@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from fluss.formats.cast_scalars import lossless, plain_layout, same_family
+from fluss.formats.arrow.cast_scalars import lossless, plain_layout, same_family
 from fluss.model.errors import SchemaMismatchError
 from fluss.model.forms.arrow_types import arrow_field
 from fluss.model.schema import Column, Schema

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.formats import kernel
-from fluss.formats.kinds import spec_of
+from fluss.formats.rows.specs import spec_of
 from fluss.kernels.codes import Spec
 from fluss.model.errors import CorruptDataError, ErrorCode, SchemaMismatchError
 from fluss.model.forms.arrow_types import to_arrow

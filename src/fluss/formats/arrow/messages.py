@@ -10,9 +10,9 @@ import struct
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-from fluss.formats.arrow_layout import ArrowLayout
-from fluss.formats.arrow_message import parse_metadata
-from fluss.formats.arrow_template import PADDING, RAW_PREFIX, ZSTD, MessageTemplate
+from fluss.formats.arrow.arrow_message import parse_metadata
+from fluss.formats.arrow.arrow_template import PADDING, RAW_PREFIX, ZSTD, MessageTemplate
+from fluss.formats.arrow.layout import ArrowLayout
 from fluss.model.errors import CorruptDataError
 
 Piece: TypeAlias = bytes | bytearray | memoryview

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from fluss.formats.checksum import crc32c
+from fluss.formats.batches.checksum import crc32c
 from fluss.model.errors import CorruptDataError
 
 if TYPE_CHECKING:

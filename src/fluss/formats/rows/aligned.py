@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from fluss.formats import kernel
-from fluss.formats.binary_rows import RowFormat, refuse_nested
+from fluss.formats.rows.binary_rows import RowFormat, refuse_nested
 from fluss.kernels.codes import LAYOUT_COMPACTED
 from fluss.model.schema import Column
 

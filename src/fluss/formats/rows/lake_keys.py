@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fluss.formats.aligned import AlignedFormat
-from fluss.formats.kinds import units_per_second
+from fluss.formats.rows.aligned import AlignedFormat
+from fluss.formats.rows.specs import units_per_second
 from fluss.model.errors import InvalidRequestError, SchemaMismatchError
 from fluss.model.schema import Column
 from fluss.model.types import TypeRoot

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.formats import kernel
-from fluss.formats.binary_rows import RowFormat
-from fluss.formats.compacted import CompactedFormat
-from fluss.formats.indexed import IndexedFormat
-from fluss.formats.kinds import kind_of
-from fluss.formats.log_batch import BufferLike
-from fluss.formats.nested import binary_array, rows_of
-from fluss.formats.row_log import DECODED_SIZE_MAX_BYTES
+from fluss.formats.batches.log_batch import BufferLike
+from fluss.formats.batches.row_log import DECODED_SIZE_MAX_BYTES
+from fluss.formats.rows.binary_rows import RowFormat
+from fluss.formats.rows.codecs import binary_array, rows_of
+from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.indexed import IndexedFormat
+from fluss.formats.rows.specs import kind_of
 from fluss.model.descriptor import KvFormat
 from fluss.model.errors import CorruptDataError, ErrorCode, NotFoundError
 from fluss.model.forms.arrow_types import arrow_schema

@@ -11,12 +11,12 @@ from typing import Final
 import pyarrow as pa
 
 from fluss.formats import kernel
-from fluss.formats.binary_rows import RowFormat
-from fluss.formats.compacted import CompactedFormat
-from fluss.formats.indexed import IndexedFormat
-from fluss.formats.kinds import kind_of
-from fluss.formats.log_batch import BatchHeader, BufferLike
-from fluss.formats.nested import binary_array, rows_of
+from fluss.formats.batches.log_batch import BatchHeader, BufferLike
+from fluss.formats.rows.binary_rows import RowFormat
+from fluss.formats.rows.codecs import binary_array, rows_of
+from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.indexed import IndexedFormat
+from fluss.formats.rows.specs import kind_of
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
 from fluss.model.schema import Schema

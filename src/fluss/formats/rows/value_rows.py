@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from fluss.formats.kinds import spec_of, units_per_second
+from fluss.formats.rows.specs import spec_of, units_per_second
 from fluss.model.errors import CorruptDataError
 from fluss.model.schema import Schema
 from fluss.model.types import DataType, TypeRoot

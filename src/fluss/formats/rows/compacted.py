@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from fluss.formats import kernel
-from fluss.formats.binary_rows import RowFormat
-from fluss.formats.kinds import kind_of
-from fluss.formats.row_builder import RowBuilder
+from fluss.formats.rows.binary_rows import RowFormat
+from fluss.formats.rows.row_builder import RowBuilder
+from fluss.formats.rows.specs import kind_of
 from fluss.kernels.codes import LAYOUT_COMPACTED, LAYOUT_KEY
 from fluss.model.schema import Column, Schema
 

@@ -8,8 +8,8 @@ from enum import StrEnum
 import pyarrow as pa
 
 from fluss.formats import kernel
-from fluss.formats.compacted import CompactedFormat
-from fluss.formats.lake_keys import ICEBERG, PAIMON, lake_keys
+from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.lake_keys import ICEBERG, PAIMON, lake_keys
 from fluss.model.errors import InvalidRequestError
 from fluss.model.schema import Column
 

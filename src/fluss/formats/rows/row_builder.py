@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from fluss.formats.arrow_payload import RAW_BUFFER_SIZE_MAX_BYTES, RAW_ROWS_MAX, Codec, Compression, raw_template
+from fluss.formats.arrow.payload import RAW_BUFFER_SIZE_MAX_BYTES, RAW_ROWS_MAX, Codec, Compression, raw_template
 from fluss.formats.kernel import RowAppender
-from fluss.formats.kinds import kind_of
+from fluss.formats.rows.specs import kind_of
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.schema import Schema
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from fluss.formats import kernel
-from fluss.formats.nested import DecodedColumn, KernelColumn, binary_array, column_codec, rows_of
+from fluss.formats.rows.codecs import DecodedColumn, KernelColumn, binary_array, column_codec, rows_of
 from fluss.kernels.codes import LAYOUT_KEY
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
 from fluss.model.forms.arrow_types import arrow_field

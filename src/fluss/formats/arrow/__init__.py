@@ -1,0 +1,1 @@
+"""Arrow: messages and their payload, layouts, slices, arrays and casts."""

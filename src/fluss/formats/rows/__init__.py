@@ -1,0 +1,1 @@
+"""Rows as bytes and as Python values: codecs, keys, stored values, partitions and buckets of rows."""
