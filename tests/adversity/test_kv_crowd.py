@@ -15,7 +15,7 @@ import pytest
 import fluss.aio
 import fluss.sync
 from fluss.formats.batches.kv_batch import encode_header, encode_records
-from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.codecs import CompactedFormat
 from fluss.formats.rows.keys import KeyEncoder
 from fluss.protocol import api_keys
 from fluss.testing import FlussServer

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import fluss
 from fluss.formats.batches.kv_batch import encode_header, encode_records
-from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.codecs import CompactedFormat
 from fluss.formats.rows.keys import KeyEncoder
 from fluss.model.forms.arrow_types import arrow_schema
 

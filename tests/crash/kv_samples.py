@@ -12,8 +12,7 @@ import pyarrow as pa
 import fluss
 from fluss import DataTypes
 from fluss.formats.batches.kv_batch import encode_header, encode_records
-from fluss.formats.rows.compacted import CompactedFormat
-from fluss.formats.rows.indexed import IndexedFormat
+from fluss.formats.rows.codecs import CompactedFormat, IndexedFormat
 from fluss.formats.rows.keys import primary_key_encoder
 from fluss.model.forms.arrow_types import arrow_schema
 from tests.crash.batch_samples import NESTED, NESTED_ROWS

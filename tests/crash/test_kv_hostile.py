@@ -20,7 +20,7 @@ import fluss
 import fluss.sync
 from fluss.formats.batches.kv_batch import HEADER_SIZE_BYTES, RECORD_COUNT_MAX, encode_header, encode_records
 from fluss.formats.changelog.aggregation import CHANGES_SIZE_MAX_BYTES
-from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.codecs import CompactedFormat
 from fluss.formats.rows.keys import KeyEncoder
 from fluss.model.errors import ErrorCode
 from fluss.protocol import api_keys

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.doors import randomness
-from fluss.formats.arrow.arrays import numbers_array
-from fluss.formats.rows.bucketing import BucketHash, assigner_for
+from fluss.formats.arrow.layout import numbers_array
+from fluss.formats.rows.keys import BucketHash, assigner_for
 from fluss.model.config import Config
 from fluss.model.infos import TableInfo
 from fluss.model.tables.options import DATALAKE_FORMAT

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from fluss.client.buckets import row_numbers
 from fluss.client.fetched import FetchedBatch
-from fluss.formats.arrow.arrays import numbers_array, texts_array
+from fluss.formats.arrow.layout import numbers_array, texts_array
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET, ChangeType
 
 _FIELDS = (

@@ -10,7 +10,7 @@ from fluss.client.handles import Outcome, RowsOutcome
 from fluss.doors import clock
 from fluss.formats.arrow.payload import Codec
 from fluss.formats.kernel import RowAppender
-from fluss.formats.rows.row_builder import RowBuilder
+from fluss.formats.rows.python_rows import RowBuilder
 from fluss.model.errors import FlussError
 from fluss.model.paths import TablePath
 from fluss.protocol.writes import PRODUCE_LOG, WriteRequest

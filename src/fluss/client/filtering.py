@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss.formats.rows.row_builder import RowBuilder
+from fluss.formats.rows.python_rows import RowBuilder
 from fluss.model.forms.arrow_types import UNIT_PRECISION, time_unit, to_arrow
 from fluss.model.predicates import CompoundFunction, LeafFunction, Predicate
 from fluss.model.schema import Column, Schema

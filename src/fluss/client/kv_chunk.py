@@ -14,10 +14,9 @@ from fluss.client.chunk import BufferOwner, RowBuffer
 from fluss.client.encoder import BatchLimits, Encoder
 from fluss.client.partition_routing import Route, Router
 from fluss.client.upsert_columns import KeyBuilder, UpsertColumns
-from fluss.formats.arrow.arrays import numbers_array
+from fluss.formats.arrow.layout import numbers_array
 from fluss.formats.batches import kv_batch
-from fluss.formats.rows.compacted import CompactedFormat
-from fluss.formats.rows.indexed import IndexedFormat
+from fluss.formats.rows.codecs import CompactedFormat, IndexedFormat
 from fluss.formats.rows.keys import primary_key_encoder
 from fluss.model.descriptor import KvFormat
 from fluss.model.infos import TableInfo

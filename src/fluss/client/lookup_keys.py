@@ -11,12 +11,11 @@ import pyarrow as pa
 
 from fluss.client.buckets import row_numbers, split_by_index
 from fluss.formats import kernel
-from fluss.formats.arrow.arrays import numbers_of
 from fluss.formats.arrow.cast import ArrowCaster
-from fluss.formats.rows.bucketing import BucketHash, assigner_for
-from fluss.formats.rows.keys import KeyEncoder, PrimaryKeyEncoder
+from fluss.formats.arrow.layout import numbers_of
+from fluss.formats.rows.keys import BucketHash, KeyEncoder, PrimaryKeyEncoder, assigner_for
 from fluss.formats.rows.partition_values import partition_names, value_text
-from fluss.formats.rows.row_builder import RowBuilder
+from fluss.formats.rows.python_rows import RowBuilder
 from fluss.formats.rows.specs import LAYOUT_KEY, kind_of, spec_of
 from fluss.model.config import Config
 from fluss.model.errors import SchemaMismatchError

@@ -11,8 +11,7 @@ from fluss.client import runtime
 from fluss.client.admin import AdminCore
 from fluss.formats import kernel
 from fluss.formats.rows.python_rows import to_rows
-from fluss.formats.rows.value_rows import ValueRows, is_readable, value_rows
-from fluss.formats.rows.values import ValueCodec
+from fluss.formats.rows.values import ValueCodec, ValueRows, is_readable, value_rows
 from fluss.model.descriptor import KvFormat
 from fluss.model.errors import FlussError
 from fluss.model.infos import TableInfo

@@ -18,9 +18,8 @@ from fluss.client.lookup_lane import TableLookups
 from fluss.client.lookup_values import ValueReader
 from fluss.client.own_loop import PerLoop
 from fluss.client.pending_lookup import Lookup, Read, WaitingThread
-from fluss.formats.arrow.arrays import places_array
-from fluss.formats.rows.keys import KeyEncoder, primary_key_encoder
-from fluss.formats.rows.lake_keys import ICEBERG, PAIMON
+from fluss.formats.arrow.layout import places_array
+from fluss.formats.rows.keys import ICEBERG, PAIMON, KeyEncoder, primary_key_encoder
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.infos import TableInfo

@@ -17,7 +17,7 @@ from fluss.client.upsert_columns import UpsertColumns
 from fluss.client.writer import WriterCore
 from fluss.doors import clock
 from fluss.formats.arrow.cast import ArrowCaster
-from fluss.formats.rows.row_builder import RowBuilder
+from fluss.formats.rows.python_rows import RowBuilder
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.merge_mode import MergeMode

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fluss.formats.rows.row_builder import RowBuilder
+from fluss.formats.rows.python_rows import RowBuilder
 from fluss.model.errors import ErrorCode, InvalidRequestError, SchemaMismatchError
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.infos import TableInfo

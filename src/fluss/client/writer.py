@@ -22,7 +22,7 @@ from fluss.client.sender import Sender
 from fluss.doors import clock
 from fluss.formats.arrow.cast import ArrowCaster
 from fluss.formats.kernel import RowGate
-from fluss.formats.rows.row_builder import RowBuilder
+from fluss.formats.rows.python_rows import RowBuilder
 from fluss.model.errors import FlussError, TimeoutError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath

@@ -52,7 +52,7 @@ def check_lake_table(descriptor: TableDescriptor, server_format: str | None) -> 
 
 
 def _check_bucket_key(keys: list[Column]) -> None:
-    from fluss.formats.rows.lake_keys import IcebergKeys
+    from fluss.formats.rows.keys import IcebergKeys
 
     names = ", ".join(key.name for key in keys)
     if len(keys) > 1:

@@ -14,8 +14,7 @@ from fluss.client.runtime import run
 from fluss.formats.arrow.payload import decode_changes
 from fluss.formats.batches import kv_batch
 from fluss.formats.batches.log_batch import walk
-from fluss.formats.rows.compacted import CompactedFormat
-from fluss.formats.rows.indexed import IndexedFormat
+from fluss.formats.rows.codecs import CompactedFormat, IndexedFormat
 from fluss.formats.rows.keys import primary_key_encoder
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.forms.arrow_types import arrow_schema

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from fluss.formats.rows.keys import primary_key_encoder
-from fluss.formats.rows.row_builder import RowBuilder
+from fluss.formats.rows.python_rows import RowBuilder
 from fluss.formats.rows.values import ValueCodec
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.schema import Column, Schema

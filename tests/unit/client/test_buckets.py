@@ -21,7 +21,7 @@ from fluss.client.buckets import (
     split_by_index,
 )
 from fluss.client.encoder import pieces
-from fluss.formats.rows.bucketing import BucketHash, assigner_for, buckets_for
+from fluss.formats.rows.keys import BucketHash, assigner_for, buckets_for
 from fluss.model.config import Config
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.infos import TableInfo

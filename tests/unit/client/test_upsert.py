@@ -20,7 +20,7 @@ from fluss.client.table import TableCore
 from fluss.client.upsert import UpsertWriterCore
 from fluss.client.upsert_columns import UpsertColumns
 from fluss.formats.batches import kv_batch
-from fluss.formats.rows.bucketing import buckets_for
+from fluss.formats.rows.keys import buckets_for
 from fluss.model.config import Config
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, SchemaMismatchError

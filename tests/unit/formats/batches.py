@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fluss.formats.rows.row_builder import RowBuilder
+from fluss.formats.rows.python_rows import RowBuilder
 from fluss.model.schema import Column, Schema
 
 

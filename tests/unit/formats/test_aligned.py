@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from fluss.formats.rows.aligned import AlignedFormat
+from fluss.formats.rows.codecs import AlignedFormat
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
 from fluss.model.schema import Column
 from fluss.model.types import DataTypes

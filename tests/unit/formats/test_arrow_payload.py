@@ -7,12 +7,11 @@ import pyarrow.ipc as ipc
 import pytest
 from hypothesis import given
 
-from fluss.formats.arrow import arrow_message
+from fluss.formats.arrow import messages
 from fluss.formats.arrow import payload as arrow_payload
 from fluss.formats.arrow.payload import Codec, Compression
 from fluss.formats.batches import log_batch
-from fluss.formats.rows.python_rows import to_tuples
-from fluss.formats.rows.row_builder import RowBuilder
+from fluss.formats.rows.python_rows import RowBuilder, to_tuples
 from fluss.model.errors import CorruptDataError, InvalidRequestError
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.schema import Column, Schema
@@ -96,7 +95,7 @@ def test_small_batches_are_stored_raw_under_the_table_s_codec(codec: Codec) -> N
     for batch in (_batch(1), _batch(5), _batch(90).slice(77, 3), pa.RecordBatch.from_pylist(rows, schema=nested)):
         for _ in range(2):  # the first of a shape makes the template
             payload = arrow_payload.encode(batch, codec)
-            message = arrow_message.parse_record_batch_message(memoryview(payload).cast("B"))
+            message = messages.parse_record_batch_message(memoryview(payload).cast("B"))
             assert message.compressed
             assert message.metadata.row_count == batch.num_rows
             assert message.metadata.body_start + message.metadata.body_size_bytes == payload.size
@@ -185,7 +184,7 @@ def test_cut_payload_is_corrupt(codec: Codec) -> None:
 @pytest.mark.parametrize("codec", CODECS[:3], ids=CODEC_IDS[:3])
 def test_damaged_metadata_raises_nothing_else(codec: Codec) -> None:
     payload = arrow_payload.encode(_batch(20), codec).to_pybytes()
-    message = arrow_message.parse_metadata(memoryview(payload))
+    message = messages.parse_metadata(memoryview(payload))
     refused = 0
     for at in range(message.body_start):
         for flip in (0x01, 0x80, 0xFF):
@@ -212,7 +211,7 @@ def _strings(row_count: int) -> pa.RecordBatch:
 @pytest.mark.parametrize("row_count", [20, 1000])
 def test_damaged_strings_are_found_as_arrow_finds_them(row_count: int) -> None:
     payload = arrow_payload.encode(_strings(row_count), CODECS[0]).to_pybytes()
-    body_start = arrow_message.parse_metadata(memoryview(payload)).body_start
+    body_start = messages.parse_metadata(memoryview(payload)).body_start
     refused = 0
     for at in range(body_start, len(payload), 1 + row_count // 50):
         damaged = bytearray(payload)
@@ -248,7 +247,7 @@ def test_text_that_is_not_ascii_comes_back() -> None:
 
 def test_announced_sizes_are_checked_before_memory_is_taken() -> None:
     payload = bytearray(arrow_payload.encode(_batch(1000), Codec()).to_pybytes())
-    message = arrow_message.parse_record_batch_message(memoryview(payload))
+    message = messages.parse_record_batch_message(memoryview(payload))
     assert message.compressed
     assert 4 * 1000 < message.decoded_size_bytes < 100_000
     first_size_at = message.metadata.body_start
@@ -292,7 +291,7 @@ def test_nested_arrays_that_java_sends_without_offsets_can_be_used(codec: Codec)
     schema = pa.schema([("n", pa.int32()), ("lists", lists.type), ("row", rows.type)])
     batch = pa.RecordBatch.from_arrays([pa.array([1, 2, 3], pa.int32()), lists, rows], schema=schema)
     payload = arrow_payload.encode(batch, codec)
-    metadata = arrow_message.parse_metadata(memoryview(payload).cast("B"))
+    metadata = messages.parse_metadata(memoryview(payload).cast("B"))
     assert 0 in metadata.nodes[::2]
 
     decoded = arrow_payload.decode(payload, schema)

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.formats import kernel
-from fluss.formats.rows.bucketing import BucketAssigner, BucketHash, bucket_of, buckets_for
-from fluss.formats.rows.keys import KeyEncoder
+from fluss.formats.rows.keys import BucketAssigner, BucketHash, KeyEncoder, bucket_of, buckets_for
 from fluss.model.errors import SchemaMismatchError
 from fluss.model.forms.arrow_types import arrow_field
 

@@ -7,9 +7,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from fluss.formats.rows.compacted import CompactedFormat
-from fluss.formats.rows.python_rows import to_tuples
-from fluss.formats.rows.row_builder import RowBuilder
+from fluss.formats.rows.codecs import CompactedFormat
+from fluss.formats.rows.python_rows import RowBuilder, to_tuples
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataTypes

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 import fluss
-from fluss.formats.arrow.arrow_message import parse_record_batch_message
 from fluss.formats.arrow.layout import ArrowLayout
-from fluss.formats.arrow.messages import ColumnSlicer
+from fluss.formats.arrow.messages import ColumnSlicer, parse_record_batch_message
 from fluss.formats.arrow.payload import decode, decode_changes
 from fluss.formats.batches import row_log, statistics
 from fluss.formats.batches.log_batch import BatchHeader, parse_header, payload_of, statistics_of, verify_crc, walk

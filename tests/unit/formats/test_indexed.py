@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluss.formats.rows.compacted import CompactedFormat
-from fluss.formats.rows.indexed import IndexedFormat
+from fluss.formats.rows.codecs import CompactedFormat, IndexedFormat
 from fluss.formats.rows.python_rows import to_tuples
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
 from fluss.model.schema import Column

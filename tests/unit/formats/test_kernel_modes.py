@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 
 from fluss.formats import _kernel as plain
 from fluss.formats import kernel
-from fluss.formats.rows.binary_rows import RowFormat
-from fluss.formats.rows.codecs import column_codec
-from fluss.formats.rows.row_builder import RowBuilder
+from fluss.formats.rows.codecs import RowFormat, column_codec
+from fluss.formats.rows.python_rows import RowBuilder
 from fluss.formats.rows.specs import kind_of, spec_of
 from fluss.kernels.codes import LAYOUT_COMPACTED, LAYOUT_INDEXED, LAYOUT_KEY
 from fluss.model.errors import FlussError

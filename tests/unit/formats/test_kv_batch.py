@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.formats.batches import kv_batch
-from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.codecs import CompactedFormat
 from fluss.formats.rows.keys import KeyEncoder
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
 from fluss.model.schema import Column

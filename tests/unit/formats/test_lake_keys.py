@@ -10,8 +10,15 @@ import pyarrow as pa
 import pytest
 
 from fluss.formats import _kernel, kernel
-from fluss.formats.rows.bucketing import BucketHash, LakeBucketAssigner, assigner_for
-from fluss.formats.rows.lake_keys import ICEBERG, PAIMON, IcebergKeys, PaimonKeys
+from fluss.formats.rows.keys import (
+    ICEBERG,
+    PAIMON,
+    BucketHash,
+    IcebergKeys,
+    LakeBucketAssigner,
+    PaimonKeys,
+    assigner_for,
+)
 from fluss.model.errors import InvalidRequestError, SchemaMismatchError
 from fluss.model.forms.arrow_types import arrow_field
 from fluss.model.schema import Column

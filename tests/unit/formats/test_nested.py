@@ -15,11 +15,8 @@ from hypothesis import strategies as st
 from fluss.formats.arrow import payload
 from fluss.formats.arrow.cast import ArrowCaster
 from fluss.formats.arrow.payload import Codec, Compression
-from fluss.formats.rows.binary_rows import RowFormat
-from fluss.formats.rows.compacted import CompactedFormat
-from fluss.formats.rows.indexed import IndexedFormat
-from fluss.formats.rows.python_rows import to_rows, to_tuples
-from fluss.formats.rows.row_builder import RowBuilder
+from fluss.formats.rows.codecs import CompactedFormat, IndexedFormat, RowFormat
+from fluss.formats.rows.python_rows import RowBuilder, to_rows, to_tuples
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.schema import Column, Schema

@@ -20,8 +20,7 @@ import pytest
 from fluss.formats import kernel
 from fluss.formats.arrow import payload
 from fluss.formats.arrow.payload import Codec, Compression
-from fluss.formats.rows.python_rows import to_rows, to_tuples
-from fluss.formats.rows.row_builder import RowBuilder
+from fluss.formats.rows.python_rows import RowBuilder, to_rows, to_tuples
 from fluss.model.errors import SchemaMismatchError
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataField, DataType, DataTypes
@@ -69,7 +68,7 @@ EVERY_SCALAR: list[tuple[DataType, Any]] = [
 WITHOUT_PANDAS = """
 import importlib.util, pickle, sys
 from fluss.formats import arrow_payload
-from fluss.formats.rows.row_builder import RowBuilder
+from fluss.formats.rows.python_rows import RowBuilder
 from fluss.formats.rows.python_rows import to_rows
 from fluss.model.schema import Column, Schema
 

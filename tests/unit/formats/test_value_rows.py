@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from fluss.formats import kernel
 from fluss.formats.rows.python_rows import to_rows
-from fluss.formats.rows.value_rows import is_readable, value_rows
-from fluss.formats.rows.values import ValueCodec
+from fluss.formats.rows.values import ValueCodec, is_readable, value_rows
 from fluss.model.errors import CorruptDataError
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataTypes

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from fluss.formats.batches.kv_batch import encode_header, encode_records
-from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.codecs import CompactedFormat
 from fluss.formats.rows.keys import KeyEncoder
 from fluss.formats.rows.values import ValueCodec
 from fluss.model.schema import Column, Schema

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.codecs import CompactedFormat
 from fluss.formats.rows.keys import KeyEncoder
 from fluss.model.paths import TableBucket
 from fluss.model.schema import Column, Schema

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from fluss.formats.batches import kv_batch
-from fluss.formats.rows.compacted import CompactedFormat
+from fluss.formats.rows.codecs import CompactedFormat
 from fluss.formats.rows.keys import KeyEncoder
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket, TablePath

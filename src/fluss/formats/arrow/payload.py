@@ -16,9 +16,15 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 
 from fluss.formats import kernel
-from fluss.formats.arrow.arrow_message import parse_metadata, parse_record_batch_message
-from fluss.formats.arrow.arrow_template import LZ4_FRAME, ZSTD, MessageTemplate, message_template
-from fluss.formats.arrow.empty_children import with_offsets
+from fluss.formats.arrow.layout import with_offsets
+from fluss.formats.arrow.messages import (
+    LZ4_FRAME,
+    ZSTD,
+    MessageTemplate,
+    message_template,
+    parse_metadata,
+    parse_record_batch_message,
+)
 from fluss.formats.batches.log_batch import CHANGE_TYPE_MAX, BatchHeader, BufferLike, payload_of
 from fluss.model.errors import CorruptDataError
 from fluss.model.tables.options import ARROW_COMPRESSION, ARROW_ZSTD_LEVEL, check_properties

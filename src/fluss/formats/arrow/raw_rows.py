@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from fluss.formats import kernel
-from fluss.formats.arrow.arrow_message import parse_metadata
-from fluss.formats.arrow.arrow_template import RAW_PREFIX
+from fluss.formats.arrow.messages import RAW_PREFIX, parse_metadata
 from fluss.formats.arrow.payload import empty_batch
 from fluss.model.errors import CorruptDataError
 

@@ -12,10 +12,7 @@ import pyarrow as pa
 
 from fluss.formats import kernel
 from fluss.formats.batches.log_batch import BatchHeader, BufferLike
-from fluss.formats.rows.binary_rows import RowFormat
-from fluss.formats.rows.codecs import binary_array, rows_of
-from fluss.formats.rows.compacted import CompactedFormat
-from fluss.formats.rows.indexed import IndexedFormat
+from fluss.formats.rows.codecs import CompactedFormat, IndexedFormat, RowFormat, binary_array, rows_of
 from fluss.formats.rows.specs import kind_of
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import CorruptDataError, SchemaMismatchError

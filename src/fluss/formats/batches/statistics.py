@@ -22,7 +22,7 @@ from fluss.model.types import DataType, TypeRoot
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fluss.formats.rows.aligned import AlignedFormat
+    from fluss.formats.rows.codecs import AlignedFormat
 
 Bound: TypeAlias = bool | int | float | bytes
 
@@ -122,7 +122,7 @@ def _is_short(text: pa.Scalar) -> bool:
 
 @lru_cache(maxsize=64)
 def _row_format(types: tuple[DataType, ...]) -> AlignedFormat:
-    from fluss.formats.rows.aligned import AlignedFormat
+    from fluss.formats.rows.codecs import AlignedFormat
 
     return AlignedFormat([Column(str(index), data_type) for index, data_type in enumerate(types)])
 

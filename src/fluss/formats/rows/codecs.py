@@ -1,21 +1,28 @@
-"""Columns of row formats: what the kernels take for an Arrow array, and the array of what they give.
+"""The row formats: compacted, indexed and aligned rows, record batches in, byte strings out, and back.
+
+Columns of row formats: what the kernels take for an Arrow array, and the array of what they give.
 
 Scalars go to the kernels as they are. An ARRAY, MAP or ROW is packed first: its values become bytes, with whole columns
 at a time from the innermost outwards, and are then a column of bytes like any other. Reading goes the other way.
+
+Aligned rows: a slot of eight bytes per column, longer values behind the slots. Paimon has its keys like this.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.formats import kernel
-from fluss.formats.rows.specs import spec_of
-from fluss.kernels.codes import Spec
+from fluss.formats.rows.python_rows import RowBuilder
+from fluss.formats.rows.specs import kind_of, spec_of
+from fluss.kernels.codes import LAYOUT_COMPACTED, LAYOUT_INDEXED, LAYOUT_KEY, Spec
 from fluss.model.errors import CorruptDataError, ErrorCode, SchemaMismatchError
-from fluss.model.forms.arrow_types import to_arrow
+from fluss.model.forms.arrow_types import arrow_field, to_arrow
+from fluss.model.schema import Column, Schema
 from fluss.model.types import DataType, TypeRoot
 
 _BINARY: Final = pa.binary()
@@ -240,3 +247,118 @@ def view_of(buffer: pa.Buffer | None) -> memoryview:
 
 def _optional_view(buffer: pa.Buffer | None) -> memoryview | None:
     return None if buffer is None else view_of(buffer)
+
+
+class RowFormat:
+    """Writes and reads rows of given columns in one layout; has no state."""
+
+    __slots__ = ("_arrow_schema", "_codecs", "_layout", "_names", "_specs")
+
+    def __init__(self, columns: Sequence[Column], layout: int) -> None:
+        self._names = [column.name for column in columns]
+        if layout == LAYOUT_KEY:
+            refuse_nested(columns, "keys")
+        self._layout = layout
+        self._codecs = [column_codec(column.name, column.data_type, layout) for column in columns]
+        self._specs = [codec.spec for codec in self._codecs]
+        self._arrow_schema = pa.schema([arrow_field(column.name, column.data_type) for column in columns])
+
+    def encode(self, batch: pa.RecordBatch) -> pa.BinaryArray:
+        """All rows of a batch that has the columns of this format, in order."""
+        data, offsets = self._encode_buffers(batch)
+        return binary_array(data, offsets, batch.num_rows)
+
+    def _encode_buffers(self, batch: pa.RecordBatch) -> tuple[bytearray, bytearray]:
+        return kernel.encode_columns(self._sources(batch), batch.num_rows, self._layout)
+
+    def _sources(self, batch: pa.RecordBatch) -> list[KernelColumn]:
+        return [codec.source(column) for codec, column in zip(self._codecs, batch.columns, strict=True)]
+
+    def decode(self, rows: pa.BinaryArray | Sequence[bytes]) -> pa.RecordBatch:
+        """The batch of encoded rows; raises `CorruptDataError` for bytes that are none."""
+        array = rows if isinstance(rows, pa.Array) else pa.array(rows, pa.binary())
+        if array.null_count:
+            raise CorruptDataError("rows: a row is null")
+        data, offsets = rows_of(array)
+        return self._decode_buffers(data, offsets, len(array))
+
+    def _decode_buffers(
+        self, data: memoryview | bytearray, offsets: memoryview | bytearray, row_count: int
+    ) -> pa.RecordBatch:
+        return self._batch(kernel.decode_columns(data, offsets, row_count, self._specs, self._layout), row_count)
+
+    def _batch(self, columns: Sequence[DecodedColumn], row_count: int) -> pa.RecordBatch:
+        try:
+            arrays = [codec.array(row_count, column) for codec, column in zip(self._codecs, columns, strict=True)]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
+            batch.validate(full=True)  # text that is not UTF-8, decimals with too many digits
+        except pa.ArrowException as error:
+            raise CorruptDataError(f"rows: {error}") from error
+        return batch
+
+
+def refuse_nested(columns: Sequence[Column], where: str) -> None:
+    for column in columns:
+        if column.data_type.is_nested:
+            raise SchemaMismatchError(f"Column {column.name!r} is {column.data_type}: {where} hold no nested types.")
+
+
+class CompactedFormat(RowFormat):
+    """Writes and reads compacted rows of given columns; `with_null_bits=False` makes keys, which can't be null.
+
+    One thread at a time may use `encode_row`; the rest has no state.
+    """
+
+    __slots__ = ("_appender", "_builder", "_with_null_bits")
+
+    def __init__(self, columns: Sequence[Column], *, with_null_bits: bool = True) -> None:
+        super().__init__(columns, LAYOUT_COMPACTED if with_null_bits else LAYOUT_KEY)
+        self._appender = kernel.RowAppender(self._names, [kind_of(column.data_type) for column in columns])
+        has_nested = any(column.data_type.is_nested for column in columns)
+        self._builder = RowBuilder(Schema.of(columns)) if has_nested else None
+        self._with_null_bits = with_null_bits
+
+    def encode_row(self, row: Any) -> bytes:
+        """One row (dict, list or tuple of Python values)."""
+        if self._builder is not None:
+            self._builder.append(row)
+            return bytes(self._encode_buffers(self._builder.build())[0])
+        values = self._appender.convert(row)
+        return kernel.encode_values(self._names, self._specs, values, self._with_null_bits)
+
+    def buckets(self, batch: pa.RecordBatch, bucket_count: int, sign_extend: bool) -> pa.Array:
+        """The bucket of every row, int32, when the rows of this format are bucket keys."""
+        data, offsets = self._encode_buffers(batch)
+        result = kernel.buckets(data, offsets, batch.num_rows, bucket_count, sign_extend)
+        return pa.Array.from_buffers(pa.int32(), batch.num_rows, [None, pa.py_buffer(result)], null_count=0)
+
+
+class IndexedFormat(RowFormat):
+    """Writes and reads indexed rows of given columns.
+
+    A CHAR(n) has n bytes of UTF-8 there, filled up with zeros: text that needs more is refused, and zeros at the end of
+    a text are not kept. A TIME keeps milliseconds only.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        super().__init__(columns, LAYOUT_INDEXED)
+
+
+class AlignedFormat(RowFormat):
+    """Writes and reads aligned rows of given scalar columns."""
+
+    __slots__ = ()
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        refuse_nested(columns, "aligned rows")
+        super().__init__(columns, LAYOUT_COMPACTED)  # values in slots are described alike
+
+    def _encode_buffers(self, batch: pa.RecordBatch) -> tuple[bytearray, bytearray]:
+        return kernel.encode_aligned(self._sources(batch), batch.num_rows)
+
+    def _decode_buffers(
+        self, data: memoryview | bytearray, offsets: memoryview | bytearray, row_count: int
+    ) -> pa.RecordBatch:
+        return self._batch(kernel.decode_aligned(data, offsets, row_count, self._specs), row_count)

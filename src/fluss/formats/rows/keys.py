@@ -1,19 +1,29 @@
-"""Primary keys as bytes: the key columns' values one after another, or as the table's lake format has them."""
+"""Primary keys and bucket keys as bytes, and which bucket a key belongs to.
+
+Bucket keys of tables that are tiered to Paimon or Iceberg: those formats hash other bytes than a compacted key's.
+
+A Paimon key is an aligned row, an Iceberg key the plain value of its one column. Nulls are refused: a key has none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from enum import StrEnum
+from typing import Any, Final, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from fluss.formats.rows.compacted import CompactedFormat
-from fluss.formats.rows.lake_keys import ICEBERG, PAIMON, lake_keys
-from fluss.formats.rows.row_builder import RowBuilder
+from fluss.formats import kernel
+from fluss.formats.rows.codecs import AlignedFormat, CompactedFormat
+from fluss.formats.rows.python_rows import RowBuilder
+from fluss.formats.rows.specs import units_per_second
 from fluss.model.descriptor import TableDescriptor
-from fluss.model.errors import InvalidRequestError
+from fluss.model.errors import InvalidRequestError, SchemaMismatchError
 from fluss.model.schema import Column, Schema
 from fluss.model.tables.options import DATALAKE_FORMAT, KV_FORMAT_VERSION
+from fluss.model.types import TypeRoot
 
 # From this version on a key that is not the bucket key is compacted whatever the lake format.
 _COMPACTED_SINCE_VERSION = 2
@@ -91,3 +101,191 @@ class LakeKeyEncoder:
 
     def decode(self, keys: pa.BinaryArray | Sequence[bytes]) -> pa.RecordBatch:
         raise InvalidRequestError(f"Keys of a table with the lake format {self._lake_format} can't be decoded.")
+
+
+PAIMON: Final = "PAIMON"
+ICEBERG: Final = "ICEBERG"
+
+_MILLIS_PER_SECOND: Final = 1_000
+_MICROS_PER_SECOND: Final = 1_000_000
+
+_TEXT: Final = (TypeRoot.CHAR, TypeRoot.STRING, TypeRoot.BYTES, TypeRoot.BINARY)
+_FLOATS: Final = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
+
+Words = npt.NDArray[np.int64]
+
+
+class LakeKeys(Protocol):
+    def encode(self, batch: pa.RecordBatch) -> pa.BinaryArray: ...
+
+
+def lake_keys(lake_format: str, columns: Sequence[Column]) -> LakeKeys:
+    """The encoder of a lake format."""
+    return IcebergKeys(columns) if lake_format == ICEBERG else PaimonKeys(columns)
+
+
+class IcebergKeys:
+    """Keys of one column."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        if len(columns) != 1:
+            names = ", ".join(column.name for column in columns)
+            raise InvalidRequestError(f"A table tiered to Iceberg has one bucket key column, not {names}.")
+        self._column = columns[0]
+        root = self._column.data_type.root
+        scalar = (TypeRoot.INTEGER, TypeRoot.DATE, TypeRoot.BIGINT, TypeRoot.TIME, TypeRoot.TIMESTAMP, TypeRoot.DECIMAL)
+        if root not in (*scalar, *_FLOATS, *_TEXT):
+            raise InvalidRequestError(
+                f"Iceberg has no bucket function for the bucket key {self._column.name!r} of type "
+                f"{self._column.data_type}."
+            )
+
+    def encode(self, batch: pa.RecordBatch) -> pa.BinaryArray:
+        values = _checked(self._column, batch)
+        root = self._column.data_type.root
+        if root in _TEXT:
+            return values.cast(pa.binary())
+        if root is TypeRoot.DECIMAL:
+            return _unscaled_keys(values)
+        if root in _FLOATS:
+            return _fixed(values.to_numpy())
+        if root is TypeRoot.TIME:
+            return _fixed(_times(self._column, values, _MILLIS_PER_SECOND) * _MILLIS_PER_SECOND)
+        if root is TypeRoot.TIMESTAMP:
+            return _fixed(_times(self._column, values, _MICROS_PER_SECOND))
+        return _fixed(_numbers(values))
+
+
+class PaimonKeys:
+    """Keys of any number of columns."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = list(columns)
+        self._format = AlignedFormat(columns)
+
+    def encode(self, batch: pa.RecordBatch) -> pa.BinaryArray:
+        for column in self._columns:
+            _checked(column, batch)
+        return self._format.encode(batch.select([column.name for column in self._columns]))
+
+
+def _checked(column: Column, batch: pa.RecordBatch) -> pa.Array:
+    values = batch.column(column.name)
+    if values.null_count:
+        raise SchemaMismatchError(f"Bucket key column {column.name!r} expects {column.data_type}, not null.")
+    return values
+
+
+def _fixed(values: npt.NDArray[np.generic]) -> pa.BinaryArray:
+    """Keys of one width: the rows of an array."""
+    rows = len(values)
+    width = values.nbytes // rows if rows else 0
+    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(width)
+    data = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)], 0)
+
+
+def _unscaled_keys(values: pa.Array) -> pa.BinaryArray:
+    """Keys of decimals; of every distinct one once."""
+    encoded = values.dictionary_encode()
+    return pa.array(map(_unscaled, encoded.dictionary.to_pylist()), pa.binary()).take(encoded.indices)
+
+
+def _numbers(values: pa.Array) -> Words:
+    if pa.types.is_date32(values.type):
+        values = values.view(pa.int32())
+    return np.asarray(values.to_numpy(), np.int64)
+
+
+def _times(column: Column, values: pa.Array, per_second: int) -> Words:
+    """A time of day or timestamp in another unit; digits that it has no room for are cut off."""
+    units = units_per_second(column.data_type.precision)
+    counts = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64()).to_numpy().astype(np.int64)
+    scaled: Words = counts * (per_second // units) if per_second >= units else counts // (units // per_second)
+    return scaled
+
+
+def _unscaled(value: object) -> bytes:
+    """The digits of a decimal without its point, as the fewest bytes, big-endian."""
+    number = int(value.scaleb(-value.as_tuple().exponent))  # type: ignore[attr-defined]
+    bits = number.bit_length() if number >= 0 else (number + 1).bit_length()
+    return number.to_bytes(bits // 8 + 1, "big", signed=True)
+
+
+# A table that is tiered to Lance has the buckets of one that is not tiered.
+_PLAIN_FORMATS = (None, "LANCE")
+
+
+class BucketHash(StrEnum):
+    """pyfluss 1.0.0 treats key bytes above 0x7f differently, so it picks other buckets for most keys than Java does."""
+
+    JAVA = "java"
+    PYFLUSS = "pyfluss"
+
+
+def bucket_of(key: bytes, bucket_count: int, variant: BucketHash = BucketHash.JAVA) -> int:
+    """The bucket of an encoded key."""
+    return kernel.bucket_of(key, bucket_count, variant is BucketHash.JAVA)
+
+
+def buckets_for(
+    batch: pa.RecordBatch,
+    key_columns: Sequence[Column],
+    bucket_count: int,
+    variant: BucketHash = BucketHash.JAVA,
+) -> pa.Array:
+    """The bucket of every row, int32."""
+    return BucketAssigner(key_columns, bucket_count, variant).assign(batch)
+
+
+class BucketAssigner:
+    """Assigns rows of one table; make it once, it holds the plan for the key columns."""
+
+    __slots__ = ("_bucket_count", "_format", "_names", "_sign_extend")
+
+    def __init__(self, key_columns: Sequence[Column], bucket_count: int, variant: BucketHash = BucketHash.JAVA) -> None:
+        self._names = [column.name for column in key_columns]
+        self._format = CompactedFormat(key_columns, with_null_bits=False)
+        self._bucket_count = bucket_count
+        self._sign_extend = variant is BucketHash.JAVA
+
+    def assign(self, batch: pa.RecordBatch) -> pa.Array:
+        """The bucket of every row of a batch that has the key columns, int32."""
+        return self._format.buckets(batch.select(self._names), self._bucket_count, self._sign_extend)
+
+    def assign_key(self, key: bytes) -> int:
+        """The bucket of an encoded key."""
+        return kernel.bucket_of(key, self._bucket_count, self._sign_extend)
+
+
+class LakeBucketAssigner:
+    """Assigns rows of a table that is tiered to a lake format with a bucket function of its own."""
+
+    __slots__ = ("_bucket_count", "_iceberg", "_keys")
+
+    def __init__(self, key_columns: Sequence[Column], bucket_count: int, lake_format: str) -> None:
+        self._keys = lake_keys(lake_format, key_columns)
+        self._bucket_count = bucket_count
+        self._iceberg = lake_format == ICEBERG
+
+    def assign(self, batch: pa.RecordBatch) -> pa.Array:
+        """The bucket of every row of a batch that has the key columns, int32."""
+        keys = self._keys.encode(batch)
+        _, offsets, data = keys.buffers()
+        starts = memoryview(offsets).cast("B")[4 * keys.offset :] if len(keys) else memoryview(bytes(4))
+        content = memoryview(b"" if data is None else data).cast("B")
+        result = kernel.lake_buckets(content, starts, len(keys), self._bucket_count, self._iceberg)
+        return pa.Array.from_buffers(pa.int32(), len(keys), [None, pa.py_buffer(result)], null_count=0)
+
+
+def assigner_for(
+    key_columns: Sequence[Column], bucket_count: int, lake_format: str | None, variant: BucketHash
+) -> BucketAssigner | LakeBucketAssigner:
+    """How a table's rows are assigned; `lake_format` is its property `table.datalake.format`."""
+    if lake_format in _PLAIN_FORMATS:
+        return BucketAssigner(key_columns, bucket_count, variant)
+    if lake_format in (PAIMON, ICEBERG):
+        return LakeBucketAssigner(key_columns, bucket_count, lake_format)
+    raise InvalidRequestError(
+        f"The bucket function of the lake format {lake_format} is not known here; known are {PAIMON}, {ICEBERG}, LANCE."
+    )
