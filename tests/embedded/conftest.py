@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.client import embedded
+from fluss.client.net import embedded
 from fluss.client.runtime import run
 from tests.embedded.processes import await_true, embedded_servers, memory_tasks, zombies
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from fluss.client import embedded
+from fluss.client.net import embedded
 from fluss.model.addresses import ENDPOINT_NAME, Endpoint
 
 SCRIPT_S_MAX = 60.0

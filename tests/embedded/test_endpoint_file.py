@@ -12,8 +12,8 @@ import pytest
 
 import fluss
 import fluss.sync
-from fluss.client import endpoint_file
-from fluss.client.endpoint_file import SIZE_BYTES_MAX, read_endpoint
+from fluss.client.net import endpoint_file
+from fluss.client.net.endpoint_file import SIZE_BYTES_MAX, read_endpoint
 from fluss.model.addresses import ENDPOINT_NAME, Endpoint
 
 NOBODY = 65_534

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from fluss.client.connection import Connection
+from fluss.client.net.connection import Connection
 from fluss.model.errors import ConnectError
 from fluss.testing import FlussServer
 
-_LOGGER = "fluss.client.absence"
+_LOGGER = "fluss.client.cluster.absence"
 # A server ends with the thread that started it, so this one outlives all tests.
 _starter = ThreadPoolExecutor(1, thread_name_prefix="server-starter")
 

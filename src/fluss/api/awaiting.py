@@ -11,12 +11,12 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from fluss.client.core import ClientCore
-from fluss.client.fetched import FetchedBatch
-from fluss.client.handles import WriteHandle
-from fluss.client.lookuper import LookuperCore, PrefixLookuperCore
+from fluss.client.lookup.lookuper import LookuperCore, PrefixLookuperCore
 from fluss.client.runtime import bridge
-from fluss.client.scanner import LogScannerCore
-from fluss.client.writer import WriterCore
+from fluss.client.scan.fetched import FetchedBatch
+from fluss.client.scan.scanner import LogScannerCore
+from fluss.client.write.outcome import WriteHandle
+from fluss.client.write.writer import WriterCore
 from fluss.doors import clock, threads
 
 if TYPE_CHECKING:

@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fluss.api import awaiting
-from fluss.client.changes import ChangesCore
 from fluss.client.core import ClientCore
-from fluss.client.decode import to_record_batches, to_records
-from fluss.client.fetched import FetchedBatch
-from fluss.client.handles import WriteHandle
-from fluss.client.lookuper import LookuperCore, PrefixLookuperCore
+from fluss.client.current.changes import ChangesCore
+from fluss.client.lookup.lookuper import LookuperCore, PrefixLookuperCore
 from fluss.client.runtime import bridge, run
-from fluss.client.scanner import LogScannerCore
-from fluss.client.writer import WriterCore
+from fluss.client.scan.decode import to_record_batches, to_records
+from fluss.client.scan.fetched import FetchedBatch
+from fluss.client.scan.scanner import LogScannerCore
+from fluss.client.write.outcome import WriteHandle
+from fluss.client.write.writer import WriterCore
 from fluss.formats.rows.records import ScanRecord
 from fluss.model.records import RecordBatch
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from fluss.api.union import UnionRows, union_read
-from fluss.client.limit_scan import LimitScanCore
 from fluss.client.runtime import run
-from fluss.client.scanner import LogScannerCore
+from fluss.client.scan.limit_scan import LimitScanCore
+from fluss.client.scan.scanner import LogScannerCore
 from fluss.client.table import TableCore
 from fluss.model.errors import InvalidRequestError
 from fluss.model.forms.html import html_facts, html_table

@@ -53,7 +53,7 @@ def _of(connection: FlussConnection) -> Iterator[Finding]:
 
 
 def _server_kind(operations: ClusterOperations) -> Finding:
-    from fluss.client.connection import client_version
+    from fluss.client.net.connection import client_version
 
     found = operations.server_kind()
     kind = "a Flussbett server" if found.is_flussbett else "an Apache Fluss cluster"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from fluss.client.alteration import ColumnLike, alter_request
-from fluss.client.ask import ask
-from fluss.client.cluster import Cluster
+from fluss.client.cluster.ask import ask
+from fluss.client.cluster.cluster import Cluster
+from fluss.client.cluster.offsets import BucketKey, list_offsets, table_stats
+from fluss.client.cluster.views import partition_info, set_path, set_spec, table_info
 from fluss.client.lake import get_lake_snapshot
-from fluss.client.offsets import BucketKey, list_offsets, table_stats
-from fluss.client.views import partition_info, set_path, set_spec, table_info
 from fluss.model.descriptor import DatabaseDescriptor, TableDescriptor, schema_from_bytes
 from fluss.model.errors import ConnectError, ErrorCode, InvalidRequestError, NotFoundError
 from fluss.model.infos import (

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from fluss.client.views import set_path
+from fluss.client.cluster.views import set_path
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.forms.type_json import type_to_json
 from fluss.model.paths import TablePath

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from fluss.client.ask import ask
-from fluss.client.cluster import Cluster
+from fluss.client.cluster.ask import ask
+from fluss.client.cluster.cluster import Cluster
 from fluss.doors import randomness
 from fluss.model.errors import ErrorCode, InvalidRequestError, error_from_code
 from fluss.protocol import api_keys

@@ -7,14 +7,14 @@ from typing import NoReturn
 
 from fluss.client import runtime
 from fluss.client.admin import AdminCore
-from fluss.client.closing import Closing
-from fluss.client.cluster import Cluster
-from fluss.client.lookup import Lookups
-from fluss.client.lookuper import ClientLookups
-from fluss.client.metadata import Metadata
-from fluss.client.own_loop import PerLoop
-from fluss.client.sender import Sender
+from fluss.client.client import Closing
+from fluss.client.cluster.cluster import Cluster
+from fluss.client.cluster.metadata import Metadata
+from fluss.client.lookup.lookuper import ClientLookups
+from fluss.client.lookup.queue import Lookups
+from fluss.client.net.own_loop import PerLoop
 from fluss.client.table import TableCore
+from fluss.client.write.sender import Sender
 from fluss.model.config import Config
 from fluss.model.errors import FlussError
 from fluss.model.paths import TablePath

@@ -16,8 +16,8 @@ import pytest
 import fluss
 import fluss.aio
 import fluss.sync
-from fluss.client import changes as changes_module
-from fluss.client import kv_scan
+from fluss.client.current import changes as changes_module
+from fluss.client.current import kv_scan
 from fluss.testing import FlussServer
 from tests.unit.api.conftest import Client
 from tests.unit.api.followers import COLUMNS, Follower, apply, new_table, row, upsert

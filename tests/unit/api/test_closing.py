@@ -17,7 +17,8 @@ import pytest
 import fluss
 import fluss.aio
 import fluss.sync
-from fluss.client import closing, own_loop, runtime
+from fluss.client import client, runtime
+from fluss.client.net import own_loop
 from fluss.protocol import messages_pb2 as pb
 from tests.facades import FACADES, Facade
 from tests.unit.client.scripted import PATH, Cut, Refuse, ScriptedServer, Silence
@@ -397,7 +398,7 @@ def test_an_unanswered_row_whose_time_is_over_may_have_been_stored(facade: Facad
 def test_a_long_close_says_what_it_waits_for(
     facade: Facade, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(closing, "QUIET_S_MAX", 0.02)
+    monkeypatch.setattr(client, "QUIET_S_MAX", 0.02)
     server.handlers[PRODUCE] = be_silent
     connection, writer = opened(facade, server, close__timeout_ms=SHORT_MS)
     writer.append([1, "a"])

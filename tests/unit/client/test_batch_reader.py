@@ -8,11 +8,11 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from fluss.client.batch_reader import BatchReader, RawBatch
-from fluss.client.cursor import Cursor
-from fluss.client.decode import to_records
-from fluss.client.fetched import FetchedBatch
-from fluss.client.filtering import ScanFilter
+from fluss.client.scan.batch_reader import BatchReader, RawBatch
+from fluss.client.scan.cursor import Cursor
+from fluss.client.scan.decode import to_records
+from fluss.client.scan.fetched import FetchedBatch
+from fluss.client.scan.filter import ScanFilter
 from fluss.formats.arrow import payload as arrow_payload
 from fluss.formats.arrow.payload import Codec
 from fluss.formats.batches import row_log, statistics

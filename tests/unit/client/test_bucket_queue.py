@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from fluss.client.bucket_queue import NOT_NUMBERED, BucketQueue, earlier_than
-from fluss.client.chunk import WireBatch
+from fluss.client.write.bucket_queue import NOT_NUMBERED, BucketQueue, earlier_than
+from fluss.client.write.row_buffer import WireBatch
 from fluss.formats.batches.log_batch import encode_header, parse_header
 
 IN_FLIGHT_MAX = 5

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from fluss.client import kv_scan
 from fluss.client.core import ClientCore
-from fluss.client.current_rows import BucketRows
-from fluss.client.filtering import ScanFilter
-from fluss.client.rows_at import RowsAt, _Patched
+from fluss.client.current import kv_scan
+from fluss.client.current.current_rows import BucketRows
+from fluss.client.current.rows_at import RowsAt, _Patched
 from fluss.client.runtime import run
+from fluss.client.scan.filter import ScanFilter
 from fluss.formats.changelog import last_change
 from fluss.formats.rows.keys import primary_key_encoder
 from fluss.sync import (

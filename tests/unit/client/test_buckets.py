@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.buckets import (
+from fluss.client.write.encoder import pieces
+from fluss.client.write.routing import (
     LARGE_SLICE_BYTES_MIN,
     SLICE_BYTES_MIN,
     SLICE_ROWS_MIN,
@@ -20,7 +21,6 @@ from fluss.client.buckets import (
     bucket_splitter,
     split_by_index,
 )
-from fluss.client.encoder import pieces
 from fluss.formats.rows.keys import BucketHash, assigner_for, buckets_for
 from fluss.model.config import Config
 from fluss.model.descriptor import TableDescriptor

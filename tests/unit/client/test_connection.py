@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from fluss.client.connection import Connection
+from fluss.client.net.connection import Connection
 from fluss.client.runtime import run
 from fluss.model.addresses import Address
 from fluss.model.errors import ConnectError, ErrorCode, FlussError, NotFoundError, TimeoutError

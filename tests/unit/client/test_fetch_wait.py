@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fluss.client.fetcher import WAIT_MS_MIN, FetchWait
+from fluss.client.scan.fetcher import WAIT_MS_MIN, FetchWait
 from fluss.model.config import Config
 
 SERVERS = {"bootstrap.servers": "localhost:9123"}

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.filtering import PUSHED_LITERALS_MAX, ScanFilter
+from fluss.client.scan.filter import PUSHED_LITERALS_MAX, ScanFilter
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.predicates import Predicate, col
 from fluss.model.schema import Column, Schema

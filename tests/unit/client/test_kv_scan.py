@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client import table_read
-from fluss.client.changes import ChangesCore
 from fluss.client.core import ClientCore
-from fluss.client.current_rows import CurrentRows
+from fluss.client.current.changes import ChangesCore
+from fluss.client.current.current_rows import CurrentRows
 from fluss.client.runtime import run
+from fluss.client.scan import table_read
 from fluss.client.table import TableCore
 from fluss.formats.rows.values import ValueCodec, encode_value_batch
 from fluss.model.config import Config

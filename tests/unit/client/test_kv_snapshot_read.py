@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from rocksdict import Options, Rdict
 
-from fluss.client import kv_snapshot_read
-from fluss.client.changes import ChangesCore
 from fluss.client.core import ClientCore
+from fluss.client.current import kv_snapshot_read
+from fluss.client.current.changes import ChangesCore
 from fluss.client.runtime import run
 from fluss.client.table import TableCore
 from fluss.formats.arrow import payload as arrow_payload

@@ -16,8 +16,8 @@ import pytest
 
 import fluss
 import fluss.sync
-from fluss.client import kv_snapshot_read
 from fluss.client.core import ClientCore
+from fluss.client.current import kv_snapshot_read
 from fluss.client.runtime import run
 from fluss.model.config import Config
 from fluss.model.paths import TableBucket

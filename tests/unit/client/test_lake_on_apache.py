@@ -7,7 +7,7 @@ import pytest
 
 import fluss.sync as fluss
 from fluss.api.lake import LakeRegistry
-from fluss.client.ask import ask
+from fluss.client.cluster.ask import ask
 from fluss.client.runtime import run
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb

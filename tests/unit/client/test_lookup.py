@@ -13,9 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client import lookup, lookup_lane, runtime
+from fluss.client import runtime
 from fluss.client.core import ClientCore
-from fluss.client.lookuper import LookuperCore
+from fluss.client.lookup import queue, table_lookups
+from fluss.client.lookup.lookuper import LookuperCore
 from fluss.client.runtime import run
 from fluss.model.config import Config
 from fluss.model.descriptor import TableDescriptor
@@ -65,7 +66,7 @@ def held(server: ScriptedKvServer) -> Callable[[], None]:
         await go.wait()
         return server.lookup(request)
 
-    server.handlers[LOOKUP] = lookup
+    server.handlers[LOOKUP] = queue
     return lambda: runtime.call_soon(go.set)
 
 
@@ -94,7 +95,7 @@ def test_a_thousand_lookups_are_few_requests_without_a_change_of_threads(server:
         return found
 
     assert asyncio.run(main()) == [*map(row, range(2_500, 3_000)), *[None] * 500]
-    assert server.key_counts == [1_000 // lookup_lane.REQUESTS_IN_FLIGHT_MAX] * lookup_lane.REQUESTS_IN_FLIGHT_MAX
+    assert server.key_counts == [1_000 // table_lookups.REQUESTS_IN_FLIGHT_MAX] * table_lookups.REQUESTS_IN_FLIGHT_MAX
 
 
 def test_lookupers_of_a_table_share_requests(server: ScriptedKvServer) -> None:
@@ -113,7 +114,7 @@ def test_lookupers_of_a_table_share_requests(server: ScriptedKvServer) -> None:
 def test_large_requests_are_cut_and_few_are_under_way(
     server: ScriptedKvServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookup_lane, "KEYS_PER_REQUEST_MAX", 100)
+    monkeypatch.setattr(table_lookups, "KEYS_PER_REQUEST_MAX", 100)
     under_way: list[int] = [0, 0]
 
     async def lookup(request: pb.LookupRequest) -> pb.LookupResponse:
@@ -123,10 +124,10 @@ def test_large_requests_are_cut_and_few_are_under_way(
         under_way[0] -= 1
         return server.lookup(request)
 
-    server.handlers[LOOKUP] = lookup
+    server.handlers[LOOKUP] = queue
     assert asyncio.run(gathered(lookuper_of(server), range(1_050))) == list(map(row, range(1_050)))
     assert sorted(server.key_counts) == [50, *[100] * 10]
-    assert under_way[1] <= lookup_lane.REQUESTS_IN_FLIGHT_MAX
+    assert under_way[1] <= table_lookups.REQUESTS_IN_FLIGHT_MAX
 
 
 def test_what_comes_while_requests_are_under_way_travels_together(server: ScriptedKvServer) -> None:
@@ -181,14 +182,14 @@ def test_a_lookup_that_was_cancelled_at_once_is_not_sent(server: ScriptedKvServe
 
 
 def test_keys_that_take_many_bytes_are_sent_in_parts(server: ScriptedKvServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup_lane, "KEY_BYTES_PER_REQUEST_MAX", 40)
+    monkeypatch.setattr(table_lookups, "KEY_BYTES_PER_REQUEST_MAX", 40)
     assert asyncio.run(gathered(lookuper_of(server), range(100))) == [*map(row, range(100))]
     assert max(server.key_counts) <= 40 // 3
     assert sum(server.key_counts) == 100
 
 
 def test_no_more_than_so_many_wait(server: ScriptedKvServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup, "WAITING_LOOKUPS_MAX", 5)
+    monkeypatch.setattr(queue, "WAITING_LOOKUPS_MAX", 5)
     release = held(server)
     lookuper = lookuper_of(server)
 
@@ -267,7 +268,7 @@ def test_what_may_pass_is_tried_again_after_a_look_at_the_metadata(server: Scrip
             answer.buckets_resp[0].error_code = code
         return answer
 
-    server.handlers[LOOKUP] = lookup
+    server.handlers[LOOKUP] = queue
     asked = server.count(METADATA)
     assert lookuper.lookup([5, "a"]) == row(5)
     assert server.count(METADATA) == asked + 2
@@ -283,7 +284,7 @@ def test_a_cut_connection_is_made_again(server: ScriptedKvServer) -> None:
             raise Cut
         return server.lookup(request)
 
-    server.handlers[LOOKUP] = lookup
+    server.handlers[LOOKUP] = queue
     assert lookuper.lookup([5, "a"]) == row(5)
     assert server.connections == 2
 
@@ -329,7 +330,7 @@ def test_answers_that_are_too_large_are_asked_for_in_parts(server: ScriptedKvSer
             answer.buckets_resp[0].error_code = ErrorCode.RECORD_TOO_LARGE_EXCEPTION
         return answer
 
-    server.handlers[LOOKUP] = lookup
+    server.handlers[LOOKUP] = queue
     lookuper = lookuper_of(server)
 
     async def main() -> list[Any]:
@@ -393,7 +394,7 @@ def test_many_keys_in_their_order(server: ScriptedKvServer) -> None:
         found = run(lookuper.lookup_many(form))
         assert found.to_pylist() == expected
     assert sum(server.key_counts) == 5 * len(numbers)
-    assert max(server.key_counts) <= lookup_lane.KEYS_PER_REQUEST_MAX
+    assert max(server.key_counts) <= table_lookups.KEYS_PER_REQUEST_MAX
     assert run(lookuper.lookup_many([])).num_rows == run(lookuper.lookup_many(keys.slice(0, 0))).num_rows == 0
 
 
@@ -500,7 +501,7 @@ def test_a_table_that_was_made_anew_is_another_one(server: ScriptedKvServer) -> 
             item.table_id += 1
         return answer
 
-    server.handlers |= {LOOKUP: lookup, METADATA: metadata}
+    server.handlers |= {LOOKUP: queue, METADATA: metadata}
     with pytest.raises(NotFoundError, match="made anew"):
         lookuper.lookup([1, "a"])
 

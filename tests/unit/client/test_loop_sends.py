@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from fluss.client import own_loop, sender
-from fluss.client.append import AppendWriterCore
+from fluss.client.net import own_loop
 from fluss.client.runtime import run
+from fluss.client.write import sender
+from fluss.client.write.append import AppendWriterCore
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.protocol import messages_pb2 as pb
 from tests.unit.client.scripted import PATH, Cut, Refuse, ScriptedServer, Silence

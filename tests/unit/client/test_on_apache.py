@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from fluss.client.core import ClientCore
-from fluss.client.decode import to_table
 from fluss.client.runtime import run
+from fluss.client.scan.decode import to_table
 from fluss.client.table import TableCore
 from fluss.model.config import Config
 from fluss.model.errors import InvalidRequestError, NotFoundError

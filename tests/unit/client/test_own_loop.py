@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from fluss.client import runtime
-from fluss.client.connection import Connection
-from fluss.client.own_loop import OwnLoopSends
+from fluss.client.net.connection import Connection
+from fluss.client.net.own_loop import OwnLoopSends
 
 CONNECTION = cast(Connection, object())
 

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.append import AppendWriterCore
 from fluss.client.core import ClientCore
-from fluss.client.decode import to_table
 from fluss.client.runtime import run
+from fluss.client.scan.decode import to_table
 from fluss.client.table import TableCore
+from fluss.client.write.append import AppendWriterCore
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError, SchemaMismatchError
 from fluss.model.offsets import OffsetSpec

@@ -11,12 +11,12 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from fluss.client import remote_log
-from fluss.client.batch_reader import RawBatch
-from fluss.client.cursor import Cursor
-from fluss.client.remote_files import RemoteFiles, s3_options
-from fluss.client.remote_log import RemoteLog
 from fluss.client.runtime import run
+from fluss.client.scan import remote_log
+from fluss.client.scan.batch_reader import RawBatch
+from fluss.client.scan.cursor import Cursor
+from fluss.client.scan.remote import RemoteFiles, s3_options
+from fluss.client.scan.remote_log import RemoteLog
 from fluss.formats.arrow import payload
 from fluss.formats.arrow.payload import Codec
 from fluss.formats.batches.log_batch import encode_batch, stamp

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from fluss.client.core import ClientCore
-from fluss.client.decode import to_table
 from fluss.client.runtime import run
-from fluss.client.scanner import LogScannerCore
+from fluss.client.scan.decode import to_table
+from fluss.client.scan.scanner import LogScannerCore
 from fluss.formats.arrow import payload
 from fluss.formats.arrow.payload import Codec
 from fluss.formats.batches.log_batch import encode_batch, parse_header, stamp

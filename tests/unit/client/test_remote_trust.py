@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fluss.client.core import ClientCore
-from fluss.client.remote_files import s3_options
 from fluss.client.runtime import run
+from fluss.client.scan.remote import s3_options
 from fluss.client.table import TableCore
 from fluss.model.config import Config
 from fluss.model.errors import CorruptDataError, FlussError

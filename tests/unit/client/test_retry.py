@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fluss.client.retry import NotReadyError, Tries, is_retriable, never, repeat
+from fluss.client.cluster.retry import NotReadyError, Tries, is_retriable, never, repeat
 from fluss.model.errors import ConnectError, FlussError, InvalidRequestError, TimeoutError
 
 LIMIT_S = 10.0

@@ -14,8 +14,8 @@ import time
 import pytest
 
 from fluss.client import runtime
-from fluss.client.append import AppendWriterCore
 from fluss.client.core import ClientCore
+from fluss.client.write.append import AppendWriterCore
 from fluss.model.config import Config
 from fluss.model.errors import FlussError
 from tests.unit.client.scripted import PATH, ScriptedServer

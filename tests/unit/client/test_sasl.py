@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fluss.client.core import ClientCore
+from fluss.client.net.login import Credentials
 from fluss.client.runtime import run
-from fluss.client.sasl import Credentials
 from fluss.model.config import Config
 from fluss.model.errors import AuthenticationError, InvalidRequestError
 from fluss.protocol import messages_pb2 as pb

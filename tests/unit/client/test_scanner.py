@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.connection import Connection
 from fluss.client.core import ClientCore
-from fluss.client.decode import to_record_batches, to_records, to_table
-from fluss.client.pool import ConnectionPool
+from fluss.client.net.connection import Connection
+from fluss.client.net.pool import ConnectionPool
 from fluss.client.runtime import run
-from fluss.client.scanner import LogScannerCore
+from fluss.client.scan.decode import to_record_batches, to_records, to_table
+from fluss.client.scan.scanner import LogScannerCore
 from fluss.client.table import TableCore
 from fluss.model.config import Config
 from fluss.model.errors import FlussError, InvalidRequestError, NotFoundError

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.append import AppendWriterCore
 from fluss.client.core import ClientCore
 from fluss.client.runtime import run
+from fluss.client.write.append import AppendWriterCore
 from fluss.model.config import Config
 from fluss.model.errors import (
     ErrorCode,

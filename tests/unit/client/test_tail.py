@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.append import AppendWriterCore
 from fluss.client.core import ClientCore
 from fluss.client.runtime import run
-from fluss.client.scanner import LogScannerCore
+from fluss.client.scan.scanner import LogScannerCore
+from fluss.client.write.append import AppendWriterCore
 from fluss.model.errors import FlussError
 from tests.unit.client.conftest import make_table
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from fluss.client.retry import Backoff, pause_s
+from fluss.client.cluster.retry import Backoff, pause_s
 from fluss.doors import clock, randomness, replaced
 from fluss.model.clock import elapsed_ms, wall_clock_ms
 from fluss.storage.scrub_files import Pace

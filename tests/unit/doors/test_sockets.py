@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from fluss.client.connection import Connection
+from fluss.client.net.connection import Connection
 from fluss.doors import replaced, sockets
 from fluss.model.addresses import Address
 from fluss.model.errors import ConnectError

@@ -9,9 +9,9 @@ from fluss.api.arguments import bucket_offsets as by_bucket
 from fluss.api.arguments import partition_bucket_offsets as by_partition
 from fluss.api.awaiting import ITERATION_POLL_MS, ScannerWaiting, poll, wait
 from fluss.api.results import to_duckdb, to_pandas, to_polars
-from fluss.client.decode import to_record_batches, to_records, to_table
 from fluss.client.runtime import run
-from fluss.client.scanner import LogScannerCore
+from fluss.client.scan.decode import to_record_batches, to_records, to_table
+from fluss.client.scan.scanner import LogScannerCore
 from fluss.formats.rows.records import ScanRecord, ScanRecords
 from fluss.model.errors import InvalidRequestError
 from fluss.model.paths import TableBucket

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from fluss.api.blocking import look, look_many, look_prefix, look_prefix_arrow
-from fluss.client.lookuper import LookuperCore, PrefixLookuperCore, check_primary_key
+from fluss.client.lookup.lookuper import LookuperCore, PrefixLookuperCore, check_primary_key
 from fluss.client.table import TableCore
 from fluss.model.errors import InvalidRequestError
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 from fluss.api.blocking import ITERATION_POLL_MS, BatchScannerWaiting, ChangesWaiting, beside, wait
 from fluss.api.results import to_duckdb, to_pandas, to_polars
 from fluss.api.union import UnionRows
-from fluss.client.changes import ChangesCore
-from fluss.client.decode import to_record_batches, to_table
-from fluss.client.fetched import FetchedBatch
-from fluss.client.limit_scan import LimitScanCore
+from fluss.client.current.changes import ChangesCore
+from fluss.client.scan.decode import to_record_batches, to_table
+from fluss.client.scan.fetched import FetchedBatch
+from fluss.client.scan.limit_scan import LimitScanCore
 from fluss.client.table import TableCore
 from fluss.model.paths import TableBucket
 from fluss.model.positions import ChangesPosition

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from fluss.api.blocking import wait
-from fluss.client.staging import StagedWriteCore, StagedWriterCore
+from fluss.client.write.staged import StagedWriteCore, StagedWriterCore
 from fluss.model.staging import StagedTask
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from fluss.api.arguments import arrow_table, pandas_table
 from fluss.api.blocking import HandleWaiting, WriterWaiting, flush, stored
 from fluss.api.connect import FLUSHING, leaving
-from fluss.client.append import AppendWriterCore
-from fluss.client.handles import WriteHandle
 from fluss.client.table import TableCore
-from fluss.client.writer import WriterCore
+from fluss.client.write.append import AppendWriterCore
+from fluss.client.write.outcome import WriteHandle
+from fluss.client.write.writer import WriterCore
 
 if TYPE_CHECKING:
     import pandas as pd

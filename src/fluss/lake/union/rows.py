@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from fluss.client.filtering import ScanFilter
+from fluss.client.scan.filter import ScanFilter
 from fluss.lake.fold import FoldedChanges, Keys, fold_changes
 from fluss.lake.format import OFFSET, TIMESTAMP, LakeFile
 from fluss.lake.parquet import READ_ROWS, read_file_as, to_schema

@@ -1,0 +1,158 @@
+"""Questions to the coordinator and to the leaders of buckets, asked again while servers come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple, TypeAlias
+
+from fluss.client.cluster.cluster import Cluster
+from fluss.client.cluster.metadata import Metadata
+from fluss.client.cluster.retry import NotReadyError, Tries, is_retriable, repeat
+from fluss.client.net.answers import STALE_METADATA_CODES, server_error
+from fluss.client.net.connection import Connection
+from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError, TimeoutError
+from fluss.model.infos import ServerNode, TableInfo
+from fluss.model.paths import TableBucket, TablePath
+from fluss.protocol.api_keys import Api, Req, Resp
+
+BucketKey: TypeAlias = tuple[int | None, int]
+"""(partition id or None, bucket)"""
+
+
+def is_stale(error: FlussError) -> bool:
+    """Whether another server may be the one to ask by now."""
+    return error.error_code in STALE_METADATA_CODES
+
+
+# ---- the coordinator ----
+
+
+async def ask(cluster: Cluster, api: Api[Req, Resp], request: Req) -> Resp:
+    """Ask the coordinator, repeated while the error says that it may help."""
+    cluster.check_usable()
+
+    async def attempt(tries: Tries) -> Resp:
+        connection = await cluster.metadata.coordinator(tries.wait_s)
+        return await connection.request(api, request, tries.wait_s)
+
+    return await repeat(cluster.tries(is_stale), attempt)
+
+
+async def ask_once(cluster: Cluster, api: Api[Req, Resp], request: Req) -> Resp:
+    """Ask the coordinator, not repeated: after a lost connection nobody knows whether it was done."""
+    cluster.check_usable()
+    return await cluster.metadata.ask_coordinator(api, request, cluster.request_timeout_s)
+
+
+# ---- the leader of one bucket ----
+
+
+async def leader_of(metadata: Metadata, path: TablePath, bucket: TableBucket, tries: Tries) -> Connection:
+    """A connection to the leader of a bucket; `NotReadyError` while there is none."""
+    leader = metadata.leader(path, bucket.partition_id, bucket.bucket)
+    if leader is None:
+        if bucket.partition_id is not None and metadata.is_gone(path, bucket.partition_id):
+            raise _partition_dropped(path, bucket.partition_id)
+        raise NotReadyError(TimeoutError(f"Bucket {bucket.bucket} of table {path} has no leader."))
+    return await metadata.tablet(leader, tries.wait_s)
+
+
+def _partition_dropped(path: TablePath, partition_id: int) -> NotFoundError:
+    return NotFoundError(f"The partition {partition_id} of table {path} was dropped.", ErrorCode.PARTITION_NOT_EXISTS)
+
+
+# ---- the leaders of many buckets ----
+
+
+class BucketNumber(NamedTuple):
+    """What a leader says of a bucket."""
+
+    bucket: int
+    value: int
+    error_code: int
+    error_message: str
+
+
+Question: TypeAlias = Callable[[Connection, int | None, list[int], float], Awaitable[Iterable[BucketNumber]]]
+"""(connection, partition id or None, buckets, time limit in seconds): one question to one leader"""
+
+
+def check_buckets(info: TableInfo, buckets: Iterable[BucketKey]) -> None:
+    """Raise unless the table has these buckets."""
+    for partition_id, bucket in buckets:
+        if not 0 <= bucket < info.num_buckets:
+            raise InvalidRequestError(
+                f"Table {info.table_path} has no bucket {bucket}; its buckets are 0 to {info.num_buckets - 1}."
+            )
+        if info.is_partitioned() and partition_id is None:
+            raise InvalidRequestError(f"Table {info.table_path} is partitioned; say which partition.")
+        if not info.is_partitioned() and partition_id is not None:
+            raise InvalidRequestError(
+                f"Table {info.table_path} has no partitions.", ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION
+            )
+
+
+async def ask_leaders(
+    cluster: Cluster, info: TableInfo, buckets: Iterable[BucketKey], question: Question
+) -> dict[BucketKey, int]:
+    """One number per bucket, asked again while leaders move, as long as a request may take."""
+    metadata = cluster.metadata
+    wanted = list(dict.fromkeys(buckets))
+    check_buckets(info, wanted)
+    answers: dict[BucketKey, int] = {}
+
+    def remaining() -> list[BucketKey]:
+        return [key for key in wanted if key not in answers]
+
+    async def attempt(tries: Tries) -> dict[BucketKey, int]:
+        problem = await _ask_side_by_side(metadata, info, remaining(), question, answers, tries.wait_s)
+        if not remaining():
+            return answers
+        raise problem or NotReadyError(
+            TimeoutError(f"Buckets {remaining()} of table {info.table_path} have no leader.")
+        )
+
+    async def renew() -> None:
+        await metadata.try_refresh(info.table_path)
+        for partition_id, _ in remaining():
+            if partition_id is not None and metadata.is_gone(info.table_path, partition_id):
+                raise _partition_dropped(info.table_path, partition_id)
+
+    return await repeat(cluster.tries(is_retriable, renew), attempt)
+
+
+async def _ask_side_by_side(
+    metadata: Metadata,
+    info: TableInfo,
+    buckets: list[BucketKey],
+    question: Question,
+    answers: dict[BucketKey, int],
+    timeout_s: float,
+) -> FlussError | None:
+    """Ask all leaders side by side; answers go into `answers`, the first problem is returned."""
+    groups: dict[tuple[int, int | None], tuple[ServerNode, list[int]]] = {}
+    for partition_id, bucket in buckets:
+        leader = metadata.leader(info.table_path, partition_id, bucket)
+        if leader is not None:
+            groups.setdefault((leader.id, partition_id), (leader, []))[1].append(bucket)
+
+    async def ask_one(leader: ServerNode, partition_id: int | None, bucket_ids: list[int]) -> FlussError | None:
+        try:
+            items = await question(await metadata.tablet(leader, timeout_s), partition_id, bucket_ids, timeout_s)
+        except FlussError as error:
+            return error
+        problem: FlussError | None = None
+        for item in items:
+            if item.error_code:
+                # A problem that does not pass by itself is the one to report.
+                if problem is None or problem.is_retriable:
+                    problem = server_error(item.error_code, item.error_message)
+            else:
+                answers[partition_id, item.bucket] = item.value
+        return problem
+
+    problems = await asyncio.gather(
+        *(ask_one(leader, partition_id, ids) for (_, partition_id), (leader, ids) in groups.items())
+    )
+    return next((problem for problem in problems if problem is not None), None)

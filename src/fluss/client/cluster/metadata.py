@@ -1,0 +1,336 @@
+"""The cluster as the client sees it: servers, tables, leaders; asked again when an answer shows that it is stale."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+
+from fluss.client.cluster.absence import Absence
+from fluss.client.cluster.retry import Tries, repeat
+from fluss.client.cluster.views import (
+    ClusterView,
+    TableView,
+    address_of,
+    partition_info,
+    set_path,
+    set_spec,
+    table_view,
+)
+from fluss.client.net.connection import Connection
+from fluss.client.net.embedded import EMBEDDED_HOST, EmbeddedServer
+from fluss.client.net.login import Credentials, login_missing
+from fluss.client.net.pool import ConnectionPool
+from fluss.doors import randomness
+from fluss.model.addresses import EMBEDDED_USER, Address, Endpoint
+from fluss.model.errors import (
+    AuthenticationError,
+    ConnectError,
+    ErrorCode,
+    FlussError,
+    NotFoundError,
+    TimeoutError,
+)
+from fluss.model.infos import PartitionInfo, ServerNode, ServerType
+from fluss.model.partitions import PartitionSpec
+from fluss.model.paths import TablePath
+from fluss.protocol import api_keys
+from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.api_keys import Api, Req, Resp
+
+# One server that does not answer must not use up the time of the others.
+ONE_SERVER_S_MAX = 5.0
+# The first finds a stale endpoint file, the second one that leaves, the third starts a server.
+EMBEDDED_TRIES = 4
+
+
+class Watched:
+    """Partitions of a table that are asked for with it: by name (writers) and by id (scanners)."""
+
+    __slots__ = ("gone_ids", "ids", "names")
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.ids: set[int] = set()
+        self.gone_ids: set[int] = set()
+
+    def keep(self, existing: Iterable[PartitionInfo]) -> Collection[str]:
+        """Forget those that do not exist; returns the names of those that do."""
+        found = {partition.partition_id: partition.partition_name for partition in existing}
+        self.gone_ids |= self.ids - found.keys()
+        self.ids &= found.keys()
+        existing_names = set(found.values())
+        self.names &= existing_names
+        return existing_names
+
+
+class Metadata:
+    """Shared by everything of one client. All methods run on the I/O loop."""
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        bootstrap: list[Address],
+        request_timeout_s: float,
+        absence: Absence,
+        embedded: EmbeddedServer | None = None,
+    ) -> None:
+        """With `embedded` the bootstrap list is empty: where that server is, is found out when it is first asked."""
+        self._pool = pool
+        self._bootstrap = bootstrap
+        self._absence = absence
+        self._embedded = embedded
+        self.endpoint: Endpoint | None = None
+        self._timeout_s = request_timeout_s
+        self._tables: dict[TablePath, TableView] = {}
+        self._watched: dict[TablePath, Watched] = {}
+        self._refreshing: dict[TablePath | None, asyncio.Task[None]] = {}
+        self.cluster = ClusterView()
+        self.on_gone: Callable[[TablePath, Collection[str]], None] = _ignore
+        """Told of tables that are gone, and of tables that have no partitions any more but those named."""
+        self._closed = False
+
+    @property
+    def absence_s(self) -> float:
+        """How much longer something may take because its server is away."""
+        return self._absence.limit_s
+
+    def table(self, path: TablePath) -> TableView | None:
+        """What is known of a table, without asking."""
+        return self._tables.get(path)
+
+    def leader(self, path: TablePath, partition_id: int | None, bucket: int) -> ServerNode | None:
+        """The server that leads a bucket, as far as known."""
+        view = self._tables.get(path)
+        leader_id = None if view is None else view.leaders.get((partition_id, bucket))
+        return None if leader_id is None else self.cluster.tablets.get(leader_id)
+
+    def partition_id(self, path: TablePath, name: str) -> int | None:
+        """The id of a partition, as far as known."""
+        view = self._tables.get(path)
+        return None if view is None else view.partitions.get(name)
+
+    def is_gone(self, path: TablePath, partition_id: int) -> bool:
+        """Whether a watched partition was found to be dropped."""
+        watched = self._watched.get(path)
+        return watched is not None and partition_id in watched.gone_ids
+
+    def watch_partitions(self, path: TablePath, partition_ids: Iterable[int]) -> None:
+        """Ask for these partitions, too, whenever the table is asked for."""
+        self._watched.setdefault(path, Watched()).ids.update(partition_ids)
+
+    async def find_partitions(self, path: TablePath, names: Collection[str]) -> dict[str, int]:
+        """The ids of those of these partitions that exist; they are asked for with the table from now on."""
+        self._watched.setdefault(path, Watched()).names.update(names)
+        running = self._refreshing.get(path)
+        if running is not None:
+            await asyncio.wait([running])  # its request may have been made without these names
+        await self.refresh(path)
+        view = self._tables.get(path)
+        return {} if view is None else {name: view.partitions[name] for name in names if name in view.partitions}
+
+    def tables_of(self, database: str) -> list[TableView]:
+        """What is known of the tables of a database, without asking."""
+        return [view for path, view in self._tables.items() if path.database_name == database]
+
+    def dropped(self, tables: Iterable[TableView]) -> None:
+        """Forget tables that were dropped; another one of the same name may be known by now, and stays."""
+        for table in tables:
+            view = self._tables.get(table.info.table_path)
+            if view is not None and view.info.table_id == table.info.table_id:
+                self._forget(table.info.table_path)
+
+    async def refresh(self, path: TablePath | None = None) -> None:
+        """Ask the cluster about its servers and one table. Callers that come meanwhile share the answer."""
+        if self._closed:
+            raise FlussError("The client is closed.")
+        running = self._refreshing.get(path)
+        if running is None:
+            running = asyncio.ensure_future(self._refresh(path))
+            self._refreshing[path] = running
+            running.add_done_callback(lambda task: self._refreshed(path, task))
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            if self._closed and running.cancelled():
+                raise FlussError("The client was closed.") from None
+            raise
+
+    async def try_refresh(self, path: TablePath) -> None:
+        """As `refresh`, for those who come again anyway: a failure that may pass is none."""
+        try:
+            await self.refresh(path)
+        except FlussError as error:
+            if not error.is_retriable:
+                raise
+
+    def close(self) -> None:
+        """Ask no more: an embedded server would be started for nobody."""
+        self._closed = True
+        for refreshing in list(self._refreshing.values()):
+            refreshing.cancel()
+
+    def _refreshed(self, path: TablePath | None, task: asyncio.Task[None]) -> None:
+        self._refreshing.pop(path, None)
+        if not task.cancelled():
+            task.exception()
+
+    async def _refresh(self, path: TablePath | None) -> None:
+        try:
+            answer = await self._ask_any(pb.MetadataRequest()) if path is None else await self._ask_table(path)
+        except FlussError as error:
+            if path is not None and isinstance(error, NotFoundError):
+                self._forget(path)
+            raise await self._explained(path, error) from error
+        self.cluster = ClusterView.of(answer)
+        if path is None:
+            return
+        view = table_view(answer, path)
+        if view is None:
+            self._forget(path)
+            raise _no_table(path)
+        known = self._tables.get(path)
+        self._tables[path] = view
+        if known is not None and known.info.table_id != view.info.table_id:
+            self.on_gone(path, ())
+
+    def _forget(self, path: TablePath) -> None:
+        self._tables.pop(path, None)
+        self._watched.pop(path, None)
+        self.on_gone(path, ())
+
+    async def _ask_table(self, path: TablePath) -> pb.MetadataResponse:
+        """Ask for a table and its watched partitions; for one that was dropped a server refuses the whole question."""
+        for _ in range(2):
+            request = pb.MetadataRequest()
+            set_path(request.table_path.add(), path)
+            watched = self._watched.get(path)
+            if watched is not None:
+                request.partitions_id.extend(sorted(watched.ids))
+                for name in sorted(watched.names):
+                    item = request.partitions_path.add(partition_name=name)
+                    item.database_name, item.table_name = path.database_name, path.table_name
+            try:
+                return await self._ask_any(request)
+            except NotFoundError as error:
+                if error.error_code != ErrorCode.PARTITION_NOT_EXISTS or watched is None:
+                    raise
+            self.on_gone(path, watched.keep(await self.list_partitions(path, self._timeout_s)))
+        raise FlussError(
+            f"A partition of table {path} is not known to all servers yet.", ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION
+        )
+
+    async def list_partitions(
+        self, path: TablePath, timeout_s: float, spec: PartitionSpec | None = None
+    ) -> list[PartitionInfo]:
+        """The partitions of a table, or those with the values given."""
+        request = pb.ListPartitionInfosRequest()
+        set_path(request.table_path, path)
+        if spec is not None:
+            set_spec(request.partial_partition_spec, spec)
+        answer = await self.ask_coordinator(api_keys.LIST_PARTITION_INFOS, request, timeout_s)
+        return list(map(partition_info, answer.partitions_info))
+
+    async def _explained(self, path: TablePath | None, error: FlussError) -> FlussError:
+        """A real 0.9.1 server says "unknown error" for a missing table; GetTableInfo says what it is."""
+        if path is None or error.error_code != ErrorCode.UNKNOWN_SERVER_ERROR:
+            return error
+        request = pb.GetTableInfoRequest()
+        set_path(request.table_path, path)
+        try:
+            await self.ask_coordinator(api_keys.GET_TABLE_INFO, request, self._timeout_s)
+        except NotFoundError:
+            self._forget(path)
+            return _no_table(path)
+        except FlussError:
+            return error
+        # It exists: the server that was asked has not heard of it yet.
+        return FlussError(error.message, ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION)
+
+    async def _ask_any(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
+        if self._embedded is None:
+            return await self._absence.outlast(lambda: self._ask_known(request))
+        for tries_left in reversed(range(EMBEDDED_TRIES)):
+            try:
+                return await self._ask_known(request)
+            except (ConnectError, AuthenticationError):
+                if not tries_left:
+                    raise
+                self.endpoint = await self._embedded.find(self.endpoint)
+                self._bootstrap = [Address(EMBEDDED_HOST, self.endpoint.port)]
+                self._pool.credentials = Credentials(EMBEDDED_USER, self.endpoint.secret)
+                self.cluster = ClusterView()
+        raise AssertionError("unreachable")
+
+    async def _ask_known(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
+        problems: list[FlussError] = []
+        for address in self._candidates():
+            try:
+                connection = await self._pool.get(address, timeout_s=min(self._timeout_s, ONE_SERVER_S_MAX))
+                limit_s = min(self._timeout_s, ONE_SERVER_S_MAX)
+                return await connection.request(api_keys.METADATA, request, limit_s)
+            except (ConnectError, TimeoutError) as error:
+                problems.append(error)
+            except AuthenticationError as error:
+                # The first request after connecting is this one: it shows that a login is missing.
+                raise (error if self._pool.credentials is not None else login_missing(address)) from error
+        raise no_server(self._bootstrap, problems)
+
+    def _candidates(self) -> list[Address]:
+        """Servers to ask, connected ones first, the bootstrap list last: it is right when all else has moved."""
+        known = [address_of(node) for node in self.cluster.tablets.values()]
+        randomness.chance.shuffle(known)
+        if self.cluster.coordinator is not None:
+            known.append(address_of(self.cluster.coordinator))
+        known.sort(key=lambda address: self._pool.ready(address) is None)
+        return list(dict.fromkeys(known + self._bootstrap))
+
+    async def coordinator(self, timeout_s: float) -> Connection:
+        """A connection to the coordinator. Connecting is tried until the limit; nothing was sent yet."""
+
+        async def attempt(tries: Tries) -> Connection:
+            if self.cluster.coordinator is None:
+                await self.refresh()
+            node = self.cluster.coordinator
+            if node is None:
+                raise ConnectError("The cluster has no coordinator at the moment; try again later.")
+            return await self._pool.get(address_of(node), ServerType.COORDINATOR_SERVER, tries.wait_s)
+
+        async def forget() -> None:
+            self.cluster.coordinator = None
+
+        return await repeat(Tries(timeout_s, _lacks_coordinator, forget, self.absence_s), attempt)
+
+    async def ask_coordinator(self, api: Api[Req, Resp], request: Req, timeout_s: float) -> Resp:
+        """Ask the coordinator, once."""
+        connection = await self.coordinator(timeout_s)
+        return await connection.request(api, request, timeout_s)
+
+    async def tablet(self, node: ServerNode, timeout_s: float | None = None) -> Connection:
+        """A connection to a tablet server."""
+        return await self._pool.get(address_of(node), ServerType.TABLET_SERVER, timeout_s)
+
+    def ready(self, node: ServerNode) -> Connection | None:
+        """The connection to a server if it is open."""
+        return self._pool.ready(address_of(node))
+
+
+def no_server(bootstrap: list[Address], problems: list[FlussError]) -> ConnectError:
+    """Nothing answered: say what was tried and what to do."""
+    details = "; ".join(dict.fromkeys(problem.message.rstrip(".") for problem in problems)) or "no address to try"
+    addresses = ", ".join(map(str, bootstrap))
+    return ConnectError(
+        f"No Fluss server answers at {addresses} ({details}). "
+        "Check bootstrap.servers, and that a server runs there: `fluss server` starts one."
+    )
+
+
+def _ignore(path: TablePath, partitions: Collection[str]) -> None:
+    """Nobody has to be told."""
+
+
+def _no_table(path: TablePath) -> NotFoundError:
+    return NotFoundError(f"Table {path} does not exist.", ErrorCode.TABLE_NOT_EXIST)
+
+
+def _lacks_coordinator(error: FlussError) -> bool:
+    return isinstance(error, ConnectError) and error.is_retriable

@@ -1,0 +1,1 @@
+"""Looking rows up: the lookuper, keys, queues of a table's lookups, values."""

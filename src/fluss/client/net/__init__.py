@@ -1,0 +1,3 @@
+"""Connections: one, a pool of them, those of callers' own loops, logins, error answers; and how an embedded server is
+found.
+"""

@@ -1,0 +1,120 @@
+"""All rows of a table as they are now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from fluss.client import runtime
+from fluss.client.admin import AdminCore
+from fluss.client.cluster.cluster import Cluster
+from fluss.client.current.current_rows import CurrentRows
+from fluss.client.scan.decode import to_table
+from fluss.client.scan.filter import ScanFilter
+from fluss.client.scan.scanner import LogScannerCore
+from fluss.model.errors import FlussError
+from fluss.model.forms.arrow_types import arrow_schema
+from fluss.model.infos import TableInfo
+from fluss.model.offsets import EARLIEST_OFFSET
+from fluss.model.paths import TableBucket
+
+# Buckets that are read side by side: each has an answer or two on the way.
+BUCKETS_AT_ONCE_MAX = 4
+# A bucket whose rows are lost on the way is read from its beginning again, so many times.
+LOST_SCANS_MAX = 5
+
+
+async def existing_partitions(cluster: Cluster, info: TableInfo) -> dict[int | None, str | None]:
+    """The names of a table's partitions by id; a table without is its own partition."""
+    if not info.is_partitioned():
+        return {None: None}
+    found = await AdminCore(cluster).list_partition_infos(info.table_path)
+    return {partition.partition_id: partition.partition_name for partition in found}
+
+
+async def watched_partitions(cluster: Cluster, info: TableInfo) -> dict[int | None, str | None]:
+    """The same, and from now on their leaders are asked for with the table."""
+    found = await existing_partitions(cluster, info)
+    if info.is_partitioned():
+        cluster.metadata.watch_partitions(info.table_path, [partition for partition in found if partition is not None])
+        await cluster.metadata.refresh(info.table_path)
+    return found
+
+
+async def read_log_table(cluster: Cluster, scanner: LogScannerCore) -> tuple[pa.Table, dict[TableBucket, int]]:
+    """All rows from the earliest kept to the latest as of the call, and each bucket's end."""
+    partitions = await watched_partitions(cluster, scanner.info)
+    buckets = range(scanner.info.num_buckets)
+    offsets = {(partition, bucket): EARLIEST_OFFSET for partition in partitions for bucket in buckets}
+    if not offsets:
+        return scanner.arrow_schema.empty_table(), {}
+    await scanner.subscribe(offsets)
+    batches, stops = await scanner.read_to_latest_with_offsets()
+    return to_table(batches, scanner.arrow_schema), stops
+
+
+class TableRead:
+    """One read of a primary-key table: its partitions as of the call, each bucket as of one offset of its changelog."""
+
+    def __init__(
+        self, cluster: Cluster, info: TableInfo, projection: Sequence[int] | None, scan_filter: ScanFilter | None
+    ) -> None:
+        self._cluster = cluster
+        self._info = info
+        self._filter = scan_filter
+        self._rows = CurrentRows(cluster, info)
+        full = arrow_schema(info.schema)
+        self._wanted = list(range(len(full))) if projection is None else list(projection)
+        self._schema = pa.schema([full.field(index) for index in self._wanted])
+        self._turns = asyncio.Semaphore(BUCKETS_AT_ONCE_MAX)
+
+    async def run(self) -> tuple[pa.Table, dict[TableBucket, int]]:
+        """The rows, and the offset that each bucket's changelog goes on from."""
+        partitions = await watched_partitions(self._cluster, self._info)
+        buckets = {
+            TableBucket(self._info.table_id, bucket, partition): name
+            for partition, name in partitions.items()
+            for bucket in range(self._info.num_buckets)
+        }
+        reads = [asyncio.ensure_future(self._read(bucket, name)) for bucket, name in buckets.items()]
+        try:
+            results = await asyncio.gather(*reads)
+        finally:
+            for read in reads:
+                read.cancel()
+        batches = [batch for found, _ in results for batch in found]
+        offsets = {bucket: offset for bucket, (_, offset) in zip(buckets, results, strict=True)}
+        return pa.Table.from_batches(batches, self._schema), offsets
+
+    async def _read(self, bucket: TableBucket, partition_name: str | None) -> tuple[list[pa.RecordBatch], int]:
+        async with self._turns:
+            tries, losses = self._rows.tries(), 0
+            while True:
+                batches: list[pa.RecordBatch] = []
+                try:
+                    return batches, await self._read_once(bucket, partition_name, batches)
+                except FlussError as error:
+                    if batches:
+                        losses += 1
+                        if losses == LOST_SCANS_MAX:
+                            raise
+                        tries = self._rows.tries()
+                    await tries.again(error)
+
+    async def _read_once(self, bucket: TableBucket, partition_name: str | None, batches: list[pa.RecordBatch]) -> int:
+        """Rows go into `batches`; the offset is returned."""
+        rows = await self._rows.open(bucket, partition_name)
+        try:
+            while (batch := await rows.next()) is not None:
+                batches.append(await runtime.in_worker(self._narrowed, batch))
+        finally:
+            rows.close()
+        return rows.log_offset
+
+    def _narrowed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows and columns that are wanted."""
+        if self._filter is not None:
+            batch = batch.filter(self._filter.mask(batch.column))
+        return batch.select(self._wanted)
