@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import fluss.sync as fluss
-from fluss.client.backup import make_backup
+from fluss.client.admin import make_backup
 from fluss.client.runtime import run
 
 DATABASE = "fluss"

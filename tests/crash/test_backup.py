@@ -13,7 +13,7 @@ import pytest
 
 import fluss
 import fluss.sync
-from fluss.client.backup import make_backup
+from fluss.client.admin import make_backup
 from fluss.client.runtime import run
 from fluss.storage import backup_manifest, failpoints
 from fluss.storage.backup_manifest import BackupManifest

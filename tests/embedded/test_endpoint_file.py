@@ -12,8 +12,8 @@ import pytest
 
 import fluss
 import fluss.sync
-from fluss.client.net import endpoint_file
-from fluss.client.net.endpoint_file import SIZE_BYTES_MAX, read_endpoint
+from fluss.client.net import embedded
+from fluss.client.net.embedded import SIZE_BYTES_MAX, read_endpoint
 from fluss.model.addresses import ENDPOINT_NAME, Endpoint
 
 NOBODY = 65_534
@@ -48,7 +48,7 @@ def give_away(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
         else:
             found = path.stat()
             given.add((found.st_dev, found.st_ino))
-            monkeypatch.setattr(endpoint_file.os, "fstat", fstat)
+            monkeypatch.setattr(embedded.os, "fstat", fstat)
 
     return give
 
@@ -80,7 +80,7 @@ def test_one_in_another_users_directory_is_not_believed(
         give_away(path.parent)
         assert read_endpoint(path.parent) == ENDPOINT
         os.chown(path, 1_000, -1)
-        monkeypatch.setattr(endpoint_file.os, "geteuid", lambda: 1_000)
+        monkeypatch.setattr(embedded.os, "geteuid", lambda: 1_000)
     else:
         give_away(path.parent)
     with pytest.raises(fluss.ConnectError, match=f"its directory belongs to user {NOBODY}"):

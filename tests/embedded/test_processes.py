@@ -280,7 +280,7 @@ def test_a_dead_memory_server_is_an_error_then_a_new_one(tmp_path: Path) -> None
 def test_other_processes_use_the_resolved_address(address: str) -> None:
     script = """
         import json, subprocess
-        from fluss.client.core import resolve
+        from fluss.client.client import resolve
         from fluss.client.runtime import run
         connection = fluss.connect(sys.argv[1])
         append(connection, 7)

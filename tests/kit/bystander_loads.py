@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 import fluss.sync as fluss
-from fluss.client.backup import make_backup
+from fluss.client.admin import make_backup
 from fluss.client.runtime import run
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb

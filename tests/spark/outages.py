@@ -14,7 +14,7 @@ from fluss.client.net.connection import Connection
 from fluss.model.errors import ConnectError
 from fluss.testing import FlussServer
 
-_LOGGER = "fluss.client.cluster.absence"
+_LOGGER = "fluss.client.cluster.retry"
 # A server ends with the thread that started it, so this one outlives all tests.
 _starter = ThreadPoolExecutor(1, thread_name_prefix="server-starter")
 

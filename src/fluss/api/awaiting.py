@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from fluss.client.core import ClientCore
+from fluss.client.client import ClientCore
 from fluss.client.lookup.lookuper import LookuperCore, PrefixLookuperCore
 from fluss.client.runtime import bridge
-from fluss.client.scan.fetched import FetchedBatch
+from fluss.client.scan.decode import FetchedBatch
 from fluss.client.scan.scanner import LogScannerCore
 from fluss.client.write.outcome import WriteHandle
 from fluss.client.write.writer import WriterCore

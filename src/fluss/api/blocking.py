@@ -9,12 +9,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fluss.api import awaiting
-from fluss.client.core import ClientCore
+from fluss.client.client import ClientCore
 from fluss.client.current.changes import ChangesCore
 from fluss.client.lookup.lookuper import LookuperCore, PrefixLookuperCore
 from fluss.client.runtime import bridge, run
-from fluss.client.scan.decode import to_record_batches, to_records
-from fluss.client.scan.fetched import FetchedBatch
+from fluss.client.scan.decode import FetchedBatch, to_record_batches, to_records
 from fluss.client.scan.scanner import LogScannerCore
 from fluss.client.write.outcome import WriteHandle
 from fluss.client.write.writer import WriterCore

@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
-from fluss.client.core import ClientCore
+from fluss.client.client import ClientCore
 from fluss.model.config import Config
 from fluss.model.errors import FlussError
 

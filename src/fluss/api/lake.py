@@ -15,7 +15,7 @@ from fluss.model.paths import TableBucket, TablePath
 from fluss.model.staging import Assigned, Heartbeat, LakeError
 
 if TYPE_CHECKING:
-    from fluss.client.core import ClientCore
+    from fluss.client.client import ClientCore
 
 
 class LakeRegistry:

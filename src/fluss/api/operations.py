@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fluss.api._sync.connection import FlussConnection
-from fluss.client.backup import BackupStatus, make_backup
+from fluss.client.admin import BackupStatus, make_backup
 from fluss.client.cluster.cluster import Cluster
 from fluss.client.runtime import run
-from fluss.client.write.staged_queries import accept_staged, list_staged, reset_staged
+from fluss.client.write.staged import accept_staged, list_staged, reset_staged
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TablePath
 from fluss.model.staging import StagedQueryInfo

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fluss.api.union import UnionRows, union_read
 from fluss.client.runtime import run
-from fluss.client.scan.limit_scan import LimitScanCore
 from fluss.client.scan.scanner import LogScannerCore
+from fluss.client.scan.table_read import LimitScanCore
 from fluss.client.table import TableCore
 from fluss.model.errors import InvalidRequestError
 from fluss.model.forms.html import html_facts, html_table

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from fluss.client.cluster.ask import ask, ask_once
 from fluss.client.cluster.cluster import Cluster
-from fluss.client.cluster.views import set_path
-from fluss.client.net.answers import STALE_METADATA_CODES, server_error
+from fluss.client.cluster.metadata import set_path
+from fluss.client.net.connection import STALE_METADATA_CODES, server_error
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
 from fluss.model.infos import LakeSnapshot, TableInfo
 from fluss.model.paths import TableBucket, TablePath

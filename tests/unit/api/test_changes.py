@@ -17,7 +17,7 @@ import fluss
 import fluss.aio
 import fluss.sync
 from fluss.client.current import changes as changes_module
-from fluss.client.current import kv_scan
+from fluss.client.current import current_rows
 from fluss.testing import FlussServer
 from tests.unit.api.conftest import Client
 from tests.unit.api.followers import COLUMNS, Follower, apply, new_table, row, upsert
@@ -37,7 +37,7 @@ def connection(api_server: FlussServer) -> Iterator[Any]:
 @pytest.fixture
 def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rows per answer, so that readers stop in the middle of a bucket's rows."""
-    monkeypatch.setattr(kv_scan, "ANSWER_SIZE_BYTES_MAX", 100)
+    monkeypatch.setattr(current_rows, "ANSWER_SIZE_BYTES_MAX", 100)
 
 
 @pytest.fixture

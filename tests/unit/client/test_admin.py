@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.alteration import alter_request, column_of
-from fluss.client.core import ClientCore
+from fluss.client.admin import alter_request, column_of
+from fluss.client.client import ClientCore
 from fluss.client.runtime import run
 from fluss.model.errors import AlreadyExistsError, FlussError, InvalidRequestError, NotFoundError
 from fluss.model.partitions import PartitionSpec

@@ -10,8 +10,7 @@ import pytest
 
 from fluss.client.scan.batch_reader import BatchReader, RawBatch
 from fluss.client.scan.cursor import Cursor
-from fluss.client.scan.decode import to_records
-from fluss.client.scan.fetched import FetchedBatch
+from fluss.client.scan.decode import FetchedBatch, to_records
 from fluss.client.scan.filter import ScanFilter
 from fluss.formats.arrow import payload as arrow_payload
 from fluss.formats.arrow.payload import Codec

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from fluss.client.core import ClientCore
-from fluss.client.current import kv_scan
+from fluss.client.client import ClientCore
+from fluss.client.current import current_rows
 from fluss.client.current.current_rows import BucketRows
 from fluss.client.current.rows_at import RowsAt, _Patched
 from fluss.client.runtime import run
@@ -213,7 +213,7 @@ def test_changes_are_folded_in_parts(
     connection: FlussConnection, story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(last_change, "PENDING_ROWS_MAX", 5)
-    monkeypatch.setattr(kv_scan, "ANSWER_SIZE_BYTES_MAX", 300)
+    monkeypatch.setattr(current_rows, "ANSWER_SIZE_BYTES_MAX", 300)
     story.go_on(15)
     for offset, state in story.states.items():
         assert rows_at(story.table, offset) == state, offset
@@ -234,7 +234,7 @@ def test_columns_and_rows_of_an_offset(connection: FlussConnection) -> None:
 
 
 def test_rows_go_on_exactly_when_the_server_restarts(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_scan, "ANSWER_SIZE_BYTES_MAX", 2_000)
+    monkeypatch.setattr(current_rows, "ANSWER_SIZE_BYTES_MAX", 2_000)
     with (
         FlussServer(tmp_path / "data") as server,
         FlussConnection.create(Config({"bootstrap.servers": server.bootstrap_servers})) as connection,
@@ -335,7 +335,7 @@ def test_an_offset_within_an_update(connection: FlussConnection) -> None:
 
 
 def test_a_reader_that_stops_early_lets_go(connection: FlussConnection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_scan, "ANSWER_SIZE_BYTES_MAX", 200)
+    monkeypatch.setattr(current_rows, "ANSWER_SIZE_BYTES_MAX", 200)
     table = create(connection, KEYED)
     with table.new_upsert().create_writer() as writer:
         for number in range(500):

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.write.encoder import pieces
+from fluss.client.write.encode_queue import pieces
 from fluss.client.write.routing import (
     LARGE_SLICE_BYTES_MIN,
     SLICE_BYTES_MIN,

@@ -9,9 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.current.changelog import as_inserts, changelog_schema, with_changes
-from fluss.client.current.changelog_fold import ChangelogFold
-from fluss.client.scan.fetched import FetchedBatch
+from fluss.client.current.changelog import ChangelogFold, as_inserts, changelog_schema, with_changes
+from fluss.client.scan.decode import FetchedBatch
 from fluss.client.write.routing import row_numbers
 from fluss.formats.changelog import last_change
 from fluss.formats.rows.keys import primary_key_encoder

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.core import ClientCore
+from fluss.client.client import ClientCore
 from fluss.client.runtime import run
 from fluss.formats.batches import row_log, statistics
 from fluss.formats.batches.log_batch import parse_header, payload_of, statistics_of, verify_crc

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.client.core import ClientCore
+from fluss.client.client import ClientCore
 from fluss.client.runtime import run
 from fluss.model.config import Config
 from fluss.model.errors import ConnectError, FlussError, InvalidRequestError, TimeoutError

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.core import ClientCore
+from fluss.client.client import ClientCore
 from fluss.client.current.changes import ChangesCore
 from fluss.client.current.current_rows import CurrentRows
 from fluss.client.runtime import run

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from rocksdict import Options, Rdict
 
-from fluss.client.core import ClientCore
-from fluss.client.current import kv_snapshot_read
+from fluss.client.client import ClientCore
+from fluss.client.current import current_rows
 from fluss.client.current.changes import ChangesCore
 from fluss.client.runtime import run
 from fluss.client.table import TableCore
@@ -158,7 +158,7 @@ def test_without_a_snapshot_the_changes_are_folded(table: TableCore, server: Sna
 def test_a_snapshot_and_the_changes_since(
     table: TableCore, server: SnapshotServer, monkeypatch: pytest.MonkeyPatch, chunk_rows_max: int
 ) -> None:
-    monkeypatch.setattr(kv_snapshot_read, "CHUNK_ROWS_MAX", chunk_rows_max)
+    monkeypatch.setattr(current_rows, "CHUNK_ROWS_MAX", chunk_rows_max)
     server.add_snapshot(list(EVERY.items()), SNAPSHOT_ROWS)
     server.first_offset = SNAPSHOT_ROWS  # what is in the snapshot need not be in the log
     assert found(table) == EVERY
@@ -177,7 +177,7 @@ def test_a_snapshot_and_the_changes_since(
 def test_a_reader_stops_and_goes_on_anywhere_in_the_rows(
     table: TableCore, server: SnapshotServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kv_snapshot_read, "CHUNK_ROWS_MAX", 9)
+    monkeypatch.setattr(current_rows, "CHUNK_ROWS_MAX", 9)
     server.add_snapshot(list(EVERY.items()), SNAPSHOT_ROWS)
     state: dict[int, str] = {}
     expected = dict(EVERY)

@@ -16,8 +16,8 @@ import pytest
 
 import fluss
 import fluss.sync
-from fluss.client.core import ClientCore
-from fluss.client.current import kv_snapshot_read
+from fluss.client.client import ClientCore
+from fluss.client.current import current_rows
 from fluss.client.runtime import run
 from fluss.model.config import Config
 from fluss.model.paths import TableBucket
@@ -96,7 +96,7 @@ def test_changelog_then_snapshot_then_both(
     properties: dict[str, str],
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(kv_snapshot_read, "CHUNK_ROWS_MAX", 7)
+    monkeypatch.setattr(current_rows, "CHUNK_ROWS_MAX", 7)
     table = make(properties=properties)
     assert table.new_scan().to_arrow().num_rows == 0
     upsert(table, [row(key) for key in range(100)])
@@ -122,7 +122,7 @@ def test_changelog_then_snapshot_then_both(
 def test_what_a_reader_got_is_the_table_wherever_it_stopped(
     cluster: ApacheFluss, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kv_snapshot_read, "CHUNK_ROWS_MAX", 7)
+    monkeypatch.setattr(current_rows, "CHUNK_ROWS_MAX", 7)
     for with_snapshot in (False, True):
         seed = random.randrange(1 << 30)
         print(f"seed {seed}")

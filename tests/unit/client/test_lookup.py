@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from fluss.client import runtime
-from fluss.client.core import ClientCore
+from fluss.client.client import ClientCore
 from fluss.client.lookup import queue, table_lookups
 from fluss.client.lookup.lookuper import LookuperCore
 from fluss.client.runtime import run

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from fluss.client.client import ClientCore
 from fluss.client.cluster.retry import PAUSE_MS_MAX, PAUSE_MS_MIN, Backoff, pause_s
-from fluss.client.core import ClientCore
 from fluss.client.runtime import run
 from fluss.model.addresses import Address, parse_bootstrap
 from fluss.model.config import Config

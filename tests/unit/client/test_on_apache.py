@@ -9,7 +9,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from fluss.client.core import ClientCore
+from fluss.client.client import ClientCore
 from fluss.client.runtime import run
 from fluss.client.scan.decode import to_table
 from fluss.client.table import TableCore

@@ -12,11 +12,10 @@ import pyarrow as pa
 import pytest
 
 from fluss.client.runtime import run
-from fluss.client.scan import remote_log
+from fluss.client.scan import remote
 from fluss.client.scan.batch_reader import RawBatch
 from fluss.client.scan.cursor import Cursor
-from fluss.client.scan.remote import RemoteFiles, s3_options
-from fluss.client.scan.remote_log import RemoteLog
+from fluss.client.scan.remote import RemoteFiles, RemoteLog, s3_options
 from fluss.formats.arrow import payload
 from fluss.formats.arrow.payload import Codec
 from fluss.formats.batches.log_batch import encode_batch, stamp
@@ -86,7 +85,7 @@ def bases(batches: list[RawBatch]) -> list[int]:
 def test_batches_come_whole_whatever_the_ranges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_bytes: int
 ) -> None:
-    monkeypatch.setattr(remote_log, "RANGE_BYTES", range_bytes)
+    monkeypatch.setattr(remote, "RANGE_BYTES", range_bytes)
     info = write_segments(tmp_path, 3)
     cursor = Cursor(TableBucket(1, 0), 0)
     batches = read(log_of(), cursor, info)
@@ -113,7 +112,7 @@ def test_the_earliest_offset_is_where_the_segments_begin(tmp_path: Path) -> None
 
 
 def test_the_limits_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_log, "RANGE_BYTES", 100)
+    monkeypatch.setattr(remote, "RANGE_BYTES", 100)
     info = write_segments(tmp_path, 5)
     under_way: list[str] = []
     seen_ranges, seen_segments, seen_threads = [0], [0], set()
@@ -157,7 +156,7 @@ class _Slow:
 
 
 def test_a_reader_that_stops_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_log, "RANGE_BYTES", 100)
+    monkeypatch.setattr(remote, "RANGE_BYTES", 100)
     opened: list[pa.NativeFile] = []
     real = RemoteFiles.open
 
@@ -181,7 +180,7 @@ def first_file(info: pb.PbRemoteLogFetchInfo) -> Path:
 def test_a_file_that_is_too_short_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_bytes: int
 ) -> None:
-    monkeypatch.setattr(remote_log, "RANGE_BYTES", range_bytes)
+    monkeypatch.setattr(remote, "RANGE_BYTES", range_bytes)
     info = write_segments(tmp_path, 1)
     first_file(info).write_bytes(first_file(info).read_bytes()[:-5])
     with pytest.raises(FlussError, match=r"00000000000000000000.log .*it ends at byte") as caught:
@@ -192,7 +191,7 @@ def test_a_file_that_is_too_short_is_an_error(
 def test_a_batch_longer_than_its_file_is_an_error_before_all_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_log, "RANGE_BYTES", 100)
+    monkeypatch.setattr(remote, "RANGE_BYTES", 100)
     info = write_segments(tmp_path, 1)
     data = bytearray(first_file(info).read_bytes())
     data[8:12] = (1 << 30).to_bytes(4, "little")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.client.core import ClientCore
+from fluss.client.client import ClientCore
 from fluss.client.runtime import run
 from fluss.client.scan.remote import s3_options
 from fluss.client.table import TableCore

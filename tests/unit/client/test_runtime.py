@@ -14,7 +14,7 @@ import time
 import pytest
 
 from fluss.client import runtime
-from fluss.client.core import ClientCore
+from fluss.client.client import ClientCore
 from fluss.client.write.append import AppendWriterCore
 from fluss.model.config import Config
 from fluss.model.errors import FlussError
@@ -176,7 +176,7 @@ def test_a_client_refuses_pickling() -> None:
 
 EXIT_SCRIPT = """
     import sys
-    from fluss.client.core import ClientCore
+    from fluss.client.client import ClientCore
     from fluss.client.runtime import run
     from fluss.client import runtime
     from fluss.model.config import Config

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fluss.client.core import ClientCore
+from fluss.client.client import ClientCore
 from fluss.client.net.login import Credentials
 from fluss.client.runtime import run
 from fluss.model.config import Config

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.core import ClientCore
+from fluss.client.client import ClientCore
 from fluss.client.net.connection import Connection
 from fluss.client.net.pool import ConnectionPool
 from fluss.client.runtime import run

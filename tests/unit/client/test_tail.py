@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.core import ClientCore
+from fluss.client.client import ClientCore
 from fluss.client.runtime import run
 from fluss.client.scan.scanner import LogScannerCore
 from fluss.client.write.append import AppendWriterCore

@@ -12,13 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.core import ClientCore
+from fluss.client.client import ClientCore
 from fluss.client.runtime import run
 from fluss.client.table import TableCore
-from fluss.client.write.kv_chunk import KvEncoder
 from fluss.client.write.row_buffer import RowBuffer
-from fluss.client.write.upsert import UpsertWriterCore
-from fluss.client.write.upsert_columns import UpsertColumns
+from fluss.client.write.upsert import KvEncoder, UpsertColumns, UpsertWriterCore
 from fluss.formats.batches import kv_batch
 from fluss.formats.rows.keys import buckets_for
 from fluss.model.config import Config

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.write.upsert_columns import KeyBuilder, UpsertColumns
+from fluss.client.write.upsert import KeyBuilder, UpsertColumns
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, SchemaMismatchError
 from fluss.model.infos import TableInfo

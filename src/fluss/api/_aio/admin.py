@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fluss.api.arguments import offset_spec as spec_of
 from fluss.api.awaiting import AdminWaiting, wait
 from fluss.api.results import html_of_catalog
-from fluss.client.admin import AdminCore
-from fluss.client.alteration import ColumnLike
+from fluss.client.admin import AdminCore, ColumnLike
 from fluss.model.descriptor import DatabaseDescriptor, TableDescriptor
 from fluss.model.infos import (
     ConfigEntry,

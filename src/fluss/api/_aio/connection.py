@@ -8,7 +8,7 @@ from fluss.api._aio.admin import FlussAdmin
 from fluss.api._aio.table import FlussTable, TableWriting
 from fluss.api.awaiting import close, wait
 from fluss.api.connect import CLOSING, FlussConnectionBase, leaving
-from fluss.client.core import ClientCore
+from fluss.client.client import ClientCore
 from fluss.model.config import Config
 from fluss.model.paths import TablePath
 

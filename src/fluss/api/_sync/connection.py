@@ -9,7 +9,7 @@ from fluss.api._sync.admin import FlussAdmin
 from fluss.api._sync.table import FlussTable, TableWriting
 from fluss.api.blocking import close, wait
 from fluss.api.connect import CLOSING, FlussConnectionBase, leaving
-from fluss.client.core import ClientCore
+from fluss.client.client import ClientCore
 from fluss.model.config import Config
 from fluss.model.paths import TablePath
 

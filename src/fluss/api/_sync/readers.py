@@ -10,9 +10,8 @@ from fluss.api.blocking import ITERATION_POLL_MS, BatchScannerWaiting, ChangesWa
 from fluss.api.results import to_duckdb, to_pandas, to_polars
 from fluss.api.union import UnionRows
 from fluss.client.current.changes import ChangesCore
-from fluss.client.scan.decode import to_record_batches, to_table
-from fluss.client.scan.fetched import FetchedBatch
-from fluss.client.scan.limit_scan import LimitScanCore
+from fluss.client.scan.decode import FetchedBatch, to_record_batches, to_table
+from fluss.client.scan.table_read import LimitScanCore
 from fluss.client.table import TableCore
 from fluss.model.paths import TableBucket
 from fluss.model.positions import ChangesPosition

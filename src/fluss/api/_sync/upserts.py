@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fluss.api._sync.writers import Writer, WriteResultHandle
 from fluss.api.arguments import arrow_table
 from fluss.client.table import TableCore
-from fluss.client.write.upsert import UpsertWriterCore
-from fluss.client.write.upsert_columns import UpsertColumns
+from fluss.client.write.upsert import UpsertColumns, UpsertWriterCore
 from fluss.model.errors import InvalidRequestError
 from fluss.model.merge_mode import MergeMode
 from fluss.model.tables.options import MERGE_ENGINE

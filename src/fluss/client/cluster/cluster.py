@@ -6,9 +6,8 @@ import weakref
 from collections.abc import Awaitable, Callable
 
 from fluss.client import runtime
-from fluss.client.cluster.absence import Absence
 from fluss.client.cluster.metadata import Metadata
-from fluss.client.cluster.retry import NotReadyError, Tries, is_retriable, repeat
+from fluss.client.cluster.retry import Absence, NotReadyError, Tries, is_retriable, repeat
 from fluss.client.net.connection import Connection
 from fluss.client.net.embedded import EMBEDDED_HOST, embedded_server
 from fluss.client.net.login import Credentials

@@ -1,13 +1,15 @@
-"""Trying again: deadlines, pauses with jitter, and which failures are worth it."""
+"""Trying again: deadlines, pauses with jitter, waiting for a server that is away, background work by name."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from typing import Any, Self, TypeVar
 
 from fluss.doors import clock, randomness
-from fluss.model.errors import FlussError
+from fluss.model.config import Config
+from fluss.model.errors import ConnectError, ErrorCode, FlussError
 
 T = TypeVar("T")
 
@@ -136,3 +138,112 @@ def is_retriable(error: FlussError) -> bool:
 def never(_: FlussError) -> bool:
     """For calls whose failures are all final."""
     return False
+
+
+# Small on purpose: one rule for the metadata, which has enough to do.
+
+
+_log = logging.getLogger(__name__)
+
+
+class Absence:
+    """Of the servers of one client. Runs on the I/O loop."""
+
+    def __init__(self, servers: str, limit_s: float, opening_limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._servers = servers
+        self._opening_limit_s = opening_limit_s
+        self._has_answered = False
+        self._since: float | None = None
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """As the settings say. A server that has not answered yet is waited for no longer than opening may take."""
+        limit_ms: int = config.server_wait_timeout_ms
+        return cls(config.bootstrap_servers, limit_ms / 1000, min(limit_ms, config.connect_timeout_ms) / 1000)
+
+    async def outlast(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What `ask` returns, asked again while no server answers, up to the limit."""
+        limit_s = self.limit_s if self._has_answered else self._opening_limit_s
+        backoff: Backoff | None = None
+        while True:
+            try:
+                found = await ask()
+            except ConnectError as error:
+                if not limit_s:
+                    raise
+                backoff = backoff or Backoff(limit_s * 1000)
+                self._begin(limit_s, error)
+                if not await backoff.pause():
+                    # Not retriable: whoever tries again would wait as long once more.
+                    text = f"{error.message} It was waited for, for {limit_s:g} s ({self._setting(limit_s)})."
+                    raise ConnectError(text, ErrorCode.CLIENT_ERROR) from error
+            else:
+                self._end()
+                return found
+
+    def _begin(self, limit_s: float, error: ConnectError) -> None:
+        if self._since is None:
+            self._since = clock.monotonic()
+            setting = self._setting(limit_s)
+            _log.warning("%s Waiting for it, for up to %g s (%s).", error.message, limit_s, setting)
+
+    def _end(self) -> None:
+        self._has_answered = True
+        if self._since is not None:
+            away_s, self._since = clock.monotonic() - self._since, None
+            # As visible as what was said before it.
+            _log.warning("The server at %s answers after %.1f s.", self._servers, away_s)
+
+    def _setting(self, limit_s: float) -> str:
+        key: str = (Config.server_wait_timeout_ms if limit_s == self.limit_s else Config.connect_timeout_ms).key
+        return key
+
+
+class KeyedTasks:
+    """Runs on the I/O loop; `on_end` is called after each piece of work."""
+
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        self._on_end = on_end
+        self._running: dict[Hashable, asyncio.Task[None]] = {}
+        self._failures: dict[Hashable, Failures] = {}
+        self._stopped = False
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._running
+
+    def start(self, key: Hashable, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        """Start unless work of this name is under way."""
+        if key in self._running or self._stopped:
+            return
+        task = asyncio.ensure_future(work(*args))
+        self._running[key] = task
+        task.add_done_callback(lambda _: self._ended(key))
+
+    def _ended(self, key: Hashable) -> None:
+        self._running.pop(key, None)
+        if not self._stopped:
+            self._on_end()
+
+    async def attempt(self, key: Hashable, work: Coroutine[Any, Any, object]) -> FlussError | None:
+        """Do the work; after a failure wait a little and return it, so that trying again is never a storm."""
+        try:
+            await work
+        except FlussError as error:
+            problem = error
+        except Exception as error:  # a mistake of ours must end as an error of the rows, not as silence
+            problem = FlussError(f"Unexpected failure: {error!r}")
+            problem.__cause__ = error
+        else:
+            self._failures.pop(key, None)
+            return None
+        await self._failures.setdefault(key, Failures()).pause()
+        if not problem.is_retriable:
+            self._failures.pop(key, None)  # nobody tries this again by itself
+        return problem
+
+    def stop(self) -> None:
+        """Cancel everything; nothing starts any more."""
+        self._stopped = True
+        for task in list(self._running.values()):
+            task.cancel()

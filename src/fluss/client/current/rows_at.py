@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from fluss.client import runtime
 from fluss.client.cluster.cluster import Cluster
-from fluss.client.current.changelog_fold import ChangelogFold, Folded
+from fluss.client.current.changelog import ChangelogFold, Folded
 from fluss.client.current.current_rows import BucketRows, CurrentRows
 from fluss.client.scan.cursor import Cursor
 from fluss.client.scan.filter import ScanFilter

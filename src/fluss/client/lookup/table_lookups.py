@@ -15,12 +15,11 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fluss.client import runtime
-from fluss.client.cluster.metadata import Metadata
-from fluss.client.cluster.views import address_of
+from fluss.client.cluster.metadata import Metadata, address_of
 from fluss.client.lookup.pending import Lookup
 from fluss.client.lookup.rerouting import Rerouting, closed_error, remaining_s, unexpected
 from fluss.client.lookup.values import ValueReader
-from fluss.client.net.answers import server_error
+from fluss.client.net.connection import server_error
 from fluss.client.net.pool import ConnectionPool
 from fluss.doors import clock
 from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError

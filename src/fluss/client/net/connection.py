@@ -1,4 +1,6 @@
-"""One TCP connection: frames out, answers in, matched by request id.
+"""One TCP connection: frames out, answers in, matched by request id; and what a server's error answers mean.
+
+One TCP connection: frames out, answers in, matched by request id.
 
 Answers may come in any order. A caller that stops waiting leaves the connection usable: its late answer is dropped. Any
 doubt about the byte stream ends the connection, and everything that waits on it fails.
@@ -18,18 +20,42 @@ from importlib import metadata as package_metadata
 from typing import NamedTuple, TypeAlias, cast
 
 from fluss.client import runtime
-from fluss.client.net.answers import parse_error
 from fluss.client.net.login import Credentials, log_in
 from fluss.doors import sockets
 from fluss.formats import kernel
 from fluss.model.addresses import Address
-from fluss.model.errors import ConnectError, CorruptDataError, ErrorCode, FlussError, TimeoutError
+from fluss.model.errors import ConnectError, CorruptDataError, ErrorCode, FlussError, TimeoutError, error_from_code
 from fluss.model.infos import ServerType
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api, Req, Resp
 from fluss.protocol.fetches import records_position
-from fluss.protocol.protobuf import parse_answer
+from fluss.protocol.protobuf import Part, parse_answer
+
+ERROR_TEXT_LENGTH_MAX = 1_000
+
+# After these a new look at the metadata may help: the leader moved, is not elected yet, or its server is gone.
+STALE_METADATA_CODES = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+        ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
+    }
+)
+
+
+def server_error(error_code: int, message: str) -> FlussError:
+    """The error of an answer. A Java server may send a stack trace: its first line says what happened."""
+    lines = message.strip().splitlines()
+    return error_from_code(error_code, lines[0][:ERROR_TEXT_LENGTH_MAX] if lines else "")
+
+
+def parse_error(body: Part, sender: object) -> FlussError:
+    """The error in the body of an error frame."""
+    answer = parse_answer(pb.ErrorResponse, body, sender)
+    return server_error(answer.error_code, answer.error_message)
+
 
 LOGIN_SHARE = 0.9
 WRONG_PORT = "Is that the port of a Fluss server?"

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from fluss.client import runtime
-from fluss.client.cluster.views import address_of
+from fluss.client.cluster.metadata import address_of
 from fluss.client.net.connection import Connection
 from fluss.client.net.pool import ConnectionPool
 from fluss.doors import clock

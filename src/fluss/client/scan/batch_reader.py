@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from fluss.client.admin import AdminCore
+from fluss.client.cluster.ask import CLIENT_FOLLOWER_ID, check_buckets
+from fluss.client.cluster.cluster import Cluster
 from fluss.client.current.changelog import changelog_schema, with_changes
 from fluss.client.scan.cursor import Cursor
-from fluss.client.scan.fetched import FetchedBatch
+from fluss.client.scan.decode import FetchedBatch
 from fluss.client.scan.filter import ScanFilter
 from fluss.formats.arrow.payload import decode_changes
 from fluss.formats.arrow.raw_rows import RawRows
-from fluss.formats.batches.log_batch import BatchHeader, payload_of, verify_crc
+from fluss.formats.batches.log_batch import BatchHeader, payload_of, verify_crc, walk
 from fluss.formats.batches.row_log import decode_rows
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.infos import TableInfo
+from fluss.model.paths import TableBucket
 from fluss.model.schema import Schema
 from fluss.model.tables.options import LOG_FORMAT
+from fluss.protocol import api_keys
+from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.fetches import parse_fetch_response
 
 SCHEMAS_MAX = 10_000
 
@@ -200,3 +207,51 @@ def _mask(scan_filter: ScanFilter, plan: _Plan, on_wire: pa.RecordBatch, schema:
         return pa.nulls(on_wire.num_rows, arrow_schema(schema).field(index).type)
 
     return scan_filter.mask(column)
+
+
+QUESTIONS_AT_ONCE_MAX = 8
+# The server sends one whole batch however little is asked for.
+_FETCH_BYTES = 1
+
+
+async def batch_starts(cluster: Cluster, info: TableInfo, bucket: TableBucket, offsets: Sequence[int]) -> list[int]:
+    """For each offset where the batch that holds it begins; the offset itself where the leader does not tell."""
+    key = (bucket.partition_id, bucket.bucket)
+    check_buckets(info, [key])
+    if bucket.partition_id is not None:
+        cluster.metadata.watch_partitions(info.table_path, [bucket.partition_id])
+        await cluster.metadata.refresh(info.table_path)
+    turns = asyncio.Semaphore(QUESTIONS_AT_ONCE_MAX)
+
+    async def ask(offset: int) -> int:
+        async with turns:
+            try:
+                return await _batch_start(cluster, info, bucket, offset)
+            except FlussError:
+                return offset  # cutting elsewhere costs a little time, not a row
+
+    return await asyncio.gather(*map(ask, offsets))
+
+
+async def _batch_start(cluster: Cluster, info: TableInfo, bucket: TableBucket, offset: int) -> int:
+    leader = cluster.metadata.leader(info.table_path, bucket.partition_id, bucket.bucket)
+    if leader is None:
+        return offset
+    request = pb.FetchLogRequest(
+        follower_server_id=CLIENT_FOLLOWER_ID, max_bytes=_FETCH_BYTES, max_wait_ms=0, min_bytes=0
+    )
+    # One column is enough; without the first one no batch was ever written.
+    projected = log_format(info) == LogFormat.ARROW
+    table = request.tables_req.add(
+        table_id=info.table_id, projection_pushdown_enabled=projected, projected_fields=[0] if projected else []
+    )
+    table.buckets_req.add(
+        partition_id=bucket.partition_id, bucket_id=bucket.bucket, fetch_offset=offset, max_fetch_bytes=_FETCH_BYTES
+    )
+    timeout_s = cluster.request_timeout_s
+    connection = await cluster.metadata.tablet(leader, timeout_s)
+    body = await connection.send(api_keys.FETCH_LOG, (request.SerializeToString(),), timeout_s)
+    for answer in parse_fetch_response(body, leader.address):
+        for _, header in walk(answer.records):
+            return header.base_offset if header.base_offset <= offset < header.next_offset else offset
+    return offset

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fluss.client import runtime
+from fluss.client.cluster.ask import CLIENT_FOLLOWER_ID, list_offsets
 from fluss.client.cluster.cluster import Cluster
-from fluss.client.cluster.offsets import CLIENT_FOLLOWER_ID, list_offsets
-from fluss.client.net.answers import server_error
+from fluss.client.net.connection import server_error
 from fluss.client.scan.batch_reader import BatchReader, RawBatch
 from fluss.client.scan.cursor import Cursor
-from fluss.client.scan.fetched import FetchedBatch, ScanStep
+from fluss.client.scan.decode import FetchedBatch, ScanStep
 from fluss.client.scan.filter import ScanFilter
 from fluss.doors import clock
 from fluss.formats.batches.log_batch import walk

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from fluss.client.net.connection import Connection
 from fluss.client.scan.cursor import Cursor
-from fluss.client.scan.fetched import ScanStep
+from fluss.client.scan.decode import ScanStep
 from fluss.client.scan.fetcher import Fetcher, FetchRequest
 from fluss.model.errors import FlussError
 from fluss.protocol import api_keys
 
 if TYPE_CHECKING:
-    from fluss.client.cluster.offsets import BucketKey
+    from fluss.client.cluster.ask import BucketKey
 
 
 class OwnLoopFetch:

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Iterable
 
 from fluss.client import runtime
+from fluss.client.cluster.ask import BucketKey
 from fluss.client.cluster.cluster import Cluster
-from fluss.client.cluster.offsets import BucketKey
 from fluss.client.net.connection import Connection
 from fluss.client.scan.cursor import Cursor
-from fluss.client.scan.fetched import FetchedBatch, ScanStep
+from fluss.client.scan.decode import FetchedBatch, ScanStep
 from fluss.client.scan.fetcher import Fetcher
 from fluss.client.scan.prefetch import Prefetcher
-from fluss.client.scan.remote_log import RemoteLog
+from fluss.client.scan.remote import RemoteLog
 from fluss.doors import clock
 from fluss.model.errors import TimeoutError
 from fluss.model.paths import TablePath

@@ -11,17 +11,16 @@ from contextlib import aclosing
 from typing import Any
 
 from fluss.client import runtime
-from fluss.client.cluster.metadata import Metadata
-from fluss.client.cluster.offsets import BucketKey
+from fluss.client.cluster.ask import BucketKey
+from fluss.client.cluster.metadata import Metadata, address_of
 from fluss.client.cluster.retry import Failures
-from fluss.client.cluster.views import address_of
 from fluss.client.net.connection import Connection
 from fluss.client.scan.batch_reader import RawBatch
 from fluss.client.scan.cursor import Cursor
-from fluss.client.scan.fetched import ScanStep
+from fluss.client.scan.decode import ScanStep
 from fluss.client.scan.fetcher import Fetch, Fetcher
 from fluss.client.scan.own_loop_fetch import OwnLoopFetch
-from fluss.client.scan.remote_log import RemoteLog
+from fluss.client.scan.remote import RemoteLog
 from fluss.doors import clock
 from fluss.model.errors import ConnectError, ErrorCode, FlussError, NotFoundError
 from fluss.model.infos import ServerNode

@@ -8,16 +8,16 @@ import pyarrow as pa
 
 from fluss.client import runtime
 from fluss.client.admin import AdminCore
+from fluss.client.cluster.ask import BucketKey, check_buckets, list_offsets
 from fluss.client.cluster.cluster import Cluster
-from fluss.client.cluster.offsets import BucketKey, check_buckets, list_offsets
 from fluss.client.scan.batch_reader import BatchReader
 from fluss.client.scan.cursor import Cursor
-from fluss.client.scan.fetched import FetchedBatch
+from fluss.client.scan.decode import FetchedBatch
 from fluss.client.scan.fetcher import Fetcher
 from fluss.client.scan.filter import ScanFilter
 from fluss.client.scan.poll_session import BoundedSession, PollSession
 from fluss.client.scan.prefetch import partition_gone
-from fluss.client.scan.remote_log import RemoteLog
+from fluss.client.scan.remote import RemoteLog
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec

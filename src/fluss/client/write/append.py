@@ -7,9 +7,8 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from fluss.client.cluster.cluster import Cluster
-from fluss.client.write.encoder import BatchLimits, Encoder
-from fluss.client.write.partition_routing import BucketRouter, Route, Router, router, writable_schema
-from fluss.client.write.routing import OneBucket
+from fluss.client.write.encode_queue import BatchLimits, Encoder
+from fluss.client.write.routing import BucketRouter, OneBucket, Route, Router, router, writable_schema
 from fluss.client.write.row_buffer import RowBuffer, WireBatch
 from fluss.client.write.sender import Sender
 from fluss.client.write.writer import WriterCore

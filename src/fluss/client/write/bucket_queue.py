@@ -1,4 +1,7 @@
-"""The batches of one bucket, in order, and their numbers: what makes a retried batch be stored once.
+"""The batches of one bucket, in order, and their numbers under a writer id: what makes a retried batch be stored
+once.
+
+The batches of one bucket, in order, and their numbers: what makes a retried batch be stored once.
 
 A batch gets its writer id and sequence when it is sent first and keeps them, so that the server knows it again. After a
 failure nothing is sent until all batches under way have come back; then they are sent again in order. A server
@@ -14,12 +17,46 @@ from collections import deque
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from fluss.client.cluster.metadata import Metadata
 from fluss.client.cluster.retry import pause_s
 from fluss.client.write.row_buffer import WireBatch
+from fluss.doors import randomness
+from fluss.model.errors import ConnectError
 from fluss.model.infos import TableInfo
+from fluss.model.paths import TablePath
+from fluss.protocol import api_keys
+from fluss.protocol import messages_pb2 as pb
 
 if TYPE_CHECKING:
     from fluss.client.net.connection import Connection
+
+
+class WriterIds:
+    """The current id. A bucket that gave up an id never gets the same one again."""
+
+    def __init__(self, metadata: Metadata, timeout_s: float) -> None:
+        self._metadata = metadata
+        self._timeout_s = timeout_s
+        self.current: int | None = None
+
+    def give_up(self, writer_id: int | None) -> None:
+        """A bucket can't use this id any more; others that do go on with it."""
+        if writer_id == self.current:
+            self.current = None
+
+    async def fetch(self, path: TablePath) -> None:
+        """Ask any tablet server for an id, on behalf of a writer of one table."""
+        if not self._metadata.cluster.tablets:
+            await self._metadata.refresh(path)
+        nodes = list(self._metadata.cluster.tablets.values())
+        if not nodes:
+            raise ConnectError("The cluster has no tablet server at the moment.")
+        open_nodes = [node for node in nodes if self._metadata.ready(node) is not None]
+        connection = await self._metadata.tablet(randomness.chance.choice(open_nodes or nodes), self._timeout_s)
+        request = pb.InitWriterRequest()
+        request.table_path.add(database_name=path.database_name, table_name=path.table_name)
+        self.current = (await connection.request(api_keys.INIT_WRITER, request, self._timeout_s)).writer_id
+
 
 _SEQUENCE_MAX = 2**31 - 1
 NOT_NUMBERED = -1

@@ -1,22 +1,180 @@
-"""From writers to the buckets' queues: row buffers are encoded and handed on in the order in which they were closed."""
+"""The encode queue: closed row buffers become batches of a limited size, in order, within the client's memory."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
 
 from fluss.client import runtime
-from fluss.client.cluster.tasks import KeyedTasks
-from fluss.client.write.encoder import Encoder
-from fluss.client.write.memory import BufferMemory
+from fluss.client.cluster.retry import KeyedTasks
 from fluss.client.write.outcome import own_copy
+from fluss.client.write.routing import Route, Router
 from fluss.client.write.row_buffer import BufferOwner, RowBuffer, WireBatch
-from fluss.model.errors import FlussError
+from fluss.doors import clock
+from fluss.model.config import Config
+from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, TimeoutError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath
+from fluss.protocol.writes import WriteRequest
+
+
+class BufferMemory:
+    """A count shared by all writers of a client.
+
+    Rows are counted after they are taken, so the limit may be passed by one write per thread. Threads wait on a
+    condition, coroutines of the I/O loop on futures.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self.full = False
+        self.waiting = 0
+        self._room = threading.Condition()
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def add(self, size_bytes: int) -> None:
+        """Count bytes; never waits."""
+        with self._room:
+            self.used_bytes += size_bytes
+            self.full = self.used_bytes >= self.limit_bytes
+
+    def release(self, size_bytes: int) -> None:
+        """Give bytes back; from any thread."""
+        with self._room:
+            self.used_bytes -= size_bytes
+            self.full = self.used_bytes >= self.limit_bytes
+            if self.full:
+                return
+            if self.waiting:
+                self._room.notify_all()
+        if self._waiters:
+            runtime.call_soon(self._release_waiters)
+
+    def _release_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def wait_for_room(self, timeout_s: float) -> None:
+        """Block the calling thread until there is room."""
+        if runtime.on_io_thread():
+            raise FlussError("The write buffer is full, and the I/O thread can't wait for itself to empty it.")
+        deadline = clock.monotonic() + timeout_s
+        with self._room:
+            self.waiting += 1
+            try:
+                while self.full:
+                    remaining_s = deadline - clock.monotonic()
+                    if remaining_s <= 0 or not self._room.wait(min(remaining_s, threading.TIMEOUT_MAX)):
+                        raise TimeoutError(
+                            f"The write buffer of {self.limit_bytes} bytes stayed full for {timeout_s:g} s; the row "
+                            "was not taken. Is the server up? See writer.buffer.memory-size and .wait-timeout."
+                        )
+            finally:
+                self.waiting -= 1
+
+    async def room(self) -> None:
+        """Wait on the I/O loop until there is room."""
+        while self.full:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            # Looked at again behind the waiter's place in the list: another thread may have made room in between.
+            if self.full:
+                await waiter
+
+
+REQUEST_OVERHEAD_BYTES = 1024
+
+
+class BatchLimits(NamedTuple):
+    """How large batches are."""
+
+    batch_size_bytes: int
+    request_size_bytes_max: int
+
+    @classmethod
+    def of(cls, config: Config) -> BatchLimits:
+        """The limits that a client's settings say."""
+        request_size_bytes_max = max(1, config.writer_request_max_size - REQUEST_OVERHEAD_BYTES)
+        return cls(min(config.writer_batch_size, request_size_bytes_max), request_size_bytes_max)
+
+
+class Encoder:
+    """Cuts a table's row buffers into wire batches. Has no state of its own, so that workers can share it."""
+
+    __slots__ = ("_info", "_limits", "_request", "_route")
+    record_count_max = 1 << 31
+
+    def __init__(self, info: TableInfo, limits: BatchLimits, route: Router, request: WriteRequest) -> None:
+        self._info = info
+        self._limits = limits
+        self._route = route
+        self._request = request
+
+    def prepare(self, buffer: RowBuffer) -> None:
+        """Fill the row buffer's wire batches, or its error. Never raises: the row buffer would wait for ever."""
+        try:
+            self._fill(buffer)
+        except FlussError as error:
+            buffer.error = error
+        except Exception as error:
+            buffer.error = FlussError(f"Rows for table {self._info.table_path} could not be encoded: {error!r}")
+            buffer.error.__cause__ = error
+        if buffer.error is not None:
+            buffer.batches.clear()
+
+    def _fill(self, buffer: RowBuffer) -> None:
+        # Encoded keys and rows take a little more than the Arrow that a buffer is measured by: no reason to halve it.
+        size_bytes = self._limits.batch_size_bytes * 5 // 4
+        for partition, bucket, rows in self._routes(buffer):
+            for piece in pieces(rows, size_bytes):
+                self._encode(buffer, partition, bucket, piece)
+
+    def _routes(self, buffer: RowBuffer) -> Iterable[Route]:
+        """Where the row buffer's rows go; rows of one bucket in their order."""
+        raise NotImplementedError
+
+    def _batch(self, rows: pa.RecordBatch) -> tuple[bytearray, memoryview]:
+        """Header and payload."""
+        raise NotImplementedError
+
+    def _encode(self, buffer: RowBuffer, partition: str | None, bucket: int, rows: pa.RecordBatch) -> None:
+        if rows.num_rows <= self.record_count_max:
+            header, payload = self._batch(rows)
+            batch = WireBatch(buffer, bucket, header, payload, rows.num_rows, partition, self._request)
+            if batch.size_bytes <= self._limits.request_size_bytes_max:
+                buffer.batches.append(batch)
+                return
+            if rows.num_rows == 1:
+                raise InvalidRequestError(
+                    f"One row for table {self._info.table_path} takes {batch.size_bytes} bytes on the wire; the limit "
+                    f"writer.request-max-size leaves {self._limits.request_size_bytes_max}.",
+                    ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+                )
+        half = rows.num_rows // 2
+        self._encode(buffer, partition, bucket, rows.slice(0, half))
+        self._encode(buffer, partition, bucket, rows.slice(half))
+
+
+def pieces(rows: pa.RecordBatch, size_bytes: int) -> list[pa.RecordBatch]:
+    """Slices of about `size_bytes` each."""
+    # Quick to get, but it counts all of a slice's parent.
+    if rows.num_rows and rows.get_total_buffer_size() <= size_bytes:
+        return [rows]
+    count = min(max(1, -(-rows.nbytes // size_bytes)), rows.num_rows)
+    if count <= 1:
+        return [rows] if rows.num_rows else []
+    step = -(-rows.num_rows // count)
+    return [rows.slice(start, step) for start in range(0, rows.num_rows, step)]
+
 
 # Encoding a row buffer of this size takes less time than handing it to a worker and back.
 INLINE_BUFFER_BYTES_MAX = 32 << 10

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from fluss.client.cluster.metadata import Metadata
-from fluss.client.cluster.tasks import KeyedTasks
+from fluss.client.cluster.retry import KeyedTasks
 from fluss.client.net.connection import Connection
-from fluss.client.write.bucket_queue import BucketQueue
-from fluss.client.write.partition_routing import PartitionFinder
-from fluss.client.write.writer_ids import WriterIds
+from fluss.client.write.bucket_queue import BucketQueue, WriterIds
+from fluss.client.write.routing import PartitionFinder
 from fluss.model.config import Config
 from fluss.model.errors import ConnectError, ErrorCode, FlussError
 from fluss.model.infos import ServerNode, TableInfo

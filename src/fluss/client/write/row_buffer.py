@@ -17,7 +17,7 @@ from fluss.protocol.writes import PRODUCE_LOG, WriteRequest
 
 if TYPE_CHECKING:
     from fluss.client.net.connection import Connection
-    from fluss.client.write.partition_routing import RowPartitions
+    from fluss.client.write.routing import RowPartitions
 
 
 class WireBatch:

@@ -10,15 +10,12 @@ from typing import TypeAlias
 
 from fluss.client import runtime
 from fluss.client.cluster.metadata import Metadata
-from fluss.client.cluster.tasks import KeyedTasks
-from fluss.client.net.answers import STALE_METADATA_CODES, server_error
-from fluss.client.net.connection import Connection
+from fluss.client.cluster.retry import KeyedTasks
+from fluss.client.net.connection import STALE_METADATA_CODES, Connection, server_error
 from fluss.client.net.own_loop import OwnLoopConnections, OwnLoopSends
 from fluss.client.write.bucket_queue import BucketQueue
-from fluss.client.write.encode_queue import EncodeQueue, QueuedWriter, summed_up
-from fluss.client.write.encoder import BatchLimits
+from fluss.client.write.encode_queue import BatchLimits, BufferMemory, EncodeQueue, QueuedWriter, summed_up
 from fluss.client.write.leader_finder import LeaderFinder
-from fluss.client.write.memory import BufferMemory
 from fluss.client.write.row_buffer import RowBuffer, WireBatch
 from fluss.doors import clock
 from fluss.model.config import Config

@@ -1,4 +1,6 @@
-"""Staged writes: rows that the server keeps aside until a commit names the attempts that count, and then stores once.
+"""Staged writes: rows that the server keeps aside until a commit names the attempts that count.
+
+Staged writes: rows that the server keeps aside until a commit names the attempts that count, and then stores once.
 
 All requests may be repeated without harm, so they are, until the time for a write is over.
 """
@@ -13,22 +15,22 @@ import pyarrow as pa
 from google.protobuf.message import Message
 
 from fluss.client import runtime
+from fluss.client.cluster.ask import ask, ask_once
 from fluss.client.cluster.cluster import Cluster
 from fluss.client.cluster.retry import Tries, is_retriable, repeat
 from fluss.client.net.connection import BytesLike, Connection
 from fluss.client.write.append import LogEncoder
-from fluss.client.write.encoder import BatchLimits, Encoder, pieces
-from fluss.client.write.kv_chunk import KvEncoder, KvRowBuffer
-from fluss.client.write.partition_routing import PartitionFinder, router, writable_schema
+from fluss.client.write.encode_queue import BatchLimits, Encoder, pieces
+from fluss.client.write.routing import PartitionFinder, router, writable_schema
 from fluss.client.write.row_buffer import BufferOwner, RowBuffer, WireBatch
-from fluss.client.write.upsert import check_deletes
-from fluss.client.write.upsert_columns import UpsertColumns
+from fluss.client.write.upsert import KvEncoder, KvRowBuffer, UpsertColumns, check_deletes
 from fluss.formats.arrow.cast import ArrowCaster
 from fluss.formats.rows.digest import RowDigest, sum_of
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.merge_mode import MergeMode
-from fluss.model.staging import StagedTask
+from fluss.model.paths import TablePath
+from fluss.model.staging import StagedQueryInfo, StagedTask
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api, Req, Resp
@@ -287,3 +289,40 @@ def _digests(
 def _check_number(name: str, number: int, high: int) -> None:
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= high:
         raise InvalidRequestError(f"{name} must be an integer from 0 to {high}, not {number!r}.")
+
+
+_OPTIONAL = StagedQueryInfo._fields[1:]
+
+
+async def list_staged(cluster: Cluster) -> list[StagedQueryInfo]:
+    """All queries of all tables."""
+    await _check_known(cluster)
+    response = await ask(cluster, api_keys.LIST_STAGED, pb.ListStagedRequest())
+    return [_info(query) for query in response.queries]
+
+
+async def accept_staged(cluster: Cluster, table_id: int, query_id: str, batch_id: int) -> None:
+    """Let repeated batches up to this one be done, whatever rows they have."""
+    await _check_known(cluster)
+    request = pb.AcceptStagedRequest(table_id=table_id, query_id=query_id, batch_id=batch_id)
+    await ask(cluster, api_keys.ACCEPT_STAGED, request)
+
+
+async def reset_staged(cluster: Cluster, table_id: int, query_id: str, batch_id: int | None, *, gives_up: bool) -> None:
+    """Let the server forget a query, or take this batch for the last one committed."""
+    await _check_known(cluster)
+    request = pb.ResetStagedRequest(table_id=table_id, query_id=query_id, batch_id=batch_id, gives_up=gives_up)
+    await ask_once(cluster, api_keys.RESET_STAGED, request)
+
+
+async def _check_known(cluster: Cluster) -> None:
+    cluster.check_usable()
+    connection = await staging_connection(cluster)
+    if api_keys.LIST_STAGED.key not in connection.versions:
+        text = f"The server at {connection.address} is too old for 'fluss staged': upgrade it."
+        raise InvalidRequestError(text, ErrorCode.UNSUPPORTED_VERSION)
+
+
+def _info(query: pb.PbStagedQuery) -> StagedQueryInfo:
+    values = (getattr(query, name) if query.HasField(name) else None for name in _OPTIONAL)
+    return StagedQueryInfo._make((TablePath(query.database_name, query.table_name), *values))

@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from fluss.client import runtime
 from fluss.client.cluster.cluster import Cluster
-from fluss.client.write.encode_queue import summed_up
-from fluss.client.write.encoder import BatchLimits, Encoder, pieces
+from fluss.client.write.encode_queue import BatchLimits, Encoder, pieces, summed_up
 from fluss.client.write.outcome import Outcome, RowsOutcome, WriteHandle
 from fluss.client.write.row_buffer import RowBuffer
 from fluss.client.write.sender import Sender
