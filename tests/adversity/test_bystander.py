@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import fluss.sync as fluss
-from fluss.storage import unlocked_syncs
+from fluss.storage.kv import unlocked_syncs
 from fluss.testing import FlussServer
 from tests.kit.bystander import Bench, Measured, Waits, beside, measure
 from tests.kit.bystander_loads import LOADS, BulkLog

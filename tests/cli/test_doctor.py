@@ -129,8 +129,8 @@ def test_what_the_scrubber_found(tmp_path: Path) -> None:
     """As the server left it: the log is not read again by the server, but the doctor reads it, too."""
     import asyncio
 
-    from fluss.storage.kv_snapshots import KvSnapshots
-    from fluss.storage.scrub import Scrubber
+    from fluss.storage.damage.scrub import Scrubber
+    from fluss.storage.kv.snapshots import KvSnapshots
     from fluss.storage.store import Storage, StorageOptions
 
     async def scrub() -> None:

@@ -11,7 +11,7 @@ from fluss.formats.arrow.payload import decode_changes
 from fluss.formats.batches.log_batch import walk
 from fluss.formats.rows.values import ValueCodec
 from fluss.model.paths import TableBucket
-from fluss.storage.kv_bucket import KvBucket
+from fluss.storage.kv.bucket import KvBucket
 from fluss.storage.store import Storage, StorageOptions
 from tests.crash.kv_model import ARROW_SCHEMA, SCHEMA, Change, Row, fold
 

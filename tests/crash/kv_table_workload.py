@@ -12,7 +12,7 @@ import random
 import sys
 from pathlib import Path
 
-from fluss.storage.kv_snapshots import KvSnapshots
+from fluss.storage.kv.snapshots import KvSnapshots
 from tests.crash.kv_model import Model, random_batch
 from tests.crash.kv_stored import BUCKET, open_bucket, open_storage
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from fluss.storage.kv_recovery import Recovery
-from fluss.storage.kv_store import MEMORY_BYTES_MIN, KvState, KvStore
-from fluss.storage.rocks import WRITE_ROWS_MAX, open_store
-from fluss.storage.rocks_settings import Resources
+from fluss.storage.kv.recovery import Recovery
+from fluss.storage.kv.rocks import WRITE_ROWS_MAX, open_store
+from fluss.storage.kv.rocks_settings import Resources
+from fluss.storage.kv.store import MEMORY_BYTES_MIN, KvState, KvStore
 
 READY = "ready"
 KEYS = 6_000

@@ -27,9 +27,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fluss.storage import files, rocks
-from fluss.storage.catalog_db import CatalogDatabase
+from fluss.storage import files
+from fluss.storage.catalog.db import CatalogDatabase
 from fluss.storage.failpoints import Site
+from fluss.storage.kv import rocks
 
 _CATALOG_NAMES = ("catalog.db", "catalog.db-wal")
 _NOT_COPIED = ("catalog.db", "server.")

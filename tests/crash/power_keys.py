@@ -13,10 +13,10 @@ import fluss
 from fluss.formats.arrow.payload import decode_changes
 from fluss.formats.batches.log_batch import walk
 from fluss.model.paths import TableBucket
-from fluss.storage.kv_bucket import KvBucket
-from fluss.storage.kv_put import Put
-from fluss.storage.kv_snapshots import KvSnapshots
-from fluss.storage.staged_files import StagedRequest
+from fluss.storage.kv.bucket import KvBucket
+from fluss.storage.kv.put import Put
+from fluss.storage.kv.snapshots import KvSnapshots
+from fluss.storage.staging.files import StagedRequest
 from fluss.storage.store import Storage
 from tests.crash.kv_model import ARROW_SCHEMA, SCHEMA, Batch, Change, Model, Op, Row, random_batch
 from tests.crash.kv_stored import READ_BYTES, read_rows

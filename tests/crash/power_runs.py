@@ -22,7 +22,7 @@ import pytest
 
 from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import FlussError
-from fluss.storage.retention import Retention
+from fluss.storage.log.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
 from tests.crash.ledger import record
 from tests.crash.power import Loss, PowerSupply

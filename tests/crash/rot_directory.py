@@ -29,8 +29,8 @@ from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.paths import TableBucket
 from fluss.model.staging import StagedTask
 from fluss.model.tables.options import AUTO_INCREMENT_CACHE_SIZE, DATALAKE_ENABLED
-from fluss.storage.kv_snapshots import KvSnapshots
-from fluss.storage.staged_files import StagedKey, StagedRequest, query_name
+from fluss.storage.kv.snapshots import KvSnapshots
+from fluss.storage.staging.files import StagedKey, StagedRequest, query_name
 from fluss.storage.store import Storage, StorageOptions
 from tests.crash import kv_model, rows
 from tests.crash.kv_stored import rows_of

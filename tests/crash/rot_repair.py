@@ -16,9 +16,9 @@ from typing import Final
 from fluss.formats.batches.log_batch import parse_header
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
-from fluss.storage.damage import CatalogDamage, LogDamage, Survey, survey
+from fluss.storage.damage.repair import Repair, in_order
+from fluss.storage.damage.survey import CatalogDamage, LogDamage, Survey, survey
 from fluss.storage.directory import DataDirectory, read_version
-from fluss.storage.repair import Repair, in_order
 from fluss.storage.store import Storage
 from tests.crash.kv_stored import rows_of
 from tests.crash.rot import KILLED, STOPPED, RotRun, Verdict

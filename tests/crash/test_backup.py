@@ -15,10 +15,11 @@ import fluss
 import fluss.sync
 from fluss.client.admin import make_backup
 from fluss.client.runtime import run
-from fluss.storage import backup_manifest, failpoints
-from fluss.storage.backup_manifest import BackupManifest
+from fluss.storage import failpoints
+from fluss.storage.backup import backup_manifest
+from fluss.storage.backup.backup_manifest import BackupManifest
+from fluss.storage.backup.restore import check, restore
 from fluss.storage.failpoints import STEPS, Site
-from fluss.storage.restore import check, restore
 from fluss.testing import FlussServer
 from tests.crash.servers import new_server
 

@@ -14,7 +14,7 @@ import pytest
 
 from fluss.formats.batches.kv_batch import HEADER_SIZE_BYTES, decode_records, encode_header, parse_header
 from fluss.model.errors import FlussError
-from fluss.storage.kv_bucket import KvBucket
+from fluss.storage.kv.bucket import KvBucket
 from tests.crash.kv_model import KEYS, Batch, Model, Op, fold, random_batch
 from tests.crash.kv_stored import check_whole, open_bucket, open_storage, read_rows, rows_of
 

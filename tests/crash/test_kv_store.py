@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.storage.kv_store import DamagedKvStoreError
+from fluss.storage.kv.store import DamagedKvStoreError
 from tests.crash import kv_workload
 from tests.crash.kv_workload import READY, Bucket, Truth, check_recovered, rows_of
 from tests.crash.traced_disk import Disk, can_trace, read_trace, traced

@@ -16,7 +16,7 @@ import pytest
 import fluss
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.storage.catalog import Catalog
+from fluss.storage.catalog.catalog import Catalog
 from fluss.storage.store import OPEN_LOGS_MAX
 from fluss.testing import FlussServer
 from tests.crash.rows import SCHEMA, Row, descriptor, wire_batch

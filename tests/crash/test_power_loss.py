@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 
-from fluss.storage import files, kv_snapshots, lake_snapshots, log, segment
-from fluss.storage.catalog_db import CatalogDatabase, StagedQuery
+from fluss.storage import files, lake_snapshots
+from fluss.storage.catalog.db import CatalogDatabase, StagedQuery
 from fluss.storage.failpoints import Site
+from fluss.storage.kv import snapshots as kv_snapshots
+from fluss.storage.log import log, segment
 from tests.crash.power import Loss, PowerSupply
 from tests.crash.power_keys import KeyTable
 from tests.crash.power_runs import Durability, lose_power, run, scratch

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fluss.storage import failpoints
-from fluss.storage.damage import CatalogDamage, LogDamage, MovableDamage, SnapshotDamage, survey
+from fluss.storage.damage.survey import CatalogDamage, LogDamage, MovableDamage, SnapshotDamage, survey
 from fluss.storage.failpoints import NAMES, FailPointError
 from tests.crash.rot import Verdict, work_directory
 from tests.crash.rot_damage import (

@@ -57,10 +57,10 @@ def restore(backup: Path, data_dir: Path) -> None:
       fluss restore /var/backups/fluss-monday ./fluss-data
       fluss server --data-dir ./fluss-data
     """
-    from fluss.storage import backup_manifest
-    from fluss.storage.backup_files import check_target
-    from fluss.storage.restore import check
-    from fluss.storage.restore import restore as copy
+    from fluss.storage.backup import backup_manifest
+    from fluss.storage.backup.files import check_target
+    from fluss.storage.backup.restore import check
+    from fluss.storage.backup.restore import restore as copy
 
     manifest = backup_manifest.read(backup)
     check_target(data_dir)

@@ -12,7 +12,7 @@ from fluss.cli.progress import ByteBar, size_text
 from fluss.model.errors import FlussError
 
 if TYPE_CHECKING:
-    from fluss.storage.damage import Damage
+    from fluss.storage.damage.survey import Damage
 
 _REPAIR: Final = "See 'fluss repair DIRECTORY', and restore a backup if it has more."
 _FREE_BYTES_MIN: Final = 1 << 30
@@ -20,8 +20,8 @@ _FREE_BYTES_MIN: Final = 1 << 30
 
 def directory_findings(root: Path, bar: ByteBar) -> Iterator[Finding]:
     """All of them, in the order in which they are found."""
-    from fluss.storage.catalog_read import is_served
-    from fluss.storage.damage import LogDamage, survey
+    from fluss.storage.catalog.read import is_served
+    from fluss.storage.damage.survey import LogDamage, survey
     from fluss.storage.directory import HELD_NAME, read_version
 
     try:

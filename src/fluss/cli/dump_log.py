@@ -12,7 +12,7 @@ from fluss.cli.output import limit_option, output_option
 
 if TYPE_CHECKING:
     from fluss.model.errors import CorruptDataError
-    from fluss.storage.log_dump import DumpedBatch
+    from fluss.storage.damage.log_dump import DumpedBatch
 
 
 @click.command(name="dump-log")
@@ -33,7 +33,7 @@ def dump_log(path: Path, rows: bool, from_offset: int, limit: int | None, output
       fluss dump-log --rows --from 1000 --limit 20 fluss-data/tables/0/0/00000000000000000000.log
     """
     from fluss.cli.output import write_batches
-    from fluss.storage.log_dump import RowReader, batches, headers, headers_schema
+    from fluss.storage.damage.log_dump import RowReader, batches, headers, headers_schema
 
     found = _UntilDamage(batches(path, from_offset))
     if rows:
@@ -55,7 +55,7 @@ class _UntilDamage:
         self.damage: CorruptDataError | None = None
 
     def __iter__(self) -> Iterator[DumpedBatch]:
-        from fluss.storage.scan import CorruptBatchError
+        from fluss.storage.log.walk import CorruptBatchError
 
         try:
             for batch in self._found:

@@ -13,7 +13,7 @@ from fluss.cli.progress import ByteBar, byte_bar
 from fluss.model.errors import FlussError
 
 if TYPE_CHECKING:
-    from fluss.storage.damage import Damage, Survey
+    from fluss.storage.damage.survey import Damage, Survey
 
 
 @click.command()
@@ -36,7 +36,7 @@ def repair(directory: Path, apply: bool, fill_max: int | None) -> None:
       fluss repair ./fluss-data
       fluss repair ./fluss-data --apply
     """
-    from fluss.storage.damage import FILL_OFFSETS_MAX
+    from fluss.storage.damage.survey import FILL_OFFSETS_MAX
 
     logging.getLogger("fluss").addHandler(logging.NullHandler())  # All that it would say is printed.
     _check(directory)
@@ -54,13 +54,13 @@ def _check(directory: Path) -> None:
 
 
 def _survey(directory: Path, fill_max: int, bar: ByteBar, *, served: bool) -> Survey:
-    from fluss.storage.damage import survey
+    from fluss.storage.damage.survey import survey
 
     return survey(directory, lambda size_bytes: bar.begin("checking", size_bytes), bar.add, fill_max, served=served)
 
 
 def _list(directory: Path, fill_max: int, bar: ByteBar) -> bool:
-    from fluss.storage.catalog_read import is_served
+    from fluss.storage.catalog.read import is_served
 
     served = is_served(directory)
     found = _survey(directory, fill_max, bar, served=served)
@@ -85,8 +85,8 @@ def _next_step(directory: Path, possible: int, total: int) -> str:
 
 
 def _apply(directory: Path, fill_max: int, bar: ByteBar) -> bool:
+    from fluss.storage.damage.repair import Repair, in_order
     from fluss.storage.directory import LOST_NAME, DataDirectory
-    from fluss.storage.repair import Repair, in_order
 
     locked = DataDirectory.open(directory)
     try:

@@ -16,7 +16,7 @@ from fluss.model.clock import Clock
 from fluss.model.errors import FlussError
 from fluss.model.tables import options
 from fluss.model.tables.auto_partition import AutoPartition
-from fluss.storage.catalog import Catalog, TableEntry
+from fluss.storage.catalog.catalog import Catalog, TableEntry
 
 _log = logging.getLogger(__name__)
 

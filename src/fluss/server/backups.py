@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fluss.doors import clock
 from fluss.model.errors import ErrorCode, InvalidRequestError, NotFoundError
-from fluss.storage.backup import Backup
-from fluss.storage.kv_snapshots import KvSnapshots
+from fluss.storage.backup.backup import Backup
+from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.store import Storage
 
 _log = logging.getLogger(__name__)

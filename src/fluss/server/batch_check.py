@@ -12,7 +12,7 @@ from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES, BatchHeader, pars
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, InvalidRequestError
 from fluss.server.table_formats import TableFormat, schema_columns, table_format
-from fluss.storage.catalog import Catalog
+from fluss.storage.catalog.catalog import Catalog
 
 
 def check_batch(records: memoryview, table_id: int, catalog: Catalog, batch_bytes_max: int) -> BatchHeader:

@@ -11,16 +11,16 @@ from fluss.model.clock import NO_SETTLING, SETTLE_MS
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.tables.options import DATALAKE_FORMATS, ICEBERG, PROPERTY_LENGTH_MAX
 from fluss.server.limits import Limits
-from fluss.storage.catalog import BUCKETS_MAX, PARTITIONS_PER_TABLE_MAX
-from fluss.storage.kv_pool import OPEN_STORES_MAX
-from fluss.storage.kv_snapshots import INTERVAL_MS as SNAPSHOT_INTERVAL_MS
-from fluss.storage.kv_store import MEMORY_BYTES, MEMORY_BYTES_MIN
-from fluss.storage.log import SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES_MAX
-from fluss.storage.retention import INTERVAL_MS, SIZE_KEY, UNLIMITED
-from fluss.storage.scrub_report import BYTES_PER_SECOND as SCRUB_BYTES_PER_SECOND
-from fluss.storage.scrub_report import INTERVAL_MS as SCRUB_INTERVAL_MS
-from fluss.storage.scrub_report import OFF as SCRUB_OFF
-from fluss.storage.staging import BYTES_MAX, EXPIRE_MS
+from fluss.storage.catalog.catalog import BUCKETS_MAX, PARTITIONS_PER_TABLE_MAX
+from fluss.storage.damage.scrub_report import BYTES_PER_SECOND as SCRUB_BYTES_PER_SECOND
+from fluss.storage.damage.scrub_report import INTERVAL_MS as SCRUB_INTERVAL_MS
+from fluss.storage.damage.scrub_report import OFF as SCRUB_OFF
+from fluss.storage.kv.pool import OPEN_STORES_MAX
+from fluss.storage.kv.snapshots import INTERVAL_MS as SNAPSHOT_INTERVAL_MS
+from fluss.storage.kv.store import MEMORY_BYTES, MEMORY_BYTES_MIN
+from fluss.storage.log.log import SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES_MAX
+from fluss.storage.log.retention import INTERVAL_MS, SIZE_KEY, UNLIMITED
+from fluss.storage.staging.staging import BYTES_MAX, EXPIRE_MS
 
 DURABILITIES: Final = ("fsync", "os")
 PORT_DEFAULT: Final = 9123

@@ -19,11 +19,11 @@ from fluss.server.lake_options import LakeLocations
 from fluss.server.metrics import Metrics
 from fluss.server.tiering import Tiering
 from fluss.server.turns import Pace, Turns
-from fluss.storage.kv_snapshots import KvSnapshots
+from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.store import Storage
 
 if TYPE_CHECKING:
-    from fluss.storage.scrub import Scrubber
+    from fluss.storage.damage.scrub import Scrubber
 
 
 SCRUB_WAIT_S: Final = 60.0  # for the first table
@@ -52,7 +52,7 @@ class ServerContext:
     @cached_property
     def scrubber(self) -> Scrubber:
         """What looks for damage. Loaded when it is needed: a server without tables does without."""
-        from fluss.storage.scrub import Scrubber
+        from fluss.storage.damage.scrub import Scrubber
 
         return Scrubber(
             self.storage,

@@ -86,7 +86,7 @@ async def _serve(directory: Path, memory: bool, told: int) -> None:
     from fluss.server.limits import Limits
     from fluss.server.process import confirm_clock_on_signal
     from fluss.server.server import Server
-    from fluss.storage.memory import exempt_from_collection
+    from fluss.storage.allocator import exempt_from_collection
 
     secret = randomness.token_bytes(_SECRET_BYTES).hex()
     # Its clients' connections are what keeps it, however seldom they are used.

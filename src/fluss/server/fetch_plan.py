@@ -15,7 +15,7 @@ from fluss.server.batch_picker import BATCHES_PER_FETCH_MAX, BatchPicker
 from fluss.server.context import ConnectionContext
 from fluss.server.filtering import BatchFilter
 from fluss.server.projection import Projection
-from fluss.storage.log import BucketLog, LogPosition
+from fluss.storage.log.log import BucketLog, LogPosition
 from fluss.storage.store import Storage
 
 LOG_START_OFFSET: Final = -2

@@ -10,7 +10,7 @@ from fluss.server.table_formats import table_format
 from fluss.storage.store import Storage
 
 if TYPE_CHECKING:
-    from fluss.storage.kv_bucket import KvBucket
+    from fluss.storage.kv.bucket import KvBucket
 
 _NEW_KEYS_VERSION: Final = 1  # of PutKv, Lookup and PrefixLookup
 

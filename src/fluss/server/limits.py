@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.protocol.frames import FRAME_SIZE_BYTES_MAX
-from fluss.storage.catalog import (
+from fluss.storage.catalog.catalog import (
     BUCKETS_PER_TABLE_MAX,
     DEFINITION_BYTES_PER_TABLE_MAX,
     DEFINITION_BYTES_TOTAL_MAX,

@@ -13,7 +13,7 @@ from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.protobuf import Encoded, encode_varint
 from fluss.server.config import Address
-from fluss.storage.catalog import PartitionEntry, TableEntry
+from fluss.storage.catalog.catalog import PartitionEntry, TableEntry
 
 # One process plays both roles; clients keep connections to coordinators and tablet servers apart, so ids may be equal.
 NODE_ID: Final = 0

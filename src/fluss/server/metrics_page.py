@@ -17,12 +17,12 @@ from fluss.model.errors import ErrorCode, FlussError
 from fluss.protocol import api_keys
 from fluss.server.context import ServerContext
 from fluss.server.metrics import Metrics
-from fluss.storage.memory import allocated_bytes
+from fluss.storage.allocator import allocated_bytes
 from fluss.storage.stats import SYNC_BOUNDS_S
 from fluss.storage.store import Storage
 
 if TYPE_CHECKING:
-    from fluss.storage.scrub import Scrubber
+    from fluss.storage.damage.scrub import Scrubber
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fluss.model.errors import FlussError
 from fluss.server.config import ServerConfig, load_config
 from fluss.server.options import plain_values
-from fluss.storage.memory import exempt_from_collection, give_back, share_arenas
+from fluss.storage.allocator import exempt_from_collection, give_back, share_arenas
 
 if TYPE_CHECKING:
     from fluss.server.server import Server

@@ -17,8 +17,8 @@ from fluss.model.descriptor import LogFormat
 from fluss.model.errors import CorruptDataError, ErrorCode, InvalidRequestError
 from fluss.protocol.protobuf import Part
 from fluss.server.table_formats import schema_columns, table_format
-from fluss.storage.catalog import Catalog, TableEntry
-from fluss.storage.definition_cache import DefinitionCache
+from fluss.storage.catalog.catalog import Catalog, TableEntry
+from fluss.storage.catalog.definition_cache import DefinitionCache
 
 _INDEXES_SHOWN: Final = 20
 

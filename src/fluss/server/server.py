@@ -16,8 +16,8 @@ from fluss.server.config import Address, ServerConfig
 from fluss.server.connection import LINGER_S, ServerConnection
 from fluss.server.context import ServerContext
 from fluss.server.patience import sweep, sweep_interval_s
-from fluss.storage.catalog import CatalogLimits
-from fluss.storage.retention import Retention
+from fluss.storage.catalog.catalog import CatalogLimits
+from fluss.storage.log.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
 
 if TYPE_CHECKING:

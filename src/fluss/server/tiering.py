@@ -16,8 +16,8 @@ from fluss.doors import randomness
 from fluss.model.clock import elapsed_ms, wall_clock_ms
 from fluss.model.errors import ErrorCode, FlussError, error_from_code
 from fluss.model.staging import Assigned
-from fluss.storage.catalog import Catalog, TableEntry
-from fluss.storage.catalog_view import lake_freshness_ms
+from fluss.storage.catalog.catalog import Catalog, TableEntry
+from fluss.storage.catalog.view import lake_freshness_ms
 
 SILENCE_MS_MAX: Final = 2 * 60 * 1_000
 _INT32_MAX: Final = 2**31 - 1

@@ -19,7 +19,7 @@ from fluss.model.paths import TableBucket
 from fluss.storage import files
 from fluss.storage.directory import LAKE_OFFSETS_NAME
 from fluss.storage.failpoints import Site
-from fluss.storage.recovery import lineage, make_lineage
+from fluss.storage.log.recovery import lineage, make_lineage
 
 VERSION: Final = 1
 UNKNOWN: Final = -1

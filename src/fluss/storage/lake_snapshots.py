@@ -18,8 +18,8 @@ from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFo
 from fluss.model.paths import TableBucket
 from fluss.model.tables.options import DATALAKE_ENABLED
 from fluss.storage import files, lake_offsets
-from fluss.storage.catalog import LakeSnapshotEntry, TableEntry
-from fluss.storage.catalog_view import lake_freshness_ms
+from fluss.storage.catalog.catalog import LakeSnapshotEntry, TableEntry
+from fluss.storage.catalog.view import lake_freshness_ms
 
 if TYPE_CHECKING:
     from fluss.storage.store import Storage

@@ -25,28 +25,28 @@ from fluss.doors import threads
 from fluss.model.clock import SETTLE_MS, Clock
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket
-from fluss.storage import files, memory
-from fluss.storage.catalog import Catalog, CatalogLimits, PartitionEntry, TableEntry
-from fluss.storage.catalog_view import has_primary_key
+from fluss.storage import allocator, files
+from fluss.storage.catalog.catalog import Catalog, CatalogLimits, PartitionEntry, TableEntry
+from fluss.storage.catalog.view import has_primary_key
 from fluss.storage.clock_note import open_clock, write_note
-from fluss.storage.commit import THREADS, GroupCommit
 from fluss.storage.directory import PARTITION_PREFIX, DataDirectory, DataDirectoryError
 from fluss.storage.disk_guard import DiskGuard, free_bytes_limit
 from fluss.storage.failpoints import Site
-from fluss.storage.kv_pool import OPEN_STORES_MAX
-from fluss.storage.kv_snapshot_files import newest_log_offset
-from fluss.storage.kv_store import MEMORY_BYTES
+from fluss.storage.kv.pool import OPEN_STORES_MAX
+from fluss.storage.kv.snapshot_files import newest_log_offset
+from fluss.storage.kv.store import MEMORY_BYTES
 from fluss.storage.lake_snapshots import LakeSnapshots
-from fluss.storage.log import SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES_MAX, BucketLog, LogOptions
-from fluss.storage.marks import LogMark, Mark, Marks
-from fluss.storage.recovery import Recovered, recover
-from fluss.storage.staging import BYTES_MAX, EXPIRE_MS, Staging
+from fluss.storage.log.group_commit import THREADS, GroupCommit
+from fluss.storage.log.log import SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES_MAX, BucketLog, LogOptions
+from fluss.storage.log.marks import LogMark, Mark, Marks
+from fluss.storage.log.recovery import Recovered, recover
+from fluss.storage.log.writers import EXPIRY_MS
+from fluss.storage.staging.staging import BYTES_MAX, EXPIRE_MS, Staging
 from fluss.storage.stats import StorageStats
 from fluss.storage.table_turns import TableTurns
-from fluss.storage.writers import EXPIRY_MS
 
 if TYPE_CHECKING:
-    from fluss.storage.kv_buckets import KvEngine
+    from fluss.storage.kv.engine import KvEngine
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ OPENINGS_MAX: Final = OPEN_LOGS_MAX // 2
 _EVICTION_CANDIDATES: Final = 8
 _EVICTIONS_MAX: Final = 64  # in one turn
 
-_KV_MODULE: Final = "fluss.storage.kv_buckets"
+_KV_MODULE: Final = "fluss.storage.kv.engine"
 
 _T = TypeVar("_T")
 _Removal: TypeAlias = tuple[Path, Site]
@@ -180,7 +180,7 @@ class Storage:
         """The rows of primary-key tables."""
         if self._kv is None:
             # pyarrow and RocksDB take memory that a server of log tables does without.
-            from fluss.storage.kv_buckets import KvEngine
+            from fluss.storage.kv.engine import KvEngine
 
             self._kv = KvEngine(self)
         return self._kv
@@ -190,7 +190,7 @@ class Storage:
         is_first = _KV_MODULE not in sys.modules
         await self._loop.run_in_executor(self._open_pool, importlib.import_module, _KV_MODULE)
         if is_first:
-            memory.exempt_from_collection()
+            allocator.exempt_from_collection()
 
     async def opened(self, bucket: TableBucket) -> BucketLog:
         """The log of a bucket, opened without keeping the loop; errors as of `bucket`."""

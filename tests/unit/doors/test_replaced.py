@@ -14,7 +14,7 @@ import pytest
 from fluss.client.cluster.retry import Backoff, pause_s
 from fluss.doors import clock, randomness, replaced
 from fluss.model.clock import elapsed_ms, wall_clock_ms
-from fluss.storage.scrub_files import Pace
+from fluss.storage.damage.scrub_files import Pace
 
 
 def test_a_replaced_clock_is_everybodys() -> None:

@@ -25,7 +25,7 @@ from fluss.server.auth import Authenticator
 from fluss.server.config import ServerConfig
 from fluss.server.limits import Limits
 from fluss.server.server import Server
-from fluss.storage.commit import THREADS
+from fluss.storage.log.group_commit import THREADS
 
 TIMEOUT_S = 20.0
 SCHEMA = pa.schema([("id", pa.int32()), ("name", pa.string()), ("score", pa.float64())])

@@ -19,7 +19,7 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.auto_partition import AutoPartitioner
 from fluss.storage import failpoints
-from fluss.storage.catalog import Catalog, CatalogLimits, TableEntry
+from fluss.storage.catalog.catalog import Catalog, CatalogLimits, TableEntry
 from tests.unit.server.support import RunningServer, Wire, WireError, create_table, path
 from tests.unit.server.test_alter import alter, config
 from tests.unit.server.test_partitions import create, listed

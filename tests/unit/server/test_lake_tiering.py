@@ -13,7 +13,7 @@ from fluss.model.errors import FlussError
 from fluss.model.paths import TablePath
 from fluss.model.staging import Assigned
 from fluss.server.tiering import SILENCE_MS_MAX, Tiering
-from fluss.storage.catalog import AlteredTable, Catalog, TableEntry
+from fluss.storage.catalog.catalog import AlteredTable, Catalog, TableEntry
 
 MINUTE_MS = 60_000
 LATER_MS = 1_000_000_000  # than all that the catalog has done

@@ -16,7 +16,7 @@ from fluss.model.types import DataType, TypeRoot
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.limits import Limits
-from fluss.storage import kv_buckets
+from fluss.storage.kv import engine
 from tests.unit.server.kv_support import (
     call,
     create_kv_table,
@@ -119,8 +119,8 @@ def test_many_lookups_at_once_are_all_answered(server: RunningServer, wire: Wire
 def test_a_few_keys_are_read_on_the_loop_unless_that_was_slow(
     server: RunningServer, wire: Wire, monkeypatch: pytest.MonkeyPatch, slow_s: float
 ) -> None:
-    monkeypatch.setattr(kv_buckets, "READ_SLOW_S", slow_s)
-    monkeypatch.setattr(kv_buckets, "READS_SLOW_TIMES", 1e9)
+    monkeypatch.setattr(engine, "READ_SLOW_S", slow_s)
+    monkeypatch.setattr(engine, "READS_SLOW_TIMES", 1e9)
     table_id = create_kv_table(wire)
     put(wire, table_id, kv_batch([(1, "a", 1.0)]))
     kv = server.server.context.storage.kv

@@ -11,8 +11,9 @@ import pytest
 
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.storage import log as log_module
-from fluss.storage import recovery, store
+from fluss.storage import store
+from fluss.storage.log import log as log_module
+from fluss.storage.log import recovery
 from tests.unit.server.support import (
     TIMEOUT_S,
     RunningServer,

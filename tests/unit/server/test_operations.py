@@ -9,7 +9,7 @@ import pytest
 
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.storage.retention import Retention
+from fluss.storage.log.retention import Retention
 from tests.unit.server.support import RunningServer, Wire, WireError, batch, create_table, fetch, headers, produce
 from tests.unit.storage.support import trusted
 

@@ -14,8 +14,8 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.handlers.put_kv import _FOR_OLD_CLIENTS, _failed
 from fluss.server.limits import Limits
-from fluss.storage.kv_bucket import QUEUED_BYTES_MAX
-from fluss.storage.kv_store import KvStoreBusyError
+from fluss.storage.kv.bucket import QUEUED_BYTES_MAX
+from fluss.storage.kv.store import KvStoreBusyError
 from tests.unit.server.kv_support import (
     KV_SCHEMA,
     call,

@@ -36,7 +36,7 @@ class Told(logging.Handler):
 
 @contextmanager
 def told(text: str) -> Iterator[Told]:
-    handler, logger = Told(text), logging.getLogger("fluss.storage.scrub")
+    handler, logger = Told(text), logging.getLogger("fluss.storage.damage.scrub")
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -10,8 +10,8 @@ from pathlib import Path
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints
-from fluss.storage.backup import Backup
-from fluss.storage.kv_snapshots import KvSnapshots
+from fluss.storage.backup.backup import Backup
+from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.store import Storage, StorageOptions
 
 from .kv_support import KV_MEMORY_BYTES, Table, row

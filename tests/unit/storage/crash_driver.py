@@ -16,11 +16,11 @@ from multiprocessing.connection import Connection
 from fluss.formats.batches.log_batch import encode_batch, parse_header
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints
-from fluss.storage.catalog import AlteredTable
-from fluss.storage.kv_snapshots import KvSnapshots
-from fluss.storage.log import Appended, BucketLog
-from fluss.storage.retention import Retention
-from fluss.storage.scrub import Scrubber
+from fluss.storage.catalog.catalog import AlteredTable
+from fluss.storage.damage.scrub import Scrubber
+from fluss.storage.kv.snapshots import KvSnapshots
+from fluss.storage.log.log import Appended, BucketLog
+from fluss.storage.log.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
 
 SEGMENT_SIZE_BYTES = 400

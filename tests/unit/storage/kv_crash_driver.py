@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints
-from fluss.storage.kv_snapshots import KvSnapshots
+from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.store import Storage, StorageOptions
 
 from .kv_support import KV_MEMORY_BYTES, Row, Table, row

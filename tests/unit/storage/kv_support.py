@@ -18,7 +18,7 @@ from fluss.model.descriptor import TableDescriptor
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.records import ChangeType
 from fluss.model.schema import Schema
-from fluss.storage.kv_bucket import KvBucket
+from fluss.storage.kv.bucket import KvBucket
 from fluss.storage.store import Storage, StorageOptions
 
 KV_MEMORY_BYTES = 8 << 20

@@ -10,10 +10,10 @@ from typing import Any
 
 from fluss.formats.batches.log_batch import encode_batch
 from fluss.model.paths import TableBucket, TablePath
-from fluss.storage.kv_snapshot_files import list_snapshots
-from fluss.storage.kv_snapshots import KvSnapshots
-from fluss.storage.scrub import Scrubber
-from fluss.storage.staged_files import StagedKey, StagedRequest, query_name
+from fluss.storage.damage.scrub import Scrubber
+from fluss.storage.kv.snapshot_files import list_snapshots
+from fluss.storage.kv.snapshots import KvSnapshots
+from fluss.storage.staging.files import StagedKey, StagedRequest, query_name
 from fluss.storage.store import Storage
 
 from . import kv_support

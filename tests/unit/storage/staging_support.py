@@ -11,8 +11,8 @@ from fluss.model.paths import TableBucket, TablePath
 from fluss.model.schema import Column, Schema
 from fluss.model.staging import StagedTask
 from fluss.model.types import DataTypes
-from fluss.storage.catalog import TableEntry
-from fluss.storage.staged_files import StagedKey, StagedRequest, query_name
+from fluss.storage.catalog.catalog import TableEntry
+from fluss.storage.staging.files import StagedKey, StagedRequest, query_name
 from fluss.storage.store import Storage
 
 from .kv_support import SCHEMA, Row, Table

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from fluss.formats.batches.log_batch import BatchHeader, encode_batch, parse_header, payload_of, verify_crc, walk
 from fluss.model.clock import NO_SETTLING, Clock
-from fluss.storage.catalog import Catalog, CatalogLimits
-from fluss.storage.commit import GroupCommit
-from fluss.storage.log import Appended, BucketLog, LogOptions
+from fluss.storage.catalog.catalog import Catalog, CatalogLimits
+from fluss.storage.log.group_commit import GroupCommit
+from fluss.storage.log.log import Appended, BucketLog, LogOptions
 
 NOW_MS = 1_700_000_000_000
 READ_BYTES = 1 << 20

@@ -19,14 +19,15 @@ import pytest
 from fluss.model.errors import CorruptDataError, FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.staging import StagedTask
-from fluss.storage import backup_manifest, failpoints
-from fluss.storage.backup import Backup
-from fluss.storage.backup_manifest import NAME, BackupManifest
-from fluss.storage.catalog_db import StagedDecision, StagedQuery
-from fluss.storage.kv_snapshots import KvSnapshots
+from fluss.storage import failpoints
+from fluss.storage.backup import backup_manifest
+from fluss.storage.backup.backup import Backup
+from fluss.storage.backup.backup_manifest import NAME, BackupManifest
+from fluss.storage.backup.restore import check, restore
+from fluss.storage.catalog.db import StagedDecision, StagedQuery
+from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.lake_snapshots import offsets_of
-from fluss.storage.restore import check, restore
-from fluss.storage.retention import Retention
+from fluss.storage.log.retention import Retention
 from fluss.storage.store import Storage
 
 from . import kv_support

@@ -8,9 +8,9 @@ import pytest
 
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
-from fluss.storage import backup_manifest
+from fluss.storage.backup import backup_manifest
+from fluss.storage.backup.restore import check, restore
 from fluss.storage.failpoints import NAMES
-from fluss.storage.restore import check, restore
 from fluss.storage.store import Storage
 
 from . import backup_crash_driver as driver

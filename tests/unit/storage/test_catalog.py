@@ -12,7 +12,7 @@ import pytest
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TablePath
 from fluss.storage import failpoints
-from fluss.storage.catalog import BUCKETS_MAX, DEFAULT_DATABASE, WRITER_ID_MAX, Catalog, CatalogLimits
+from fluss.storage.catalog.catalog import BUCKETS_MAX, DEFAULT_DATABASE, WRITER_ID_MAX, Catalog, CatalogLimits
 
 from .support import catalog
 

@@ -10,9 +10,9 @@ import pytest
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints
-from fluss.storage.catalog import LeaseEntry
+from fluss.storage.catalog.catalog import LeaseEntry
+from fluss.storage.catalog.row_ids import BLOCK_DEFAULT, ROW_ID_MAX
 from fluss.storage.failpoints import Site, Step
-from fluss.storage.row_ids import BLOCK_DEFAULT, ROW_ID_MAX
 
 from .support import catalog
 

@@ -10,9 +10,9 @@ import pytest
 
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TablePath
-from fluss.storage import catalog as catalog_module
 from fluss.storage import failpoints
-from fluss.storage.catalog import AlteredTable, Catalog, CatalogLimits, TableEntry
+from fluss.storage.catalog import catalog as catalog_module
+from fluss.storage.catalog.catalog import AlteredTable, Catalog, CatalogLimits, TableEntry
 
 from .support import catalog
 

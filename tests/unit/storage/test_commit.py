@@ -13,9 +13,9 @@ import pytest
 from fluss.doors import clock
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.storage import failpoints, files
-from fluss.storage.commit import THREADS, UNPROVEN_SYNC_S, WORK_THREADS, GroupCommit
 from fluss.storage.failpoints import Site
-from fluss.storage.log import OVERLAP_BYTES_MIN, SMALL_SYNC_BYTES_MAX, Appended, BucketLog
+from fluss.storage.log.group_commit import THREADS, UNPROVEN_SYNC_S, WORK_THREADS, GroupCommit
+from fluss.storage.log.log import OVERLAP_BYTES_MIN, SMALL_SYNC_BYTES_MAX, Appended, BucketLog
 
 from .support import append, crash_image, log_files, opened, texts
 

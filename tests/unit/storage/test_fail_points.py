@@ -17,8 +17,8 @@ from fluss.formats.batches.log_batch import encode_batch, parse_header
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints
 from fluss.storage.failpoints import ENVIRONMENT_VARIABLE, NAMES, FailPoint, FailPointError
+from fluss.storage.log.writers import REMEMBERED_BATCHES
 from fluss.storage.store import Storage, StorageOptions
-from fluss.storage.writers import REMEMBERED_BATCHES
 
 from . import crash_driver
 from .driven import KILLED, run_driver

@@ -12,8 +12,8 @@ from fluss.formats.rows.keys import KeyEncoder
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.schema import Schema
-from fluss.storage import kv_bucket
-from fluss.storage.kv_store import KvState
+from fluss.storage.kv import bucket as kv_bucket
+from fluss.storage.kv.store import KvState
 
 from .kv_support import Row, Table, arrow, by_id, fold, make_batch, opened, row
 from .support import crash_image
@@ -114,7 +114,7 @@ async def test_a_long_log_is_replayed_in_parts(tmp_path: Path, monkeypatch: pyte
             await table.kv().put(table.batch([row(key, f"{number}") for key in range(number, number + 5)])).applied
         expected = await table.all_rows()
         image = crash_image(tmp_path / "data", "image")
-    monkeypatch.setattr("fluss.storage.kv_buckets.CHUNK_BYTES", 500)
+    monkeypatch.setattr("fluss.storage.kv.engine.CHUNK_BYTES", 500)
     async with opened(image) as storage:
         table = Table(storage, T)
         assert await table.all_rows() == expected

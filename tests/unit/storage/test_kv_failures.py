@@ -326,7 +326,7 @@ async def test_dropped_while_its_store_is_opened(tmp_path: Path, monkeypatch: py
         for put in [table.kv().put(table.batch([row(number)])) for number in range(1_000)]:
             await put.applied
         image = crash_image(tmp_path / "data", "image")
-    monkeypatch.setattr("fluss.storage.kv_buckets.CHUNK_BYTES", 1)
+    monkeypatch.setattr("fluss.storage.kv.engine.CHUNK_BYTES", 1)
     async with opened(image) as storage:
         table = Table(storage, T)
         put = table.kv().put(table.batch([row(1)]))

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from fluss.doors import clock
-from fluss.storage.kv_buckets import READS_SLOW_TIMES
-from fluss.storage.rocks import RocksStore
+from fluss.storage.kv.engine import READS_SLOW_TIMES
+from fluss.storage.kv.rocks import RocksStore
 
 from .kv_support import Table, opened, row
 

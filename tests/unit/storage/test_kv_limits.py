@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.storage import kv_bucket, kv_buckets, kv_put, memory
-from fluss.storage.kv_store import MEMORY_BYTES_MIN
-from fluss.storage.kv_table import KvTable
-from fluss.storage.rocks import RocksStore
-from fluss.storage.rocks_settings import Resources
+from fluss.storage import allocator
+from fluss.storage.kv import bucket as kv_bucket
+from fluss.storage.kv import engine
+from fluss.storage.kv import put as kv_put
+from fluss.storage.kv.rocks import RocksStore
+from fluss.storage.kv.rocks_settings import Resources
+from fluss.storage.kv.store import MEMORY_BYTES_MIN
+from fluss.storage.kv.table import KvTable
 
 from .kv_support import Table, opened, row
 
@@ -162,8 +165,8 @@ async def test_memory_is_given_back_after_many_writes_and_when_a_table_is_droppe
         nonlocal times
         times += 1
 
-    monkeypatch.setattr(memory, "give_back", give_back)
-    monkeypatch.setattr(kv_buckets, "GIVE_BACK_BYTES", 5 * len(TEXT))
+    monkeypatch.setattr(allocator, "give_back", give_back)
+    monkeypatch.setattr(engine, "GIVE_BACK_BYTES", 5 * len(TEXT))
     async with opened(tmp_path / "data") as storage:
         table, unused = await Table.create(storage), await Table.create(storage, name="unused")
         for number in range(10):

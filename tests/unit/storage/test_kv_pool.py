@@ -12,8 +12,10 @@ from typing import TypeVar
 import pytest
 
 from fluss.model.paths import TableBucket
-from fluss.storage.kv_pool import CLOSINGS_MAX, OPENINGS_MAX, KvPool
-from fluss.storage.kv_store import (
+from fluss.storage.kv.pool import CLOSINGS_MAX, OPENINGS_MAX, KvPool
+from fluss.storage.kv.rocks import open_store
+from fluss.storage.kv.rocks_settings import Resources
+from fluss.storage.kv.store import (
     EMPTY,
     MEMORY_BYTES_MIN,
     DamagedKvStoreError,
@@ -21,8 +23,6 @@ from fluss.storage.kv_store import (
     KvStore,
     KvStoreError,
 )
-from fluss.storage.rocks import open_store
-from fluss.storage.rocks_settings import Resources
 
 T = TypeVar("T")
 

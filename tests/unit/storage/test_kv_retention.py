@@ -18,11 +18,11 @@ from fluss.formats.rows.keys import KeyEncoder
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.schema import Schema
-from fluss.storage.kv_snapshots import KvSnapshots
-from fluss.storage.kv_store import MEMORY_BYTES_MIN
-from fluss.storage.retention import Retention
-from fluss.storage.rocks import open_store
-from fluss.storage.rocks_settings import Resources
+from fluss.storage.kv.rocks import open_store
+from fluss.storage.kv.rocks_settings import Resources
+from fluss.storage.kv.snapshots import KvSnapshots
+from fluss.storage.kv.store import MEMORY_BYTES_MIN
+from fluss.storage.log.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
 
 T = TablePath("fluss", "t")

@@ -18,7 +18,7 @@ from fluss.model.paths import TableBucket, TablePath
 from fluss.model.schema import Column, Schema
 from fluss.model.tables.alter import with_columns
 from fluss.model.types import DataTypes
-from fluss.storage.catalog import AlteredTable, TableEntry
+from fluss.storage.catalog.catalog import AlteredTable, TableEntry
 from fluss.storage.store import Storage
 
 from .kv_support import Table, by_id, fold, opened, row

@@ -16,9 +16,9 @@ from fluss.formats.batches.checksum import crc32c
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints, lake_offsets, lake_snapshots
-from fluss.storage.catalog import TableEntry
+from fluss.storage.catalog.catalog import TableEntry
 from fluss.storage.lake_offsets import UNUSED_KEPT_MS, decode, encode
-from fluss.storage.retention import Retention
+from fluss.storage.log.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
 
 from .support import NOW_MS, append, trusted

@@ -10,9 +10,9 @@ import pytest
 
 from fluss.formats.batches.log_batch import parse_header, walk
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
-from fluss.storage.index import BATCHES_PER_ENTRY_MAX
-from fluss.storage.log import UNSEALED_MAX, LogOptions
-from fluss.storage.segment import UNCHECKED_BYTES_MAX
+from fluss.storage.log.index import BATCHES_PER_ENTRY_MAX
+from fluss.storage.log.log import UNSEALED_MAX, LogOptions
+from fluss.storage.log.segment import UNCHECKED_BYTES_MAX
 
 from .support import NOW_MS, append, log_files, make_batch, opened, parse, read_all, texts
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only 
 
 GIVE_BACK = """
 import psutil
-from fluss.storage.memory import give_back
+from fluss.storage.allocator import give_back
 
 rss = psutil.Process().memory_info
 blocks = [bytes(4_096) for _ in range(20_000)]
@@ -25,7 +25,7 @@ print(full - rss().rss)
 
 SHARE_ARENAS = """
 import re, threading
-from fluss.storage.memory import share_arenas
+from fluss.storage.allocator import share_arenas
 
 share_arenas()
 stay = threading.Barrier(9)
@@ -51,7 +51,7 @@ stay.wait()
 """
 
 ARROW_TOO = """
-from fluss.storage.memory import share_arenas
+from fluss.storage.allocator import share_arenas
 
 share_arenas()
 import pyarrow as pa

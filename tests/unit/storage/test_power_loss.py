@@ -15,8 +15,8 @@ import pytest
 
 from fluss.model.errors import FlussError
 from fluss.storage import files
-from fluss.storage.commit import LOOP_SYNC_S_MAX
-from fluss.storage.log import LogOptions
+from fluss.storage.log.group_commit import LOOP_SYNC_S_MAX
+from fluss.storage.log.log import LogOptions
 
 from .power import Disk, Event, RecordingOs, UnsyncedOs
 from .support import NOW_MS, append, opened, read_all
@@ -53,9 +53,9 @@ async def _record(
     number = 0
     with monkeypatch.context() as patch:
         patch.setattr(files, "os", recorder)
-        patch.setattr("fluss.storage.commit.LOOP_SYNC_S_MAX", loop_sync_s)
+        patch.setattr("fluss.storage.log.group_commit.LOOP_SYNC_S_MAX", loop_sync_s)
         if overlap:
-            patch.setattr("fluss.storage.log.OVERLAP_BYTES_MIN", 1)
+            patch.setattr("fluss.storage.log.log.OVERLAP_BYTES_MIN", 1)
         for _ in range(2):
             async with opened(root, options) as log:
                 for _ in range(25):

@@ -15,8 +15,9 @@ import pytest
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.tables.options import duration_ms
-from fluss.storage import failpoints, retention
-from fluss.storage.retention import Policy, Retention, policy_of
+from fluss.storage import failpoints
+from fluss.storage.log import retention
+from fluss.storage.log.retention import Policy, Retention, policy_of
 from fluss.storage.store import Storage, StorageOptions
 
 from .support import NOW_MS, append, read_all, texts, trusted

@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from fluss.model.errors import ErrorCode, FlussError
-from fluss.storage import rocks
-from fluss.storage.kv_store import (
+from fluss.storage.kv import rocks
+from fluss.storage.kv.rocks import WRITE_ROWS_MAX, RocksStore, open_store
+from fluss.storage.kv.rocks_settings import SMALL_FILE_BYTES_MAX, SMALL_FILES_MAX, Resources
+from fluss.storage.kv.store import (
     EMPTY,
     MEMORY_BYTES_MIN,
     DamagedKvStoreError,
@@ -26,8 +28,6 @@ from fluss.storage.kv_store import (
     KvStoreBusyError,
     KvStoreError,
 )
-from fluss.storage.rocks import WRITE_ROWS_MAX, RocksStore, open_store
-from fluss.storage.rocks_settings import SMALL_FILE_BYTES_MAX, SMALL_FILES_MAX, Resources
 
 MIB = 1 << 20
 

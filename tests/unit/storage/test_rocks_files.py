@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fluss.storage import rocks_settings
-from fluss.storage.kv_store import KvState
-from fluss.storage.rocks import RocksStore, open_store
-from fluss.storage.rocks_files import (
+from fluss.storage.kv import rocks_settings
+from fluss.storage.kv.rocks import RocksStore, open_store
+from fluss.storage.kv.rocks_files import (
     CURRENT_NAME,
     TABLE_FORMAT_VERSION,
     DamagedRocksFileError,
@@ -21,7 +20,8 @@ from fluss.storage.rocks_files import (
     manifest_name,
     table_name,
 )
-from fluss.storage.rocks_settings import Resources
+from fluss.storage.kv.rocks_settings import Resources
+from fluss.storage.kv.store import KvState
 
 from .kv_support import KV_MEMORY_BYTES
 
@@ -113,7 +113,7 @@ def test_a_manifest_that_is_being_written_tells_what_it_has_so_far(store: RocksS
 
 def test_what_a_later_rocksdb_may_write_is_no_damage() -> None:
     from fluss.formats.batches.checksum import crc32c
-    from fluss.storage.manifest_check import masked_crc
+    from fluss.storage.kv.manifest_check import masked_crc
 
     content = b"\x8f\x03"  # a tag of its own
     crc = masked_crc(crc32c(b"\x01" + content))

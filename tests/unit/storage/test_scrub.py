@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from fluss.storage import failpoints
+from fluss.storage.damage.scrub import OFF, Scrubber
+from fluss.storage.damage.scrub_files import CHUNK_BYTES, PacedFile, ScrubPace
+from fluss.storage.damage.scrub_report import ScrubReport, read_report
 from fluss.storage.directory import SCRUB_NAME
-from fluss.storage.kv_snapshots import KvSnapshots
-from fluss.storage.retention import Retention
-from fluss.storage.scrub import OFF, Scrubber
-from fluss.storage.scrub_files import CHUNK_BYTES, PacedFile, ScrubPace
-from fluss.storage.scrub_report import ScrubReport, read_report
+from fluss.storage.kv.snapshots import KvSnapshots
+from fluss.storage.log.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
 
 from .kv_support import Table, row
@@ -517,8 +517,8 @@ async def test_a_pass_begins_at_most_once_in_an_interval_whatever_the_clock_says
 def test_a_pass_over_no_tables_loads_nothing_large(tmp_path: Path) -> None:
     script = (
         "import asyncio, sys\n"
-        "from fluss.storage.kv_snapshots import KvSnapshots\n"
-        "from fluss.storage.scrub import Scrubber\n"
+        "from fluss.storage.kv.snapshots import KvSnapshots\n"
+        "from fluss.storage.damage.scrub import Scrubber\n"
         "from fluss.storage.store import Storage, StorageOptions\n"
         "async def main():\n"
         f"    storage = await Storage.open(StorageOptions({str(tmp_path / 'data')!r}))\n"

@@ -11,8 +11,9 @@ import pytest
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, InvalidRequestError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.staging import StagedRows, StagedTask
-from fluss.storage import catalog_db, failpoints
-from fluss.storage.catalog import TableEntry
+from fluss.storage import failpoints
+from fluss.storage.catalog import db
+from fluss.storage.catalog.catalog import TableEntry
 from fluss.storage.store import Storage
 
 from .kv_support import opened
@@ -246,7 +247,7 @@ def test_queries_of_an_older_catalog_are_kept(tmp_path: Path) -> None:
     """With a commit that was decided: what its rows are is not known."""
     path = tmp_path / "catalog.db"
     database = sqlite3.connect(path)
-    for statement in chain.from_iterable(catalog_db._MIGRATIONS[:5]):
+    for statement in chain.from_iterable(db._MIGRATIONS[:5]):
         database.execute(statement)
     database.execute("PRAGMA user_version = 5")
     database.execute("INSERT INTO databases VALUES ('fluss', x'7b7d', 0, 0)")
@@ -255,10 +256,10 @@ def test_queries_of_an_older_catalog_are_kept(tmp_path: Path) -> None:
     database.execute("INSERT INTO staged_queries VALUES (1, 'a query', 7, 99, '[8, 1000, [[0, 5, 2], [1, 6, 1]]]')")
     database.commit()
     database.close()
-    opened_again = catalog_db.CatalogDatabase(path)
+    opened_again = db.CatalogDatabase(path)
     (query,) = opened_again.load().staged_queries
-    decided = catalog_db.StagedDecision(8, 1000, (StagedTask(0, 5, 2), StagedTask(1, 6, 1)))
-    assert query == catalog_db.StagedQuery(1, QUERY, 7, 99, decided, None, -1)
+    decided = db.StagedDecision(8, 1000, (StagedTask(0, 5, 2), StagedTask(1, 6, 1)))
+    assert query == db.StagedQuery(1, QUERY, 7, 99, decided, None, -1)
     changed = query._replace(rows=StagedRows(3, 2**64 - 1), accepted=6)
     opened_again.put_staged_query(changed)
     assert opened_again.load().staged_queries == [changed]

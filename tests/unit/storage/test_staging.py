@@ -12,8 +12,10 @@ from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, InvalidRequestError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.staging import StagedTask
-from fluss.storage import failpoints, staged_index, staging, writers
-from fluss.storage.catalog import TableEntry
+from fluss.storage import failpoints
+from fluss.storage.catalog.catalog import TableEntry
+from fluss.storage.log import writers
+from fluss.storage.staging import staged_index, staging
 from fluss.storage.store import Storage
 
 from .kv_support import opened

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from fluss.model.paths import TableBucket
-from fluss.storage import files, staged_files
-from fluss.storage.staged_files import StagedKey, StagedRequest
+from fluss.storage import files
+from fluss.storage.staging import files as staged_files
+from fluss.storage.staging.files import StagedKey, StagedRequest
 
 from .power import Disk, Event, RecordingOs, UnsyncedOs
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.storage import unlocked_syncs
+from fluss.storage.kv import unlocked_syncs
 from tests.kit.slow_sync import Gate
 
 EXPECT_COMPILED = os.environ.get("FLUSS_EXPECT_COMPILED") == "1" and sys.platform == "linux"
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.skipif(
 PROGRAM = """
 import sys, threading
 from pathlib import Path
-from fluss.storage.kv_store import MEMORY_BYTES_MIN, KvState
-from fluss.storage.rocks import open_store
-from fluss.storage.rocks_settings import Resources
+from fluss.storage.kv.store import MEMORY_BYTES_MIN, KvState
+from fluss.storage.kv.rocks import open_store
+from fluss.storage.kv.rocks_settings import Resources
 
 folder, gate, what = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 held, resources = Path(f"{gate}.held"), Resources(MEMORY_BYTES_MIN)

@@ -12,7 +12,7 @@ from fluss.protocol.protobuf import Encoded
 from fluss.server.context import ConnectionContext, InTurn
 from fluss.server.metadata_response import MetadataResponse
 from fluss.server.names import check_count, table_path
-from fluss.storage.catalog import PartitionEntry, TableEntry
+from fluss.storage.catalog.catalog import PartitionEntry, TableEntry
 
 _NAMES_AT_ONCE: Final = 64  # of a request that is answered in one go
 

@@ -11,9 +11,9 @@ from fluss.model.paths import TableBucket
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.context import ConnectionContext
 from fluss.server.names import check_count, table_path
-from fluss.storage.catalog import PartitionEntry, TableEntry
-from fluss.storage.catalog_view import has_primary_key
-from fluss.storage.kv_snapshot_files import Snapshot, files_of, list_snapshots
+from fluss.storage.catalog.catalog import PartitionEntry, TableEntry
+from fluss.storage.catalog.view import has_primary_key
+from fluss.storage.kv.snapshot_files import Snapshot, files_of, list_snapshots
 
 
 async def get_latest_kv_snapshots(

@@ -20,11 +20,11 @@ from fluss.server.kv_access import check_access, kv_bucket
 from fluss.server.later import Concurrent, reply_concurrently
 from fluss.server.names import check_count
 from fluss.server.write_wait import check_acks, write_wait_ms
-from fluss.storage.kv_reads import VALUE_OVERHEAD_BYTES
+from fluss.storage.kv.reads import VALUE_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
-    from fluss.storage.kv_bucket import KvBucket
-    from fluss.storage.kv_buckets import KvEngine
+    from fluss.storage.kv.bucket import KvBucket
+    from fluss.storage.kv.engine import KvEngine
 
 # Keys read in one go: what is read before the answer's size is looked at again.
 _KEYS_PER_READ: Final = 1_024

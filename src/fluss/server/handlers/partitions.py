@@ -9,8 +9,8 @@ from fluss.protocol import messages_pb2 as pb
 from fluss.server.auto_partition import rule_of
 from fluss.server.context import ConnectionContext
 from fluss.server.names import check_count, table_path
-from fluss.storage.catalog import TableEntry
-from fluss.storage.catalog_view import check_partitioned
+from fluss.storage.catalog.catalog import TableEntry
+from fluss.storage.catalog.view import check_partitioned
 
 
 async def create_partition(

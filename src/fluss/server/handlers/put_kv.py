@@ -18,7 +18,7 @@ from fluss.server.names import check_count
 from fluss.server.write_wait import NO_ACKS, BucketWait, DeferredWrite, WriteResponse, answered, check_acks
 
 if TYPE_CHECKING:
-    from fluss.storage.kv_put import Put
+    from fluss.storage.kv.put import Put
 
 _AGG_MODES: Final = (0, 1)
 _OVERWRITE: Final = 1

@@ -19,8 +19,8 @@ from fluss.server.later import Concurrent, reply_concurrently
 from fluss.server.names import check_count
 from fluss.server.table_formats import table_format
 from fluss.server.write_wait import write_wait_ms
-from fluss.storage.staged_files import StagedKey, StagedRequest, query_name
-from fluss.storage.staged_index import REQUESTS_MAX
+from fluss.storage.staging.files import StagedKey, StagedRequest, query_name
+from fluss.storage.staging.staged_index import REQUESTS_MAX
 
 
 def stage_write(context: ConnectionContext, request: ReceivedStage) -> Concurrent:

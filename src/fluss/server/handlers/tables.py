@@ -17,7 +17,7 @@ from fluss.protocol import messages_pb2 as pb
 from fluss.server.context import ConnectionContext
 from fluss.server.names import check_count, database_name, table_path
 from fluss.server.table_rules import check_table, completed, stored_json
-from fluss.storage.catalog import AlteredTable, TableEntry
+from fluss.storage.catalog.catalog import AlteredTable, TableEntry
 
 _SET: Final = 0
 _RESET: Final = 1

@@ -1,0 +1,1 @@
+"""The catalog: databases, tables, partitions, schemas and ids, in memory and in SQLite."""

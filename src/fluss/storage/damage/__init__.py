@@ -1,0 +1,1 @@
+"""Damage: found by scrubbing and by surveys, reported, repaired."""

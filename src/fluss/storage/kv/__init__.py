@@ -1,0 +1,1 @@
+"""Primary-key tables: puts, reads and scans of buckets, stores in RocksDB, snapshots, recovery."""

@@ -1,0 +1,1 @@
+"""Logs of buckets: segments, indexes, writers, group commit, marks, recovery and retention."""

@@ -1,0 +1,1 @@
+"""Staged writes: kept aside until a commit names them, then stored once."""

@@ -1,0 +1,121 @@
+"""Carrying a decided commit out: the chosen batches are appended in order, under a writer id that nobody else has.
+
+Batches of a bucket are numbered from 0, so what the log knows of the writer says how many of them it has. However often
+it is interrupted, by an error or a crash, the next run goes on behind the last batch that is in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fluss.formats.batches import log_batch
+from fluss.model.errors import ErrorCode, FlussError
+from fluss.model.paths import TableBucket
+from fluss.storage import files
+from fluss.storage.catalog.db import StagedDecision, StagedQuery
+from fluss.storage.catalog.view import has_primary_key
+from fluss.storage.staging import files as staged_files
+from fluss.storage.staging.files import StagedKey, StagedRequest
+
+if TYPE_CHECKING:
+    from fluss.storage.kv.put import Put
+    from fluss.storage.store import Storage
+
+
+class StagedCommit:
+    """One run. When it fails it can be run again, as another object."""
+
+    def __init__(self, storage: Storage, query: StagedQuery, decided: StagedDecision) -> None:
+        entry = storage.catalog.table_by_id(query.table_id)
+        self._storage = storage
+        self._query = query
+        self._decided = decided
+        self._has_primary_key = entry is not None and has_primary_key(entry.table_json)
+        self._stored: dict[TableBucket, int] = {}  # the last sequence that was in the log before; -1: none
+        self._sequences: dict[TableBucket, int] = {}  # of the next batch
+        self._puts: list[tuple[TableBucket, Put]] = []
+
+    @property
+    def buckets(self) -> list[TableBucket]:
+        """Those that have batches."""
+        return list(self._stored)
+
+    async def run(self) -> None:
+        """Return when all is appended, durable, and visible to readers; if it fails, nothing is left under way."""
+        try:
+            await self._store()
+        except Exception:
+            # Puts of other buckets go on, and the next run must know how far they came.
+            if self._puts:
+                await asyncio.wait([put.applied for _, put in self._puts])
+            raise
+
+    async def _store(self) -> None:
+        for task in sorted(self._decided.tasks):
+            for sequence in range(task.request_count):
+                request = await self._read(task.task, task.attempt, sequence)
+                for bucket, records in request.batches:
+                    with self._unless_dropped(bucket):
+                        await self._write(bucket, records, request)
+        for bucket, put in self._puts:
+            with self._unless_dropped(bucket):
+                await put.applied
+        await self._make_durable()
+
+    async def _read(self, task: int, attempt: int, sequence: int) -> StagedRequest:
+        query = staged_files.query_name(self._query.query_id)
+        key = StagedKey(self._query.table_id, query, self._decided.batch_id, task, attempt, sequence)
+        directory = self._storage.staging_path(key.table_id)
+        try:
+            return await self._storage.run_blocking(partial(staged_files.read, directory, key))
+        except OSError as error:
+            text = f"{files.shown(directory / key.file_name)}: the staged rows can't be read: {files.reason(error)}"
+            raise FlussError(text, ErrorCode.LOG_STORAGE_EXCEPTION) from error
+
+    @contextmanager
+    def _unless_dropped(self, bucket: TableBucket) -> Iterator[None]:
+        """What is for a dropped partition is left out."""
+        try:
+            yield
+        except FlussError:
+            if self._storage.exists(bucket):
+                raise
+
+    async def _write(self, bucket: TableBucket, records: memoryview, request: StagedRequest) -> None:
+        writer_id = self._decided.writer_id
+        if bucket not in self._stored:
+            last = (await self._storage.opened(bucket)).last_sequence(writer_id)
+            self._stored[bucket] = -1 if last is None else last
+        sequence = self._sequences.get(bucket, 0)
+        self._sequences[bucket] = sequence + 1
+        if sequence <= self._stored[bucket]:
+            return
+        if self._has_primary_key:
+            await self._put(bucket, records, sequence, request)
+            return
+        log_batch.set_writer(records, writer_id, sequence)
+        log = await self._storage.opened(bucket)
+        log.append(records, log_batch.parse_header(records), self._storage.clock.now_ms())
+
+    async def _put(self, bucket: TableBucket, records: memoryview, sequence: int, request: StagedRequest) -> None:
+        from fluss.formats.batches import kv_batch  # A server of log tables does without pyarrow.
+
+        kv_batch.set_writer(records, self._decided.writer_id, sequence, b"")
+        kv = self._storage.kv.bucket(bucket)
+        await kv.room()
+        self._puts.append((bucket, kv.put(records, request.target_columns, overwrite=request.overwrite)))
+
+    async def _make_durable(self) -> None:
+        """In all modes: the staged rows, which are durable, are about to go."""
+        for bucket in self._stored:
+            with self._unless_dropped(bucket):
+                (await self._storage.opened(bucket)).request_sync()
+        for bucket in self._stored:
+            with self._unless_dropped(bucket):
+                log = await self._storage.opened(bucket)
+                await log.flush()
+                log.last_sequence(self._decided.writer_id)  # raises if the log has failed meanwhile
