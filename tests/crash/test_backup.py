@@ -16,8 +16,8 @@ import fluss.sync
 from fluss.client.admin import make_backup
 from fluss.client.runtime import run
 from fluss.storage import failpoints
-from fluss.storage.backup import backup_manifest
-from fluss.storage.backup.backup_manifest import BackupManifest
+from fluss.storage.backup import files
+from fluss.storage.backup.files import BackupManifest
 from fluss.storage.backup.restore import check, restore
 from fluss.storage.failpoints import STEPS, Site
 from fluss.testing import FlussServer
@@ -142,7 +142,7 @@ def ids_of(number: int) -> list[int]:
 
 
 def restored(target: Path) -> tuple[Path, BackupManifest]:
-    manifest = backup_manifest.read(target)
+    manifest = files.read(target)
     check(target, manifest)
     directory = target.with_name(target.name + ".restored") / "data"
     directory.parent.mkdir()
@@ -182,13 +182,13 @@ def kill_at(directory: Path, name: str, count: int) -> None:
         server.process._popen.wait(DEATH_S_MAX)
         assert server.process.returncode == -signal.SIGKILL, f"{spec} was not reached"
         load.stop()
-        is_whole = (target / backup_manifest.NAME).exists()
+        is_whole = (target / files.NAME).exists()
         if is_whole:
             assert name.startswith(Site.BACKUP_FINISH) or name.startswith(Site.BACKUP_HOLD)
             check_restored(*restored(target), turns_acked)
         else:
             with pytest.raises(fluss.FlussError, match="no finished backup"):
-                backup_manifest.read(target)
+                files.read(target)
         # The source is fine, holds no links, and can be backed up.
         server.env = {}
         server.start()

@@ -57,12 +57,12 @@ def restore(backup: Path, data_dir: Path) -> None:
       fluss restore /var/backups/fluss-monday ./fluss-data
       fluss server --data-dir ./fluss-data
     """
-    from fluss.storage.backup import backup_manifest
+    from fluss.storage.backup import files
     from fluss.storage.backup.files import check_target
     from fluss.storage.backup.restore import check
     from fluss.storage.backup.restore import restore as copy
 
-    manifest = backup_manifest.read(backup)
+    manifest = files.read(backup)
     check_target(data_dir)
     with byte_bar("checking") as bar:
         bar.begin("checking", manifest.size_bytes)

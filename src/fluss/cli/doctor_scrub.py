@@ -11,7 +11,7 @@ from fluss.cli.findings import Finding, ok, problem, warning
 from fluss.cli.progress import size_text
 
 if TYPE_CHECKING:
-    from fluss.storage.damage.scrub_report import ScrubFinding, ScrubReport
+    from fluss.storage.damage.scrub_files import ScrubFinding, ScrubReport
 
 _NAMED_MAX: Final = 20
 _CHECK: Final = "scrub"
@@ -19,7 +19,7 @@ _CHECK: Final = "scrub"
 
 def scrub_findings(root: Path) -> Iterator[Finding]:
     """The last scrub of a directory; nothing where there was none yet."""
-    from fluss.storage.damage.scrub_report import read_report
+    from fluss.storage.damage.scrub_files import read_report
 
     report = read_report(root)
     if report is None:

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Final
 from fluss.doors import randomness
 from fluss.model.addresses import EMBEDDED_LOCK_NAME, EMBEDDED_USER, ENDPOINT_NAME, EXIT_TAKEN, LOG_NAME, Endpoint
 from fluss.model.errors import FlussError
-from fluss.storage.directory import prepare
-from fluss.storage.lock import try_lock
+from fluss.storage.directory import prepare, try_lock
 
 if TYPE_CHECKING:
     from fluss.server.server import Server

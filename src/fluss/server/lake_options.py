@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from fluss.model.tables.options import DATALAKE_FORMAT, DATALAKE_ICEBERG_PREFIX, ICEBERG, is_iceberg_option
-from fluss.storage.catalog.definition_cache import DefinitionCache
-from fluss.storage.catalog.view import lake_freshness_ms
+from fluss.storage.catalog.view import DefinitionCache, lake_freshness_ms
 
 WAREHOUSE_NAME: Final = "lake"
 _TYPE: Final = f"{DATALAKE_ICEBERG_PREFIX}type"

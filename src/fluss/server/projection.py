@@ -18,7 +18,7 @@ from fluss.model.errors import CorruptDataError, ErrorCode, InvalidRequestError
 from fluss.protocol.protobuf import Part
 from fluss.server.table_formats import schema_columns, table_format
 from fluss.storage.catalog.catalog import Catalog, TableEntry
-from fluss.storage.catalog.definition_cache import DefinitionCache
+from fluss.storage.catalog.view import DefinitionCache
 
 _INDEXES_SHOWN: Final = 20
 

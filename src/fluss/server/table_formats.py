@@ -10,7 +10,7 @@ from fluss.model.descriptor import LogFormat, TableDescriptor
 from fluss.model.schema import Schema
 from fluss.model.tables import options
 from fluss.model.types import DataType
-from fluss.storage.catalog.definition_cache import DefinitionCache
+from fluss.storage.catalog.view import DefinitionCache
 
 _KEYS_BY_LAKE = "1"  # the first version of key encodings, which all clients know
 

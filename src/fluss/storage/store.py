@@ -28,8 +28,7 @@ from fluss.model.paths import TableBucket
 from fluss.storage import allocator, files
 from fluss.storage.catalog.catalog import Catalog, CatalogLimits, PartitionEntry, TableEntry
 from fluss.storage.catalog.view import has_primary_key
-from fluss.storage.clock_note import open_clock, write_note
-from fluss.storage.directory import PARTITION_PREFIX, DataDirectory, DataDirectoryError
+from fluss.storage.directory import PARTITION_PREFIX, DataDirectory, DataDirectoryError, open_clock, write_note
 from fluss.storage.disk_guard import DiskGuard, free_bytes_limit
 from fluss.storage.failpoints import Site
 from fluss.storage.kv.pool import OPEN_STORES_MAX

@@ -12,9 +12,9 @@ from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.storage.kv import snapshot_files as on_disk
-from fluss.storage.kv.kv_leases import LEASE_MS_MAX
 from fluss.storage.kv.rocks import open_store
 from fluss.storage.kv.rocks_settings import Resources
+from fluss.storage.kv.snapshots import LEASE_MS_MAX
 from fluss.storage.kv.store import MEMORY_BYTES_MIN, KvState
 from tests.unit.server.support import RunningServer, Wire, WireError, descriptor, path
 

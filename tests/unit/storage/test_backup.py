@@ -20,9 +20,9 @@ from fluss.model.errors import CorruptDataError, FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.staging import StagedTask
 from fluss.storage import failpoints
-from fluss.storage.backup import backup_manifest
+from fluss.storage.backup import files
 from fluss.storage.backup.backup import Backup
-from fluss.storage.backup.backup_manifest import NAME, BackupManifest
+from fluss.storage.backup.files import NAME, BackupManifest
 from fluss.storage.backup.restore import check, restore
 from fluss.storage.catalog.db import StagedDecision, StagedQuery
 from fluss.storage.kv.snapshots import KvSnapshots
@@ -59,11 +59,11 @@ def snapshots_of(storage: Storage) -> KvSnapshots:
 async def backup(storage: Storage, target: Path, snapshots: KvSnapshots | None = None) -> BackupManifest:
     await Backup(storage, snapshots or snapshots_of(storage), target).run()
     assert not storage.held_path.exists()
-    return backup_manifest.read(target)
+    return files.read(target)
 
 
 def restored(target: Path) -> Path:
-    manifest = backup_manifest.read(target)
+    manifest = files.read(target)
     check(target, manifest)
     root = target.with_name(target.name + ".restored")
     restore(target, manifest, root)
@@ -117,7 +117,7 @@ async def test_sealed_segments_are_shared_and_the_last_is_not(tmp_path: Path) ->
             assert path.samefile(copies / path.name)
         assert not last.samefile(copies / last.name)
         assert (copies / last.name).stat().st_size < last.stat().st_size
-    check(tmp_path / "backup", backup_manifest.read(tmp_path / "backup"))
+    check(tmp_path / "backup", files.read(tmp_path / "backup"))
 
 
 async def test_on_another_file_system_all_is_copied(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ async def test_an_index_that_is_ahead_of_the_moment(tmp_path: Path) -> None:
         while not holding.bytes_total and not run.done():
             await fill_one(storage, bucket)
         await run
-        manifest = backup_manifest.read(tmp_path / "backup")
+        manifest = files.read(tmp_path / "backup")
     async with opened(restored(tmp_path / "backup")) as storage:
         found = read_all(storage.bucket(bucket))
         assert len(found) == manifest.buckets[0].end_offset
@@ -406,10 +406,10 @@ async def test_damaged_and_unfinished_backups_are_refused(tmp_path: Path) -> Non
     ):
         (target / NAME).write_text(text)
         with pytest.raises(FlussError, match=message):
-            backup_manifest.read(target)
+            files.read(target)
     (target / NAME).unlink()
     with pytest.raises(FlussError, match="no finished backup"):
-        backup_manifest.read(target)
+        files.read(target)
 
 
 async def test_restore_never_overwrites(tmp_path: Path) -> None:

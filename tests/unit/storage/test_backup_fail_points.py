@@ -8,7 +8,7 @@ import pytest
 
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
-from fluss.storage.backup import backup_manifest
+from fluss.storage.backup import files
 from fluss.storage.backup.restore import check, restore
 from fluss.storage.failpoints import NAMES
 from fluss.storage.store import Storage
@@ -40,12 +40,12 @@ async def check_data(root: Path) -> None:
 
 
 async def check_backup(target: Path, *, is_done: bool) -> None:
-    if not (target / backup_manifest.NAME).exists():
+    if not (target / files.NAME).exists():
         assert not is_done
         with pytest.raises(FlussError, match="no finished backup"):
-            backup_manifest.read(target)
+            files.read(target)
         return
-    manifest = backup_manifest.read(target)
+    manifest = files.read(target)
     check(target, manifest)
     restored = target.with_name("restored")
     restore(target, manifest, restored)

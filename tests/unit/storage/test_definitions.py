@@ -9,7 +9,7 @@ import pytest
 from fluss.model.errors import FlussError
 from fluss.model.paths import TablePath
 from fluss.storage.catalog.catalog import AlteredTable, Catalog, CatalogLimits
-from fluss.storage.catalog.definition_cache import BYTES_MAX, DefinitionCache
+from fluss.storage.catalog.view import BYTES_MAX, DefinitionCache
 
 from .support import catalog
 

@@ -18,10 +18,9 @@ from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints
 from fluss.storage.failpoints import STEPS, Site, Step
 from fluss.storage.kv import snapshot_files as on_disk
-from fluss.storage.kv.kv_leases import LEASE_MS_MAX, KvLeases
 from fluss.storage.kv.rocks import RocksStore, open_store
 from fluss.storage.kv.rocks_settings import Resources
-from fluss.storage.kv.snapshots import KvSnapshots
+from fluss.storage.kv.snapshots import LEASE_MS_MAX, KvLeases, KvSnapshots
 from fluss.storage.kv.store import MEMORY_BYTES_MIN, KvState
 from fluss.storage.log.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
@@ -295,7 +294,7 @@ async def test_a_lease_out_of_bounds_is_refused(world: World, lease_id: str, dur
 
 
 async def test_leases_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fluss.storage.kv.kv_leases.LEASES_MAX", 2)
+    monkeypatch.setattr("fluss.storage.kv.snapshots.LEASES_MAX", 2)
     for lease_id in "aab":
         await world.snapshots.lease(lease_id, 1_000, {})
     with pytest.raises(FlussError, match="2 leases"):

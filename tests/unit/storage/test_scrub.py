@@ -14,8 +14,7 @@ import pytest
 
 from fluss.storage import failpoints
 from fluss.storage.damage.scrub import OFF, Scrubber
-from fluss.storage.damage.scrub_files import CHUNK_BYTES, PacedFile, ScrubPace
-from fluss.storage.damage.scrub_report import ScrubReport, read_report
+from fluss.storage.damage.scrub_files import CHUNK_BYTES, PacedFile, ScrubPace, ScrubReport, read_report
 from fluss.storage.directory import SCRUB_NAME
 from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.log.retention import Retention

@@ -15,7 +15,8 @@ from fluss.model.staging import StagedTask
 from fluss.storage import failpoints
 from fluss.storage.catalog.catalog import TableEntry
 from fluss.storage.log import writers
-from fluss.storage.staging import staged_index, staging
+from fluss.storage.staging import staging
+from fluss.storage.staging import staging as staged_index
 from fluss.storage.store import Storage
 
 from .kv_support import opened

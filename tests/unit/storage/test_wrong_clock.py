@@ -11,9 +11,8 @@ import pytest
 
 from fluss.model.clock import SETTLE_MS, Clock
 from fluss.model.paths import TableBucket, TablePath
-from fluss.storage.clock_note import read_note
-from fluss.storage.directory import CLOCK_NAME
-from fluss.storage.kv.kv_leases import LEASE_MS_MAX, KvLeases
+from fluss.storage.directory import CLOCK_NAME, read_note
+from fluss.storage.kv.snapshots import LEASE_MS_MAX, KvLeases
 from fluss.storage.log.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
 

@@ -20,7 +20,7 @@ from fluss.server.names import check_count
 from fluss.server.table_formats import table_format
 from fluss.server.write_wait import write_wait_ms
 from fluss.storage.staging.files import StagedKey, StagedRequest, query_name
-from fluss.storage.staging.staged_index import REQUESTS_MAX
+from fluss.storage.staging.staging import REQUESTS_MAX
 
 
 def stage_write(context: ConnectionContext, request: ReceivedStage) -> Concurrent:

@@ -22,9 +22,16 @@ from typing import Final
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.storage import files
-from fluss.storage.backup import backup_manifest
-from fluss.storage.backup.backup_manifest import BackupManifest, BackupRange
-from fluss.storage.backup.files import Holder, Placer, copied_bytes, make_target, remove_target
+from fluss.storage.backup import files as backup_manifest
+from fluss.storage.backup.files import (
+    BackupManifest,
+    BackupRange,
+    Holder,
+    Placer,
+    copied_bytes,
+    make_target,
+    remove_target,
+)
 from fluss.storage.catalog.view import has_primary_key
 from fluss.storage.directory import CATALOG_NAME, FORMAT_VERSION, VERSION_NAME
 from fluss.storage.disk_guard import disk_free_bytes

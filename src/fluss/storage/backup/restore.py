@@ -10,8 +10,7 @@ from pathlib import Path
 
 from fluss.model.errors import CorruptDataError, FlussError
 from fluss.storage import files
-from fluss.storage.backup.backup_manifest import BackupManifest
-from fluss.storage.backup.files import HeldFile, Placer, make_target, remove_target
+from fluss.storage.backup.files import BackupManifest, HeldFile, Placer, make_target, remove_target
 from fluss.storage.damage.checks import check_log
 from fluss.storage.directory import CATALOG_NAME, VERSION_NAME, DataDirectory
 from fluss.storage.failpoints import Site

@@ -11,7 +11,7 @@ from typing import Final
 
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.tables.options import AUTO_INCREMENT_CACHE_SIZE
-from fluss.storage.catalog.definition_cache import DefinitionCache
+from fluss.storage.catalog.view import DefinitionCache
 
 FIRST_ROW_ID: Final = 1
 ROW_ID_MAX: Final = 2**63 - 1

@@ -199,7 +199,7 @@ class Repair:
         import pyarrow.compute as pc  # takes long to load, and few tables have such a column
 
         from fluss.formats.rows.values import ValueCodec
-        from fluss.storage.damage.store_check import looked_at
+        from fluss.storage.damage.checks import looked_at
 
         codec = ValueCodec(_schemas(table, content), _kv_format(table))
         greatest = 0

@@ -27,7 +27,7 @@ from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage.catalog.catalog import TableEntry
 from fluss.storage.catalog.view import has_primary_key
-from fluss.storage.damage.scrub_report import (
+from fluss.storage.damage.scrub_files import (
     BYTES_PER_SECOND,
     INTERVAL_MS,
     OFF,

@@ -434,7 +434,7 @@ class _Stores:
 
 
 def _state(path: Path) -> KvState | str:
-    from fluss.storage.damage.store_check import state_of  # RocksDB is not there for those who have log tables only
+    from fluss.storage.damage.checks import state_of  # RocksDB is not there for those who have log tables only
 
     try:
         return state_of(path)

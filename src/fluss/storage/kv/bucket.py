@@ -26,10 +26,9 @@ from fluss.formats.batches.kv_batch import decode_records, parse_header
 from fluss.formats.batches.log_batch import parse_header as parse_log_header
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
-from fluss.storage.kv.kv_scan import BucketScan
 from fluss.storage.kv.pool import RunBlocking
 from fluss.storage.kv.put import Prepared, Put, PutRequest, apply, check_schema, prepare
-from fluss.storage.kv.reads import READ_BYTES_MAX, first_values, values_at, values_by_prefix
+from fluss.storage.kv.reads import READ_BYTES_MAX, BucketScan, first_values, values_at, values_by_prefix
 from fluss.storage.kv.store import NO_ROWS, DamagedKvStoreError, KvState, KvStoreError, ReadableStore, as_kv_error
 
 if TYPE_CHECKING:

@@ -21,11 +21,10 @@ from fluss.storage.catalog.view import has_primary_key
 from fluss.storage.directory import STORE_NAME
 from fluss.storage.failpoints import Site
 from fluss.storage.kv.bucket import KvBucket
-from fluss.storage.kv.kv_replay import CHUNK_BYTES, replay
 from fluss.storage.kv.pool import OPENINGS_MAX, KvPool, RunBlocking
 from fluss.storage.kv.put import check
 from fluss.storage.kv.reads import few_by_prefix
-from fluss.storage.kv.recovery import Recovery
+from fluss.storage.kv.recovery import CHUNK_BYTES, Recovery, replay
 from fluss.storage.kv.rocks import STALL_POLL_S, STALL_WAIT_S_MAX, open_store
 from fluss.storage.kv.rocks_settings import Resources
 from fluss.storage.kv.snapshot_files import recovery_candidates

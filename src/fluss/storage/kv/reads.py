@@ -1,12 +1,16 @@
-"""Reads of a store that end when they take too many bytes: how large rows are is known only once they are read."""
+"""Reads of a store: bounded by bytes, and scans of all rows as of one moment."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from typing import Final
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Final, TypeAlias
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.storage.kv.store import PAGE_ROWS_MAX, ReadableStore
+from fluss.storage.kv.store import PAGE_ROWS_MAX, KvSnapshot, KvStoreError, Page, ReadableStore
 
 READ_BYTES_MAX: Final = 64 << 20
 VALUE_OVERHEAD_BYTES: Final = 64  # of an object that holds a value
@@ -103,3 +107,38 @@ def _answer_too_large() -> InvalidRequestError:
 
 def _too_large(text: str) -> InvalidRequestError:
     return InvalidRequestError(text, ErrorCode.RECORD_TOO_LARGE_EXCEPTION)
+
+
+ReadPage: TypeAlias = Callable[[Callable[[], Page]], Awaitable[Page]]
+
+
+class BucketScan:
+    """Keeps its store open, and old files alive, until it is closed."""
+
+    def __init__(self, snapshot: KvSnapshot, read_page: ReadPage, held: AsyncExitStack) -> None:
+        self.log_offset = snapshot.state.covered_offset  # the rows are as of this offset of the log
+        self.at_end = False  # whether all rows were read
+        self._snapshot = snapshot
+        self._read_page = read_page
+        self._held = held  # gives the store back
+        self._lock = asyncio.Lock()
+        self._closing: asyncio.Task[None] | None = None
+
+    async def read(self, size_bytes_max: int, rows_max: int) -> list[bytes]:
+        """The next values in the order of their keys, at least one if any is left; empty at the end."""
+        async with self._lock:
+            if self._closing is not None:
+                raise KvStoreError("The scan was closed; begin it again.")
+            page = await self._read_page(partial(self._snapshot.read, rows_max, size_bytes_max))
+        self.at_end = page.next_key is None
+        return page.values
+
+    def close(self) -> None:
+        """End it; a read under way comes to its end first."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+
+    async def _close(self) -> None:
+        async with self._lock:
+            self._snapshot.close()
+            await self._held.aclose()

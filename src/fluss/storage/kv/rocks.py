@@ -33,7 +33,7 @@ from fluss.doors import clock
 from fluss.model.errors import FlussError
 from fluss.storage import files
 from fluss.storage.failpoints import Site
-from fluss.storage.kv.manifest_check import CURRENT_NAME, manifest_problem
+from fluss.storage.kv.rocks_files import CURRENT_NAME, manifest_problem
 from fluss.storage.kv.rocks_settings import (
     META_FAMILY,
     SMALL_FILE_BYTES_MAX,

@@ -1,4 +1,6 @@
-"""Sparse index of one segment: offset and commit time to byte position, about one entry per 4 KiB.
+"""The sparse index of one segment, and which byte ranges of a file this process has checked.
+
+Sparse index of one segment: offset and commit time to byte position, about one entry per 4 KiB.
 
 Each entry also has the checksum of the heads of all batches before it: commit time, epoch and base offset, which the
 server stamps and a batch's own checksum leaves out. So between any two entries they can be verified.
@@ -19,6 +21,42 @@ from typing import Final, NamedTuple
 
 from fluss.formats.batches.checksum import crc32c
 from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES, BatchHeader, head_checksum
+
+RANGES_MAX: Final = 32
+
+
+class ByteRanges:
+    """Half-open ranges, joined where they touch. Forgetting one costs a second check, so the set is bounded."""
+
+    __slots__ = ("_ranges",)
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int]] = []
+
+    def add(self, start: int, end: int) -> None:
+        last = self._ranges[-1] if self._ranges else None
+        if last is not None and last[1] == start:
+            # The hot path: an append extends the range that ends at the tail.
+            self._ranges[-1] = (last[0], end)
+            return
+        kept: list[tuple[int, int]] = []
+        for low, high in self._ranges:
+            if high < start or end < low:
+                kept.append((low, high))
+            else:
+                start, end = min(start, low), max(end, high)
+        kept.append((start, end))
+        kept.sort()
+        # The first goes: it is the farthest from the tail, which is read most.
+        self._ranges = kept[-RANGES_MAX:]
+
+    def contains(self, start: int, end: int) -> bool:
+        return any(low <= start and end <= high for low, high in self._ranges)
+
+    def cut(self, end: int) -> None:
+        """Forget everything from `end` on."""
+        self._ranges = [(low, min(high, end)) for low, high in self._ranges if low < end]
+
 
 INTERVAL_BYTES: Final = 4096
 BATCHES_PER_ENTRY_MAX: Final = INTERVAL_BYTES // HEADER_SIZE_BYTES + 1

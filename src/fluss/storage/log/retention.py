@@ -28,8 +28,7 @@ from fluss.model.paths import TableBucket
 from fluss.model.tables.options import LOG_TTL, duration_ms
 from fluss.storage import files
 from fluss.storage.catalog.catalog import TableEntry
-from fluss.storage.catalog.definition_cache import DefinitionCache
-from fluss.storage.catalog.view import has_primary_key, lake_freshness_ms
+from fluss.storage.catalog.view import DefinitionCache, has_primary_key, lake_freshness_ms
 from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.log.index import OffsetIndex
 from fluss.storage.log.segment import INDEX_SUFFIX, LOG_SUFFIX, list_base_offsets, segment_path

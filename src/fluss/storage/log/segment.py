@@ -19,8 +19,7 @@ from fluss.formats.batches.log_batch import BatchHeader
 from fluss.storage import files
 from fluss.storage.failpoints import Site
 from fluss.storage.files import BufferLike
-from fluss.storage.log.index import BATCHES_PER_ENTRY_MAX, Checkpoint, IndexEntry, OffsetIndex
-from fluss.storage.log.ranges import ByteRanges
+from fluss.storage.log.index import BATCHES_PER_ENTRY_MAX, ByteRanges, Checkpoint, IndexEntry, OffsetIndex
 from fluss.storage.log.walk import ALL_BATCHES, CorruptBatchError, WrongHeadsError, check, scan
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import Final
 
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.storage import files
-from fluss.storage.log.ranges import ByteRanges
+from fluss.storage.log.index import ByteRanges
 from fluss.storage.log.segment import NO_TIMESTAMP_MS, Segment
 
 _log = logging.getLogger(__name__)
