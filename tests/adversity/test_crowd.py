@@ -20,7 +20,7 @@ from fluss.formats.arrow.payload import Codec, Compression, encode
 from fluss.formats.batches.log_batch import encode_batch
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.limits import Limits
+from fluss.server.net.limits import Limits
 from fluss.testing import FlussServer
 from tests.adversity.memory import MIB, Memory
 from tests.crash.wire import ConnectionLostError, Wire, produce_request

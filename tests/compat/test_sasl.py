@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fluss import ErrorCode, FlussError
-from fluss.server.users import add_user
+from fluss.server.net.users import add_user
 from fluss.testing import ApacheFluss, FlussServer
 from tests.compat.differences import APACHE, JAVA, OUR_CLIENT, OUR_SERVER, PYFLUSS
 from tests.compat.ourclient import OurPeer

@@ -20,7 +20,7 @@ from fluss.formats.batches.log_batch import encode_batch
 from fluss.model.errors import FlussError
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.limits import Limits
+from fluss.server.net.limits import Limits
 from tests.adversity.memory import Memory
 from tests.crash.batch_samples import CODECS, FLAT, FLAT_ROWS, NESTED, NESTED_ROWS, good_batches
 from tests.crash.mutations import Pools, mutated, mutated_batch, random_message, random_predicate, sealed
@@ -277,7 +277,7 @@ def test_decompression_bombs(target: Target, tables: Tables, chance: random.Rand
 
 def test_sasl_tokens(tmp_path: Path, chance: random.Random) -> None:
     """No token that is not the password's gets in, each is answered, and none is in the log."""
-    from fluss.server.auth import parse_plain
+    from fluss.server.net.logins import parse_plain
 
     good = b"\0alice\0correct horse"
     refusals: list[FlussError] = []

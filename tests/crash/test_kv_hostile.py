@@ -25,7 +25,7 @@ from fluss.formats.rows.keys import KeyEncoder
 from fluss.model.errors import ErrorCode
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.limits import Limits
+from fluss.server.net.limits import Limits
 from tests.adversity.memory import MIB, Memory
 from tests.crash.kv_target import BUCKET, STORES_BYTES, KvTarget, kv_target, put_request
 from tests.crash.mutations import sealed_kv

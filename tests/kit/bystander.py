@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fluss.server.users import add_user
+from fluss.server.net.users import add_user
 from fluss.testing import FlussServer
 from tests.kit.bystander_loads import LOADS, PASSWORD, USER, Load, login_options
 from tests.kit.child import start

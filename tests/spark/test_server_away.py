@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql import types as st
 
 from fluss.model.errors import AuthenticationError, ConnectError, InvalidRequestError, NotFoundError
-from fluss.server.users import add_user
+from fluss.server.net.users import add_user
 from fluss.spark import waiting
 from fluss.spark.source import FlussDataSource
 from fluss.spark.stream_writer import BATCH_ID, QUERY_ID

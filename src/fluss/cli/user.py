@@ -28,7 +28,7 @@ def add(file: Path, name: str) -> None:
 
     Example: fluss user add users.txt ada
     """
-    from fluss.server.users import add_user
+    from fluss.server.net.users import add_user
 
     is_new = add_user(file, name, _password())
     click.echo(f"user {name} added" if is_new else f"password of user {name} changed")
@@ -42,7 +42,7 @@ def remove(file: Path, name: str) -> None:
 
     Example: fluss user remove users.txt ada
     """
-    from fluss.server.users import remove_user
+    from fluss.server.net.users import remove_user
 
     remove_user(file, name)
     click.echo(f"user {name} removed")
@@ -55,7 +55,7 @@ def list_users(file: Path) -> None:
 
     Example: fluss user list users.txt
     """
-    from fluss.server.users import read_users
+    from fluss.server.net.users import read_users
 
     for name in sorted(read_users(file)):
         click.echo(name)

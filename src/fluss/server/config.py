@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from fluss.model.clock import NO_SETTLING, SETTLE_MS
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.tables.options import DATALAKE_FORMATS, ICEBERG, PROPERTY_LENGTH_MAX
-from fluss.server.limits import Limits
+from fluss.server.net.limits import Limits
 from fluss.storage.catalog.catalog import BUCKETS_MAX, PARTITIONS_PER_TABLE_MAX
 from fluss.storage.damage.scrub_files import BYTES_PER_SECOND as SCRUB_BYTES_PER_SECOND
 from fluss.storage.damage.scrub_files import INTERVAL_MS as SCRUB_INTERVAL_MS

@@ -80,9 +80,9 @@ def _run(directory: Path, memory: bool, told: int) -> None:
 
 
 async def _serve(directory: Path, memory: bool, told: int) -> None:
-    from fluss.server.auth import SharedSecret
     from fluss.server.config import ServerConfig
-    from fluss.server.limits import Limits
+    from fluss.server.net.limits import Limits
+    from fluss.server.net.logins import SharedSecret
     from fluss.server.process import confirm_clock_on_signal
     from fluss.server.server import Server
     from fluss.storage.allocator import exempt_from_collection

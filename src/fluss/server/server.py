@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from fluss.doors import sockets
 from fluss.model.errors import ConnectError, ErrorCode, FlussError
-from fluss.server.auth import Authenticator, Logins
 from fluss.server.config import Address, ServerConfig
-from fluss.server.connection import LINGER_S, ServerConnection
-from fluss.server.context import ServerContext
-from fluss.server.patience import sweep, sweep_interval_s
+from fluss.server.net.connection import LINGER_S, ServerConnection
+from fluss.server.net.context import ServerContext
+from fluss.server.net.logins import Authenticator, Logins
+from fluss.server.net.patience import sweep, sweep_interval_s
 from fluss.storage.catalog.catalog import CatalogLimits
 from fluss.storage.log.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
@@ -79,7 +79,7 @@ class Server:
         authenticator = self._authenticator
         if authenticator is None and self._config.sasl_users is not None:
             # Loaded with OpenSSL's digests, for servers that have users.
-            from fluss.server.users import PasswordFile
+            from fluss.server.net.users import PasswordFile
 
             authenticator = PasswordFile(self._config.sasl_users)
         options = StorageOptions(

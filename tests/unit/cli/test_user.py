@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fluss.cli.main import main
-from fluss.server.users import read_users
+from fluss.server.net.users import read_users
 
 
 def run(*arguments: str | Path, password: str = "") -> Result:

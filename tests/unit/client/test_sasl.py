@@ -15,7 +15,7 @@ from fluss.client.runtime import run
 from fluss.model.config import Config
 from fluss.model.errors import AuthenticationError, InvalidRequestError
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.users import add_user
+from fluss.server.net.users import add_user
 from fluss.testing import ApacheFluss, FlussServer
 from tests.unit.client.conftest import everything, make_table
 from tests.unit.client.scripted import PATH, Refuse, ScriptedServer

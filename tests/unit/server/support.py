@@ -21,9 +21,9 @@ from fluss.formats.arrow.payload import Codec, Compression, encode
 from fluss.formats.batches.log_batch import BatchHeader, encode_batch, verify_crc, walk
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.auth import Authenticator
 from fluss.server.config import ServerConfig
-from fluss.server.limits import Limits
+from fluss.server.net.limits import Limits
+from fluss.server.net.logins import Authenticator
 from fluss.server.server import Server
 from fluss.storage.log.group_commit import THREADS
 

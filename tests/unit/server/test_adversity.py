@@ -14,7 +14,7 @@ import pytest
 from fluss.model.errors import RETRIABLE_CODES
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.limits import Limits
+from fluss.server.net.limits import Limits
 from tests.unit.server.support import (
     RunningServer,
     Wire,

@@ -14,9 +14,9 @@ from fluss.model.errors import AuthenticationError, ConnectError
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api
-from fluss.server.auth import DELAY_S_FIRST, LOOK_INTERVAL_S, FairSlots, Logins, SharedSecret, parse_plain
-from fluss.server.limits import Limits
-from fluss.server.users import PasswordFile, PasswordHash, add_user, read_users, remove_user, write_users
+from fluss.server.net.limits import Limits
+from fluss.server.net.logins import DELAY_S_FIRST, LOOK_INTERVAL_S, FairSlots, Logins, SharedSecret, parse_plain
+from fluss.server.net.users import PasswordFile, PasswordHash, add_user, read_users, remove_user, write_users
 from tests.unit.server.kv_support import create_kv_table, key, kv_batch, lookup, put
 from tests.unit.server.support import TIMEOUT_S, RunningServer, Wire, WireError, create_table
 

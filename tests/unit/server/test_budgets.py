@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fluss.server.budgets import RESPONSE_BYTES_MIN, FrameShare, RequestBudget, ResponseBudget
+from fluss.server.net.budgets import RESPONSE_BYTES_MIN, FrameShare, RequestBudget, ResponseBudget
 
 
 class Frames:

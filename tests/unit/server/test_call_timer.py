@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from fluss.protocol import frames
-from fluss.server.context import ConnectionContext, Replier
-from fluss.server.limits import Limits
-from fluss.server.session import Call, Session
+from fluss.server.net.context import ConnectionContext, Replier
+from fluss.server.net.limits import Limits
+from fluss.server.net.session import Call, Session
 
 
 class Clock:

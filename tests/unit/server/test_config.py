@@ -9,7 +9,7 @@ import pytest
 
 from fluss.model.errors import InvalidRequestError
 from fluss.server.config import Address, ServerConfig, load_config, parse_address
-from fluss.server.limits import Limits
+from fluss.server.net.limits import Limits
 
 
 def load(tmp_path: Path, text: str, **flags: object) -> ServerConfig:

@@ -21,7 +21,7 @@ from fluss.model.types import DataType, DataTypes
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.protobuf import encode_varint
-from fluss.server.filter_leaves import leaf_test
+from fluss.server.read.filter import leaf_test
 from tests.unit.server.support import (
     RunningServer,
     Wire,

@@ -18,7 +18,7 @@ from fluss.model.infos import TableInfo
 from fluss.model.staging import LAKE_ERROR_CHARACTERS_MAX
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.limits import Limits
+from fluss.server.net.limits import Limits
 from tests.unit.server.support import RunningServer, Wire, WireError, path
 
 T = TablePath("fluss", "t")

@@ -12,8 +12,8 @@ import pytest
 
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.connection import LINGER_S
-from fluss.server.limits import Limits
+from fluss.server.net.connection import LINGER_S
+from fluss.server.net.limits import Limits
 from tests.unit.server.support import (
     MIB,
     RunningServer,

@@ -15,7 +15,7 @@ from fluss.model.schema import Column, Schema
 from fluss.model.types import DataType, TypeRoot
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.limits import Limits
+from fluss.server.net.limits import Limits
 from fluss.storage.kv import engine
 from tests.unit.server.kv_support import (
     call,

@@ -14,8 +14,8 @@ import pytest
 
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.connection import ServerConnection
-from fluss.server.session import Session
+from fluss.server.net.connection import ServerConnection
+from fluss.server.net.session import Session
 from fluss.testing import FlussServer
 from tests.unit.server.support import (
     TIMEOUT_S,

@@ -13,7 +13,7 @@ from fluss.model.errors import FlussError
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server import metrics_page
-from fluss.server.users import add_user
+from fluss.server.net.users import add_user
 from fluss.testing import FlussServer
 from tests.unit.server.kv_support import (
     create_kv_table,

@@ -14,7 +14,7 @@ from fluss.formats.batches.log_batch import encode_batch
 from fluss.model.errors import RETRIABLE_CODES
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.limits import Limits
+from fluss.server.net.limits import Limits
 from tests.unit.server.support import (
     RunningServer,
     StalledSyncs,

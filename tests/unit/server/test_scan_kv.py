@@ -11,7 +11,7 @@ import pytest
 from fluss.formats.rows.values import decode_value_batch
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.limits import Limits
+from fluss.server.net.limits import Limits
 from tests.unit.server.kv_support import (
     Row,
     create_kv_table,

@@ -12,7 +12,7 @@ from fluss.formats.batches.log_batch import walk
 from fluss.model.schema import COLUMN_COUNT_MAX
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.limits import Limits
+from fluss.server.net.limits import Limits
 from fluss.storage import failpoints
 from tests.unit.server.kv_support import create_kv_table, key, kv_batch, lookup, raw_batch
 from tests.unit.server.support import (

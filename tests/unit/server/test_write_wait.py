@@ -8,8 +8,8 @@ import weakref
 from collections.abc import Callable
 
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.answers import Answer
-from fluss.server.write_wait import BucketWait, DeferredWrite, answered
+from fluss.server.handlers.writes import BucketWait, DeferredWrite, answered
+from fluss.server.net.answers import Answer
 
 
 class Asker:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from fluss.model.errors import AuthenticationError, ErrorCode
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.auth import MECHANISM, parse_plain
-from fluss.server.context import ConnectionContext
+from fluss.server.net.context import ConnectionContext
+from fluss.server.net.logins import MECHANISM, parse_plain
 
 
 async def authenticate(context: ConnectionContext, request: pb.AuthenticateRequest) -> pb.AuthenticateResponse:

@@ -7,8 +7,8 @@ from typing import Final
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.answers import code_and_text
-from fluss.server.context import ConnectionContext
+from fluss.server.net.answers import code_and_text
+from fluss.server.net.context import ConnectionContext
 
 ID_CHARACTERS_MAX: Final = 100
 PATH_CHARACTERS_MAX: Final = 4_096

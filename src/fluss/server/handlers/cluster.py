@@ -6,7 +6,7 @@ from typing import Final
 
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.config import effective_settings
-from fluss.server.context import ConnectionContext
+from fluss.server.net.context import ConnectionContext
 
 # Apache Fluss's name for what was set at the start.
 _SOURCE: Final = "INITIAL_SERVER_CONFIG"

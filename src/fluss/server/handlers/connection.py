@@ -9,9 +9,9 @@ from fluss.model.errors import ErrorCode, error_from_code
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.protobuf import Encoded
-from fluss.server.context import ConnectionContext, InTurn
-from fluss.server.metadata_response import MetadataResponse
-from fluss.server.names import check_count, table_path
+from fluss.server.net.context import ConnectionContext, InTurn
+from fluss.server.tables.formats import MetadataResponse
+from fluss.server.tables.names import check_count, table_path
 from fluss.storage.catalog.catalog import PartitionEntry, TableEntry
 
 _NAMES_AT_ONCE: Final = 64  # of a request that is answered in one go

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fluss.model.descriptor import DatabaseDescriptor
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.context import ConnectionContext
-from fluss.server.names import database_name
+from fluss.server.net.context import ConnectionContext
+from fluss.server.tables.names import database_name
 
 
 async def create_database(context: ConnectionContext, request: pb.CreateDatabaseRequest) -> pb.CreateDatabaseResponse:

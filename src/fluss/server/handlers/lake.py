@@ -12,9 +12,9 @@ from fluss.model.errors import ErrorCode, InvalidRequestError, error_from_code
 from fluss.model.paths import TableBucket
 from fluss.model.staging import LAKE_ERROR_CHARACTERS_MAX
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.answers import code_and_text
-from fluss.server.context import ConnectionContext
-from fluss.server.names import check_count, table_path
+from fluss.server.net.answers import code_and_text
+from fluss.server.net.context import ConnectionContext
+from fluss.server.tables.names import check_count, table_path
 from fluss.storage.lake_snapshots import offsets_of
 
 

@@ -8,10 +8,10 @@ from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.protobuf import unreadable
-from fluss.server.answers import code_and_text
-from fluss.server.context import ConnectionContext, InTurn
-from fluss.server.names import check_count
-from fluss.server.opened import BUCKETS_AT_ONCE, each_open, with_open_logs
+from fluss.server.net.answers import code_and_text
+from fluss.server.net.context import ConnectionContext, InTurn
+from fluss.server.net.opened import BUCKETS_AT_ONCE, each_open, with_open_logs
+from fluss.server.tables.names import check_count
 
 EARLIEST: Final = 0
 LATEST: Final = 1

@@ -6,9 +6,9 @@ from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.partitions import PartitionBound, PartitionSpec, spec_of_name
 from fluss.model.tables import options
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.auto_partition import rule_of
-from fluss.server.context import ConnectionContext
-from fluss.server.names import check_count, table_path
+from fluss.server.net.context import ConnectionContext
+from fluss.server.tables.auto_partition import rule_of
+from fluss.server.tables.names import check_count, table_path
 from fluss.storage.catalog.catalog import TableEntry
 from fluss.storage.catalog.view import check_partitioned
 

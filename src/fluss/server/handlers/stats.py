@@ -6,12 +6,12 @@ from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.model.tables.options import CHANGELOG_IMAGE
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.answers import code_and_text
-from fluss.server.context import ConnectionContext
-from fluss.server.kv_access import kv_bucket
-from fluss.server.names import check_count
-from fluss.server.opened import each_open
-from fluss.server.table_formats import table_format
+from fluss.server.net.answers import code_and_text
+from fluss.server.net.context import ConnectionContext
+from fluss.server.net.opened import each_open
+from fluss.server.read.kv_access import kv_bucket
+from fluss.server.tables.names import check_count
+from fluss.server.tables.table_formats import table_format
 
 
 async def get_table_stats(context: ConnectionContext, request: pb.GetTableStatsRequest) -> pb.GetTableStatsResponse:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
 from fluss.model.errors import TimeoutError
-from fluss.server.answers import Answer
-from fluss.server.context import ConnectionContext, Replier
+from fluss.server.net.answers import Answer
+from fluss.server.net.context import ConnectionContext, Replier
 
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, Answer]]
 

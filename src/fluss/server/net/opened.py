@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequ
 from typing import Any, Final, TypeVar
 
 from fluss.model.paths import TableBucket
-from fluss.server.context import ConnectionContext
+from fluss.server.net.context import ConnectionContext
 from fluss.storage.store import Storage
 
 BUCKETS_AT_ONCE: Final = 64  # that a request may name and still be answered in one go

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 from fluss.formats.batches.log_batch import BatchHeader, walk
 from fluss.model.errors import FlussError
 from fluss.protocol.protobuf import Part
-from fluss.server.filtering import BatchFilter
-from fluss.server.projection import Projection
+from fluss.server.read.filtering import BatchFilter
+from fluss.server.read.projection import Projection
 
 # One fetch looks at so many batches, fewer with a large filter; the rest is for the next one, so that nobody holds the
 # loop for long.

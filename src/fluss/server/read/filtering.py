@@ -16,8 +16,8 @@ from fluss.model.errors import FlussError
 from fluss.model.predicates import DEPTH_MAX
 from fluss.model.types import DataType
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.filter_leaves import FILTER_TERMS_MAX, bad_filter, leaf_test
-from fluss.server.table_formats import SchemaColumns, schema_columns
+from fluss.server.read.filter import FILTER_TERMS_MAX, bad_filter, leaf_test
+from fluss.server.tables.table_formats import SchemaColumns, schema_columns
 from fluss.storage.catalog.catalog import Catalog
 
 # From field ids to statistics, and the number of rows, to whether any row may match.

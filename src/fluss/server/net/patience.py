@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple, Protocol
 
-from fluss.server.limits import Limits
-from fluss.server.turns import Turns
+from fluss.server.net.limits import Limits
+from fluss.server.net.turns import Turns
 
 _log = logging.getLogger(__name__)
 

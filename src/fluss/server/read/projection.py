@@ -16,7 +16,7 @@ from fluss.formats.batches.log_batch import BatchHeader, payload_of, resized_hea
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import CorruptDataError, ErrorCode, InvalidRequestError
 from fluss.protocol.protobuf import Part
-from fluss.server.table_formats import schema_columns, table_format
+from fluss.server.tables.table_formats import schema_columns, table_format
 from fluss.storage.catalog.catalog import Catalog, TableEntry
 from fluss.storage.catalog.view import DefinitionCache
 

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from fluss.model.errors import ErrorCode, InvalidRequestError, TimeoutError
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.context import Replier
+from fluss.server.net.context import Replier
 
 NO_ACKS: Final = 0
 _ACKS: Final = (NO_ACKS, 1, -1)

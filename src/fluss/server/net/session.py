@@ -17,9 +17,9 @@ from fluss.doors import clock
 from fluss.model.errors import FlussError, TimeoutError
 from fluss.protocol import frames
 from fluss.protocol.protobuf import Part
-from fluss.server.answers import Answer, error_frame, success_frame
-from fluss.server.context import ConnectionContext, Deferred, GateCallback
-from fluss.server.routes import ROUTES, dispatch
+from fluss.server.net.answers import Answer, error_frame, success_frame
+from fluss.server.net.context import ConnectionContext, Deferred, GateCallback
+from fluss.server.net.routes import ROUTES, dispatch
 
 # Executed without waiting for a turn; what else there is may take longer, and one turn more is not noticed.
 _AT_ONCE: Final = frozenset(key for key, route in ROUTES.items() if route.is_at_once)

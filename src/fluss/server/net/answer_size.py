@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from fluss.model.errors import ErrorCode, InvalidRequestError, TimeoutError
-from fluss.server.budgets import ResponseBudget
+from fluss.server.net.budgets import ResponseBudget
 
 
 class AnswerSize:

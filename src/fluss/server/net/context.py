@@ -8,17 +8,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from fluss.model.errors import ConnectError
-from fluss.server.answers import Answer
-from fluss.server.auth import Logins
-from fluss.server.auto_partition import AutoPartitioner
-from fluss.server.backups import Backups
-from fluss.server.budgets import RequestBudget, ResponseBudget
 from fluss.server.config import Address, ServerConfig
-from fluss.server.kv_scanners import ConnectionScanners, ServerScanners
-from fluss.server.lake_options import LakeLocations
 from fluss.server.metrics import Metrics
-from fluss.server.tiering import Tiering
-from fluss.server.turns import Pace, Turns
+from fluss.server.net.answers import Answer
+from fluss.server.net.budgets import RequestBudget, ResponseBudget
+from fluss.server.net.logins import Logins
+from fluss.server.net.turns import Pace, Turns
+from fluss.server.read.kv_scanners import ConnectionScanners, ServerScanners
+from fluss.server.tables.auto_partition import AutoPartitioner
+from fluss.server.tables.backups import Backups
+from fluss.server.tables.lake_options import LakeLocations
+from fluss.server.tables.tiering import Tiering
 from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.store import Storage
 

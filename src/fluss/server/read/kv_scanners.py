@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from fluss.doors import randomness
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.paths import TableBucket
-from fluss.server.limits import Limits
+from fluss.server.net.limits import Limits
 
 if TYPE_CHECKING:
     from fluss.storage.kv.reads import BucketScan

@@ -11,10 +11,10 @@ from fluss.model.errors import ErrorCode, FlussError, error_from_code
 from fluss.model.paths import TableBucket
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.protobuf import Part, table_bucket
-from fluss.server.batch_picker import BATCHES_PER_FETCH_MAX, BatchPicker
-from fluss.server.context import ConnectionContext
-from fluss.server.filtering import BatchFilter
-from fluss.server.projection import Projection
+from fluss.server.net.context import ConnectionContext
+from fluss.server.read.batch_picker import BATCHES_PER_FETCH_MAX, BatchPicker
+from fluss.server.read.filtering import BatchFilter
+from fluss.server.read.projection import Projection
 from fluss.storage.log.log import BucketLog, LogPosition
 from fluss.storage.store import Storage
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from fluss.model.errors import AuthenticationError, ConnectError, ErrorCode
-from fluss.server.limits import Limits
+from fluss.server.net.limits import Limits
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from fluss.model.tables.auto_partition import AutoPartition, TimeUnit
 from fluss.model.tables.merge_rules import DeleteBehavior, MergeRules
 from fluss.model.types import DataType, TypeRoot
 from fluss.server.config import ServerConfig
-from fluss.server.lake_rules import check_lake_keys, check_lake_table
+from fluss.server.tables.lake import check_lake_keys, check_lake_table
 
 REPLICATION_FACTOR: Final = 1
 _KV_FORMAT_VERSION: Final = "2"  # of key encodings; without it clients take the first

@@ -16,8 +16,6 @@ from fluss.protocol.api_keys import Api, Req, Resp
 from fluss.protocol.frames import Request
 from fluss.protocol.protobuf import parse_request
 from fluss.protocol.writes import parse_produce_log, parse_put_kv, parse_stage_write
-from fluss.server import resources
-from fluss.server.context import ConnectionContext, Handled, InTurn
 from fluss.server.handlers import (
     authenticate,
     backup,
@@ -37,7 +35,9 @@ from fluss.server.handlers import (
     stats,
     tables,
 )
-from fluss.server.resources import Resources
+from fluss.server.net import resources
+from fluss.server.net.context import ConnectionContext, Handled, InTurn
+from fluss.server.net.resources import Resources
 
 
 class Reply(Enum):

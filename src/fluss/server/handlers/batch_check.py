@@ -11,7 +11,7 @@ from fluss.formats import kernel
 from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES, BatchHeader, parse_header, payload_of, verify_crc
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, InvalidRequestError
-from fluss.server.table_formats import TableFormat, schema_columns, table_format
+from fluss.server.tables.table_formats import TableFormat, schema_columns, table_format
 from fluss.storage.catalog.catalog import Catalog
 
 

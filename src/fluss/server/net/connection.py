@@ -11,12 +11,12 @@ from fluss.doors import sockets
 from fluss.model.errors import CorruptDataError, FlussError
 from fluss.protocol import frames
 from fluss.protocol.protobuf import Part
-from fluss.server.answers import error_frame
-from fluss.server.budgets import FrameShare
 from fluss.server.config import Address
-from fluss.server.context import ConnectionContext, ServerContext
-from fluss.server.patience import ConnectionPatience, Seen
-from fluss.server.session import Session
+from fluss.server.net.answers import error_frame
+from fluss.server.net.budgets import FrameShare
+from fluss.server.net.context import ConnectionContext, ServerContext
+from fluss.server.net.patience import ConnectionPatience, Seen
+from fluss.server.net.session import Session
 
 _log = logging.getLogger(__name__)
 

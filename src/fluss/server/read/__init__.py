@@ -1,0 +1,1 @@
+"""Reading for fetches and scans: what is asked, filters by statistics, projections, open scans."""
