@@ -39,7 +39,7 @@ COMMANDS: Final = {
     "repair": LazyCommand("fluss.cli.repair", "repair", "Repair a data directory, and say what is lost."),
     "bench": LazyCommand("fluss.cli.bench", "bench", "Time workloads against a server."),
     "dump-log": LazyCommand("fluss.cli.dump_log", "dump_log", "Print what a server's log files hold."),
-    "server": LazyCommand("fluss.server.command", "server", "Serve tables from a directory."),
+    "server": LazyCommand("fluss.server.process", "server", "Serve tables from a directory."),
     "user": LazyCommand("fluss.cli.user", "user", "Keep the file of users that may log in to a server."),
 }
 

@@ -10,9 +10,10 @@ from typing import Any
 import click
 import pytest
 
-from fluss.server import command, process
+from fluss.server import process
+from fluss.server import process as command
 from fluss.server.config import ServerConfig
-from fluss.server.options import plain_values
+from fluss.server.process import plain_values
 
 PLAIN = [
     [],

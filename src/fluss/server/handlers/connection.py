@@ -1,18 +1,67 @@
-"""Who is there and what can it do: versions, metadata, tokens."""
+"""Requests about the connection: versions, metadata, logins, tokens, settings.
+
+Authenticate: SASL PLAIN.
+
+A client of Apache Fluss's Rust library answers the empty challenge of a successful login with a second, empty
+Authenticate; so on a connection that is logged in the request has an empty answer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from fluss.model.errors import ErrorCode, error_from_code
+from fluss.model.errors import AuthenticationError, ErrorCode, error_from_code
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.protobuf import Encoded
+from fluss.server.config import effective_settings
 from fluss.server.net.context import ConnectionContext, InTurn
+from fluss.server.net.logins import MECHANISM, parse_plain
 from fluss.server.tables.formats import MetadataResponse
-from fluss.server.tables.names import check_count, table_path
+from fluss.server.tables.rules import check_count, table_path
 from fluss.storage.catalog.catalog import PartitionEntry, TableEntry
+
+
+async def authenticate(context: ConnectionContext, request: pb.AuthenticateRequest) -> pb.AuthenticateResponse:
+    logins = context.server.logins
+    if logins is None:
+        raise _refused("This server has no users, so one can't log in; connect without SASL")
+    if request.protocol.upper() != MECHANISM:
+        raise _refused(f"This server knows the mechanism {MECHANISM} only; set security.sasl.mechanism to it")
+    if context.user is None:
+        user, password = parse_plain(request.token)
+        try:
+            await logins.check(user, password, context)
+        except AuthenticationError:
+            context.server.metrics.logins_refused += 1
+            raise
+        context.user = user
+        return pb.AuthenticateResponse(challenge=b"")
+    return pb.AuthenticateResponse()
+
+
+def login_missing(api_name: str) -> AuthenticationError:
+    """The error for a client that asks what only logged-in ones may."""
+    return _refused(f"{api_name} needs a login; set security.protocol to sasl, with user name and password")
+
+
+def _refused(text: str) -> AuthenticationError:
+    return AuthenticationError(f"{text}.", ErrorCode.AUTHENTICATE_EXCEPTION)
+
+
+# Apache Fluss's name for what was set at the start.
+_SOURCE: Final = "INITIAL_SERVER_CONFIG"
+
+
+def describe_cluster_configs(
+    context: ConnectionContext, _: pb.DescribeClusterConfigsRequest
+) -> pb.DescribeClusterConfigsResponse:
+    response = pb.DescribeClusterConfigsResponse()
+    for key, value in effective_settings(context.server.config):
+        response.configs.add(config_key=key, config_value=value, config_source=_SOURCE)
+    return response
+
 
 _NAMES_AT_ONCE: Final = 64  # of a request that is answered in one go
 

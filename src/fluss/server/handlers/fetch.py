@@ -9,10 +9,10 @@ from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.fetches import encode_fetch_response
 from fluss.protocol.protobuf import Encoded
 from fluss.server.net.answers import code_and_text
+from fluss.server.net.concurrent_reply import BUCKETS_AT_ONCE, each_open, with_open_logs
 from fluss.server.net.context import ConnectionContext, Handled, Replier
-from fluss.server.net.opened import BUCKETS_AT_ONCE, each_open, with_open_logs
 from fluss.server.read.fetch_plan import FetchPlan
-from fluss.server.tables.names import check_count
+from fluss.server.tables.rules import check_count
 
 WAIT_MS_DEFAULT: Final = 100  # when a request says how much to wait for and not how long
 

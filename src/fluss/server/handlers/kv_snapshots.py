@@ -10,7 +10,7 @@ from fluss.model.errors import ErrorCode, FlussError, error_from_code
 from fluss.model.paths import TableBucket
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.context import ConnectionContext
-from fluss.server.tables.names import check_count, table_path
+from fluss.server.tables.rules import check_count, table_path
 from fluss.storage.catalog.catalog import PartitionEntry, TableEntry
 from fluss.storage.catalog.view import has_primary_key
 from fluss.storage.kv.snapshot_files import Snapshot, files_of, list_snapshots

@@ -14,7 +14,7 @@ from fluss.model.staging import LAKE_ERROR_CHARACTERS_MAX
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.answers import code_and_text
 from fluss.server.net.context import ConnectionContext
-from fluss.server.tables.names import check_count, table_path
+from fluss.server.tables.rules import check_count, table_path
 from fluss.storage.lake_snapshots import offsets_of
 
 

@@ -13,13 +13,12 @@ from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.lookups import LookupResponse, encode_entries, encode_entry_lists
 from fluss.protocol.protobuf import Encoded, table_bucket, unreadable
 from fluss.server.handlers.writes import check_acks, write_wait_ms
-from fluss.server.net.answer_size import AnswerSize
-from fluss.server.net.answers import code_and_text
+from fluss.server.net.answers import AnswerSize, code_and_text
 from fluss.server.net.budgets import RESPONSE_BYTES_MIN
 from fluss.server.net.concurrent_reply import Concurrent, reply_concurrently
 from fluss.server.net.context import ConnectionContext
 from fluss.server.read.kv_access import check_access, kv_bucket
-from fluss.server.tables.names import check_count
+from fluss.server.tables.rules import check_count
 from fluss.storage.kv.reads import VALUE_OVERHEAD_BYTES
 
 if TYPE_CHECKING:

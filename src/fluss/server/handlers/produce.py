@@ -7,12 +7,19 @@ from functools import partial
 from fluss.model.paths import TableBucket
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.writes import BucketBatch, ReceivedWrite
-from fluss.server.handlers.batch_check import check_batch
-from fluss.server.handlers.writes import NO_ACKS, BucketWait, DeferredWrite, WriteResponse, answered, check_acks
+from fluss.server.handlers.writes import (
+    NO_ACKS,
+    BucketWait,
+    DeferredWrite,
+    WriteResponse,
+    answered,
+    check_acks,
+    check_batch,
+)
 from fluss.server.net.answers import code_and_text
+from fluss.server.net.concurrent_reply import BUCKETS_AT_ONCE, each_open, with_open_logs
 from fluss.server.net.context import ConnectionContext, Handled
-from fluss.server.net.opened import BUCKETS_AT_ONCE, each_open, with_open_logs
-from fluss.server.tables.names import table_path
+from fluss.server.tables.rules import table_path
 
 
 async def init_writer(context: ConnectionContext, request: pb.InitWriterRequest) -> pb.InitWriterResponse:

@@ -10,12 +10,19 @@ from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.schema import COLUMN_COUNT_MAX
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.writes import BucketBatch, ReceivedWrite
-from fluss.server.handlers.batch_check import check_size
-from fluss.server.handlers.writes import NO_ACKS, BucketWait, DeferredWrite, WriteResponse, answered, check_acks
+from fluss.server.handlers.writes import (
+    NO_ACKS,
+    BucketWait,
+    DeferredWrite,
+    WriteResponse,
+    answered,
+    check_acks,
+    check_size,
+)
 from fluss.server.net.answers import code_and_text
 from fluss.server.net.context import ConnectionContext
 from fluss.server.read.kv_access import kv_bucket
-from fluss.server.tables.names import check_count
+from fluss.server.tables.rules import check_count
 
 if TYPE_CHECKING:
     from fluss.storage.kv.put import Put

@@ -16,13 +16,11 @@ from fluss.model.paths import TableBucket
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.lookups import encode_limit_scan, encode_scan_kv
 from fluss.protocol.protobuf import Encoded, Part, unreadable
-from fluss.server.net.answer_size import AnswerSize
-from fluss.server.net.answers import Answer, code_and_text
+from fluss.server.net.answers import Answer, AnswerSize, code_and_text
 from fluss.server.net.context import ConnectionContext
-from fluss.server.read.kv_access import kv_bucket
-from fluss.server.read.kv_scanners import Scanner
-from fluss.server.tables.names import check_count
-from fluss.server.tables.table_formats import table_format
+from fluss.server.read.kv_access import Scanner, kv_bucket
+from fluss.server.tables.formats import table_format
+from fluss.server.tables.rules import check_count
 
 _CHUNK_BYTES: Final = 4 << 20  # read in one turn of the loop
 

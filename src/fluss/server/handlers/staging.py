@@ -12,13 +12,12 @@ from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.staging import StagedTask
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.writes import BucketBatch, ReceivedStage
-from fluss.server.handlers.batch_check import check_batch, check_size
 from fluss.server.handlers.put_kv import check_merge
-from fluss.server.handlers.writes import write_wait_ms
+from fluss.server.handlers.writes import check_batch, check_size, write_wait_ms
 from fluss.server.net.concurrent_reply import Concurrent, reply_concurrently
 from fluss.server.net.context import ConnectionContext
-from fluss.server.tables.names import check_count
-from fluss.server.tables.table_formats import table_format
+from fluss.server.tables.formats import table_format
+from fluss.server.tables.rules import check_count
 from fluss.storage.staging.files import StagedKey, StagedRequest, query_name
 from fluss.storage.staging.staging import REQUESTS_MAX
 

@@ -15,8 +15,7 @@ from fluss.model.tables.alter import refused, with_columns, with_properties
 from fluss.model.tables.auto_partition import AutoPartition
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.context import ConnectionContext
-from fluss.server.tables.names import check_count, database_name, table_path
-from fluss.server.tables.rules import check_table, completed, stored_json
+from fluss.server.tables.rules import check_count, check_table, completed, database_name, stored_json, table_path
 from fluss.storage.catalog.catalog import AlteredTable, TableEntry
 
 _SET: Final = 0

@@ -1,4 +1,11 @@
-"""Writes whose answer waits until all their batches are safe."""
+"""Writes: what a batch must be before it is appended, and answers that wait until all batches are safe.
+
+What a batch must be before it is appended. The checksum is checked by the log itself.
+
+CORRUPT_RECORD (14), the code for a bad checksum, is retriable: the bytes may have been damaged on their way. A batch
+whose checksum holds and which still can't be accepted would be sent again for ever, so its codes are ones that clients
+raise.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +13,89 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from fluss.model.errors import ErrorCode, InvalidRequestError, TimeoutError
+from fluss.formats import kernel
+from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES, BatchHeader, parse_header, payload_of, verify_crc
+from fluss.model.descriptor import LogFormat
+from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, InvalidRequestError, TimeoutError
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.context import Replier
+from fluss.server.tables.formats import TableFormat, schema_columns, table_format
+from fluss.storage.catalog.catalog import Catalog
+
+
+def check_batch(records: memoryview, table_id: int, catalog: Catalog, batch_bytes_max: int) -> BatchHeader:
+    """The header of the one batch in `records`, or why it is refused."""
+    entry = catalog.table_by_id(table_id)
+    table = None if entry is None else table_format(entry.table_json)
+    if entry is not None and table is not None and table.has_primary_key:
+        # It would put rows into the changelog that the table does not have.
+        raise InvalidRequestError(
+            f"{entry.path} has a primary key: rows are upserted into it and not appended.",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        )
+    check_size(records, batch_bytes_max)
+    if len(records) < HEADER_SIZE_BYTES:
+        raise _refused(f"a batch has at least {HEADER_SIZE_BYTES} bytes, not {len(records)}")
+    try:
+        header = parse_header(records)
+    except CorruptDataError as error:
+        raise _refused(error.message) from None
+    if header.size_bytes != len(records):
+        raise _refused(
+            f"the batch announces {header.size_bytes} bytes, {len(records)} were sent; "
+            "send exactly one whole batch for a bucket"
+        )
+    try:
+        _check_content(records, header, _schema_json(header.schema_id, table_id, catalog), table)
+    except FlussError:
+        # With damaged bytes anything can look wrong: then the checksum is the error to name.
+        verify_crc(records, 0, header)
+        raise
+    return header
+
+
+def check_size(records: memoryview, batch_bytes_max: int) -> None:
+    """Code 13 for a batch above the limit."""
+    if len(records) > batch_bytes_max:
+        raise InvalidRequestError(
+            f"A batch may have {batch_bytes_max} bytes, not {len(records)}; write smaller batches.",
+            ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+        )
+
+
+def _check_content(records: memoryview, header: BatchHeader, schema_json: bytes, table: TableFormat | None) -> None:
+    if not header.append_only:
+        raise _refused("a log table takes append-only batches, without change types")
+    _, payload = payload_of(records, 0, header)
+    if header.record_count == 0:
+        if len(payload):
+            raise _refused("a batch without records has no payload")
+        return
+    if table is None or table.log_format is LogFormat.ARROW:
+        try:
+            schema_columns(schema_json).layout.check_message(payload, header.record_count)
+        except CorruptDataError as error:
+            raise _refused(error.message) from None
+    elif not kernel.are_records_sound(payload, header.record_count):
+        raise _refused(f"its {len(payload)} bytes are not {header.record_count} appended records of rows")
+
+
+def _schema_json(schema_id: int, table_id: int, catalog: Catalog) -> bytes:
+    try:
+        return catalog.schema_json(table_id, schema_id)
+    except FlussError:
+        # Not the catalog's SCHEMA_NOT_EXIST, which clients answer by sending the batch again, for ever.
+        raise InvalidRequestError(
+            f"The batch was written with schema id {schema_id}, which this table does not have; "
+            "load the table's metadata again.",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        ) from None
+
+
+def _refused(reason: str) -> InvalidRequestError:
+    # UNSUPPORTED_VERSION: the sides do not agree on the bytes, and no client tries again.
+    return InvalidRequestError(f"The batch can't be accepted: {reason}.", ErrorCode.UNSUPPORTED_VERSION)
+
 
 NO_ACKS: Final = 0
 _ACKS: Final = (NO_ACKS, 1, -1)

@@ -17,9 +17,7 @@ from fluss.protocol.frames import Request
 from fluss.protocol.protobuf import parse_request
 from fluss.protocol.writes import parse_produce_log, parse_put_kv, parse_stage_write
 from fluss.server.handlers import (
-    authenticate,
     backup,
-    cluster,
     connection,
     databases,
     fetch,
@@ -27,14 +25,16 @@ from fluss.server.handlers import (
     lake,
     lookup,
     offsets,
-    partitions,
     produce,
     put_kv,
     scans,
     staging,
-    stats,
     tables,
 )
+from fluss.server.handlers import connection as authenticate
+from fluss.server.handlers import connection as cluster
+from fluss.server.handlers import databases as partitions
+from fluss.server.handlers import offsets as stats
 from fluss.server.net import resources
 from fluss.server.net.context import ConnectionContext, Handled, InTurn
 from fluss.server.net.resources import Resources

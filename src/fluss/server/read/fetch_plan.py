@@ -12,9 +12,8 @@ from fluss.model.paths import TableBucket
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.protobuf import Part, table_bucket
 from fluss.server.net.context import ConnectionContext
-from fluss.server.read.batch_picker import BATCHES_PER_FETCH_MAX, BatchPicker
-from fluss.server.read.filtering import BatchFilter
-from fluss.server.read.projection import Projection
+from fluss.server.read.filter import BatchFilter
+from fluss.server.read.projection import BATCHES_PER_FETCH_MAX, BatchPicker, Projection
 from fluss.storage.log.log import BucketLog, LogPosition
 from fluss.storage.store import Storage
 

@@ -1,4 +1,6 @@
-"""The Metadata response, put together from encoded parts.
+"""What a table's stored JSON says about its bytes, and the Metadata response, put together from encoded parts.
+
+The Metadata response, put together from encoded parts.
 
 What a bucket says is the same for every table, so the buckets of a table are encoded once for each number of them: an
 answer costs little more than copying it.
@@ -6,14 +8,64 @@ answer costs little more than copying it.
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
+from fluss.formats.arrow.layout import ArrowLayout
+from fluss.model.descriptor import LogFormat, TableDescriptor
 from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.model.schema import Schema
+from fluss.model.tables import options
+from fluss.model.types import DataType
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.protobuf import Encoded, encode_varint
 from fluss.server.config import Address
 from fluss.storage.catalog.catalog import PartitionEntry, TableEntry
+from fluss.storage.catalog.view import DefinitionCache
+
+_KEYS_BY_LAKE = "1"  # the first version of key encodings, which all clients know
+
+
+class SchemaColumns(NamedTuple):
+    """The columns of one schema."""
+
+    types: tuple[DataType, ...]
+    layout: ArrowLayout
+    positions: dict[int, int]  # by field id, which stays the same in all schemas of a table
+
+
+class TableFormat(NamedTuple):
+    """How a table keeps its rows."""
+
+    log_format: LogFormat
+    has_primary_key: bool
+    needs_new_keys: bool  # keys are encoded in a way that clients of version 0 do not know
+
+
+@DefinitionCache
+def schema_columns(schema_json: bytes) -> SchemaColumns:
+    """The columns of a schema."""
+    value = json.loads(schema_json)
+    types = tuple(column.data_type for column in Schema.from_json(value).columns)
+    ids = [item.get("id", position) for position, item in enumerate(value["columns"])]
+    return SchemaColumns(types, ArrowLayout(types), {field_id: position for position, field_id in enumerate(ids)})
+
+
+@DefinitionCache
+def table_format(table_json: bytes) -> TableFormat:
+    """The formats of a table."""
+    table = TableDescriptor.from_json(table_json, foreign_properties=True)
+    properties = table.properties
+    return TableFormat(
+        LogFormat(properties.get(options.LOG_FORMAT, LogFormat.ARROW).upper()),
+        table.has_primary_key,
+        table.has_primary_key
+        and options.DATALAKE_FORMAT in properties
+        and properties.get(options.KV_FORMAT_VERSION, _KEYS_BY_LAKE) != _KEYS_BY_LAKE
+        and table.bucket_keys != table.physical_primary_keys,
+    )
+
 
 # One process plays both roles; clients keep connections to coordinators and tablet servers apart, so ids may be equal.
 NODE_ID: Final = 0

@@ -1,4 +1,4 @@
-"""Which tables this server makes, and what it adds to a descriptor that leaves things out."""
+"""Which tables this server makes, how they may be named, and what it adds to a descriptor that leaves things out."""
 
 from __future__ import annotations
 
@@ -7,12 +7,36 @@ from typing import Final
 
 from fluss.model.descriptor import DESCRIPTOR_SIZE_BYTES_MAX, KvFormat, LogFormat, TableDescriptor
 from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.model.paths import TablePath, check_database_name, check_table_name
 from fluss.model.tables import options
 from fluss.model.tables.auto_partition import AutoPartition, TimeUnit
 from fluss.model.tables.merge_rules import DeleteBehavior, MergeRules
 from fluss.model.types import DataType, TypeRoot
+from fluss.protocol import messages_pb2 as pb
 from fluss.server.config import ServerConfig
 from fluss.server.tables.lake import check_lake_keys, check_lake_table
+
+
+def database_name(name: str) -> str:
+    """The name, or code 16."""
+    check_database_name(name)
+    return name
+
+
+def table_path(path: pb.PbTablePath | pb.PbPhysicalTablePath) -> TablePath:
+    """The path, or code 16 or 15."""
+    check_database_name(path.database_name)
+    check_table_name(path.table_name)
+    return TablePath(path.database_name, path.table_name)
+
+
+def check_count(count: int, limit: int, what: str) -> None:
+    """Refuse a request that names too many things."""
+    if count > limit:
+        raise InvalidRequestError(
+            f"One request may name {limit} {what}, not {count}; send several.", ErrorCode.RECORD_TOO_LARGE_EXCEPTION
+        )
+
 
 REPLICATION_FACTOR: Final = 1
 _KV_FORMAT_VERSION: Final = "2"  # of key encodings; without it clients take the first
