@@ -18,29 +18,39 @@ class LazyCommand(NamedTuple):
 
 
 COMMANDS: Final = {
-    "database": LazyCommand("fluss.cli.database", "database", "List, create, describe and drop databases.", "Tables"),
-    "table": LazyCommand("fluss.cli.table", "table", "List, create, describe, alter and drop tables.", "Tables"),
-    "partition": LazyCommand("fluss.cli.partition", "partition", "List, create and drop partitions.", "Tables"),
-    "offsets": LazyCommand("fluss.cli.offsets", "offsets", "Print how far a table's buckets reach.", "Tables"),
-    "append": LazyCommand("fluss.cli.write", "append", "Append rows from files or standard input.", "Rows"),
-    "upsert": LazyCommand("fluss.cli.write", "upsert", "Insert or update rows by primary key.", "Rows"),
-    "delete": LazyCommand("fluss.cli.write", "delete", "Delete rows by primary key.", "Rows"),
-    "scan": LazyCommand("fluss.cli.scan", "scan", "Print the rows of a table as they are now.", "Rows"),
-    "tail": LazyCommand("fluss.cli.follow", "tail", "Follow the rows of a table as they come.", "Rows"),
-    "changes": LazyCommand("fluss.cli.follow", "changes", "Follow a table's changes, with type and offset.", "Rows"),
-    "lookup": LazyCommand("fluss.cli.lookup", "lookup", "Look rows up by primary key.", "Rows"),
-    "sql": LazyCommand("fluss.cli.sql", "sql", "Query tables with SQL, fresh rows included.", "Rows"),
-    "tier": LazyCommand("fluss.cli.tier", "tier", "Tier tables to the lake, once or as a service.", "Lake"),
-    "lake": LazyCommand("fluss.cli.lake", "lake", "See, compact, clean up and drop tables in the lake.", "Lake"),
-    "staged": LazyCommand("fluss.cli.staged", "staged", "List and settle batches of exactly-once streams."),
-    "backup": LazyCommand("fluss.cli.backup", "backup", "Copy all data of a running server to a directory."),
-    "restore": LazyCommand("fluss.cli.backup", "restore", "Make a data directory of a backup."),
-    "doctor": LazyCommand("fluss.cli.doctor", "doctor", "Check a data directory or a connection."),
-    "repair": LazyCommand("fluss.cli.repair", "repair", "Repair a data directory, and say what is lost."),
-    "bench": LazyCommand("fluss.cli.bench", "bench", "Time workloads against a server."),
-    "dump-log": LazyCommand("fluss.cli.dump_log", "dump_log", "Print what a server's log files hold."),
+    "database": LazyCommand(
+        "fluss.cli.commands.database", "database", "List, create, describe and drop databases.", "Tables"
+    ),
+    "table": LazyCommand(
+        "fluss.cli.commands.table", "table", "List, create, describe, alter and drop tables.", "Tables"
+    ),
+    "partition": LazyCommand(
+        "fluss.cli.commands.partition", "partition", "List, create and drop partitions.", "Tables"
+    ),
+    "offsets": LazyCommand("fluss.cli.commands.offsets", "offsets", "Print how far a table's buckets reach.", "Tables"),
+    "append": LazyCommand("fluss.cli.commands.write", "append", "Append rows from files or standard input.", "Rows"),
+    "upsert": LazyCommand("fluss.cli.commands.write", "upsert", "Insert or update rows by primary key.", "Rows"),
+    "delete": LazyCommand("fluss.cli.commands.write", "delete", "Delete rows by primary key.", "Rows"),
+    "scan": LazyCommand("fluss.cli.commands.scan", "scan", "Print the rows of a table as they are now.", "Rows"),
+    "tail": LazyCommand("fluss.cli.commands.follow", "tail", "Follow the rows of a table as they come.", "Rows"),
+    "changes": LazyCommand(
+        "fluss.cli.commands.follow", "changes", "Follow a table's changes, with type and offset.", "Rows"
+    ),
+    "lookup": LazyCommand("fluss.cli.commands.lookup", "lookup", "Look rows up by primary key.", "Rows"),
+    "sql": LazyCommand("fluss.cli.commands.sql", "sql", "Query tables with SQL, fresh rows included.", "Rows"),
+    "tier": LazyCommand("fluss.cli.commands.tier", "tier", "Tier tables to the lake, once or as a service.", "Lake"),
+    "lake": LazyCommand(
+        "fluss.cli.commands.lake", "lake", "See, compact, clean up and drop tables in the lake.", "Lake"
+    ),
+    "staged": LazyCommand("fluss.cli.commands.staged", "staged", "List and settle batches of exactly-once streams."),
+    "backup": LazyCommand("fluss.cli.commands.backup", "backup", "Copy all data of a running server to a directory."),
+    "restore": LazyCommand("fluss.cli.commands.backup", "restore", "Make a data directory of a backup."),
+    "doctor": LazyCommand("fluss.cli.commands.doctor", "doctor", "Check a data directory or a connection."),
+    "repair": LazyCommand("fluss.cli.commands.repair", "repair", "Repair a data directory, and say what is lost."),
+    "bench": LazyCommand("fluss.cli.commands.bench", "bench", "Time workloads against a server."),
+    "dump-log": LazyCommand("fluss.cli.commands.dump_log", "dump_log", "Print what a server's log files hold."),
     "server": LazyCommand("fluss.server.process", "server", "Serve tables from a directory."),
-    "user": LazyCommand("fluss.cli.user", "user", "Keep the file of users that may log in to a server."),
+    "user": LazyCommand("fluss.cli.commands.user", "user", "Keep the file of users that may log in to a server."),
 }
 
 
@@ -60,7 +70,7 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from fluss.cli.names import near_names, suggestion
+            from fluss.cli.text.names import near_names, suggestion
 
             ctx.fail(f"There is no command {args[0]!r}.{suggestion(near_names(args[0], COMMANDS))}")
         return super().resolve_command(ctx, args)

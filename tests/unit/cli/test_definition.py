@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.cli.definition import definition_of, descriptor_of, read_definition, to_toml
+from fluss.cli.commands.definition import definition_of, descriptor_of, read_definition, to_toml
 from fluss.model.aggregation import AggFunction
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import FlussError

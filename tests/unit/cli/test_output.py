@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from fluss.cli.cells import plain, texts
-from fluss.cli.output import write_batches
+from fluss.cli.text.cells import plain, texts
+from fluss.cli.text.output import write_batches
 
 TABLE = pa.table(
     {
@@ -109,7 +109,7 @@ def test_texts() -> None:
 
 CODE = """
 import pyarrow as pa
-from fluss.cli.output import write_batches
+from fluss.cli.text.output import write_batches
 table = pa.table({f"column{n}": ["some longer text"] * 2 for n in range(20)})
 write_batches(table.schema, table.to_batches(), OUTPUT)
 """

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.cli.definition import read_definition
+from fluss.cli.commands.definition import read_definition
 from fluss.model.descriptor import DatabaseDescriptor, TableDescriptor, schema_from_bytes
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.forms.arrow_types import from_arrow, to_arrow

@@ -116,7 +116,7 @@ def _print_count(shown: int, there: int | None, hidden_columns: int) -> None:
 
 class _Table:
     def __init__(self, schema: pa.Schema, roomy: bool, null: str) -> None:
-        from fluss.cli.grid import Grid
+        from fluss.cli.text.grid import Grid
 
         self._grid = Grid(schema, roomy=roomy, null=null)
         self.write = self._grid.write
@@ -138,7 +138,7 @@ class _Json:
         self._names = schema.names
 
     def write(self, batch: pa.RecordBatch) -> None:
-        from fluss.cli.cells import plain
+        from fluss.cli.text.cells import plain
 
         rows = zip(*(plain(column) for column in batch.columns), strict=True)
         lines = [json.dumps(dict(zip(self._names, row, strict=True)), ensure_ascii=False) for row in rows]
@@ -165,7 +165,7 @@ class _Csv:
     def write(self, batch: pa.RecordBatch) -> None:
         import pyarrow as pa
 
-        from fluss.cli.cells import texts
+        from fluss.cli.text.cells import texts
 
         columns = [
             column if column.type == field.type else pa.array(texts(column), field.type)

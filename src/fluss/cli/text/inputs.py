@@ -10,8 +10,8 @@ from typing import IO, Any, Final, TypeVar
 import click
 import pyarrow as pa
 
-from fluss.cli.fitting import MisfitError, fit
-from fluss.cli.json_lines import inferred_schema, read_json_lines
+from fluss.cli.text.coerce import MisfitError, fit
+from fluss.cli.text.json_lines import inferred_schema, read_json_lines
 from fluss.model.errors import FlussError
 
 STDIN: Final = "-"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fluss.cli.names import check_columns, split_columns
+from fluss.cli.text.names import check_columns, split_columns
 from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import FlussError
 from fluss.model.offsets import OffsetSpec

@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from fluss.cli.findings import Finding, ok, warning
+from fluss.cli.doctor.findings import Finding, ok, warning
 
 _LIBRARIES: Final = ("pyarrow", "numpy", "protobuf", "rocksdict", "crc32c", "uvloop", "pyspark", "pyiceberg", "duckdb")
 _RIVAL: Final = "pyfluss"

@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fluss.cli.findings import Finding, ok, problem, warning
-from fluss.cli.progress import size_text
+from fluss.cli.doctor.findings import Finding, ok, problem, warning
+from fluss.cli.text.progress import size_text
 
 if TYPE_CHECKING:
     from fluss.storage.damage.scrub_files import ScrubFinding, ScrubReport

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fluss.cli.connecting import connected, connection_options
-from fluss.cli.names import missing_database, missing_table, open_table, pairs, split_columns, table_path
-from fluss.cli.output import output_option, write_rows
+from fluss.cli.text.names import missing_database, missing_table, open_table, pairs, split_columns, table_path
+from fluss.cli.text.output import output_option, write_rows
 from fluss.model.config import Config
 from fluss.model.errors import NotFoundError
 from fluss.model.infos import TableInfo
@@ -113,7 +113,7 @@ def create(
     """
     if sum(given is not None for given in (schema, file, like)) != 1:
         raise click.UsageError("Give one of --schema, --file and --from.")
-    from fluss.cli.create import defined, descriptor_like
+    from fluss.cli.commands.create import defined, descriptor_like
 
     path = table_path(name)
     descriptor: TableDescriptor = defined(file, more) if file is not None else descriptor_like(schema, like, more)
@@ -137,7 +137,7 @@ def describe(name: str, settings: Config, output: str) -> None:
     """
     with connected(settings) as connection:
         opened = open_table(connection, name)
-        from fluss.cli.describe import description, print_description
+        from fluss.cli.commands.describe import description, print_description
 
         found = description(connection, opened)
     print_description(found, output)
@@ -155,7 +155,7 @@ def define(name: str, as_json: bool, settings: Config) -> None:
       fluss table define shop.orders > orders.toml
       fluss table create test.orders --file orders.toml
     """
-    from fluss.cli.definition import definition_of, to_toml
+    from fluss.cli.commands.definition import definition_of, to_toml
 
     with connected(settings) as connection:
         definition = definition_of(open_table(connection, name).get_table_info())

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fluss.cli.doctor_scrub import scrub_findings
-from fluss.cli.findings import Finding, ok, problem, warning
-from fluss.cli.progress import ByteBar, size_text
+from fluss.cli.doctor.doctor_scrub import scrub_findings
+from fluss.cli.doctor.findings import Finding, ok, problem, warning
+from fluss.cli.text.progress import ByteBar, size_text
 from fluss.model.errors import FlussError
 
 if TYPE_CHECKING:

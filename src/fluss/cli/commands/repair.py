@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fluss.cli.progress import ByteBar, byte_bar
+from fluss.cli.text.progress import ByteBar, byte_bar
 from fluss.model.errors import FlussError
 
 if TYPE_CHECKING:

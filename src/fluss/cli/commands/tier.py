@@ -14,8 +14,8 @@ import click
 
 from fluss.cli.connecting import connected, connection_options
 from fluss.cli.failures import EXIT_FAILED
-from fluss.cli.names import open_table, pairs, seconds
-from fluss.cli.output import output_option, write_rows
+from fluss.cli.text.names import open_table, pairs, seconds
+from fluss.cli.text.output import output_option, write_rows
 from fluss.model.errors import FlussError
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class _Bars:
         self._progress.stop()
 
     def __call__(self, event: TieringEvent) -> None:
-        from fluss.cli.cells import visible
+        from fluss.cli.text.cells import visible
 
         assert self._progress is not None
         path = event.table_path

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from fluss.cli.commands.reading import moment_ms, partition_ids
 from fluss.cli.connecting import connected, connection_options
-from fluss.cli.names import open_table, partitions
-from fluss.cli.output import output_option, write_rows
-from fluss.cli.reading import moment_ms, partition_ids
+from fluss.cli.text.names import open_table, partitions
+from fluss.cli.text.output import output_option, write_rows
 from fluss.model.config import Config
 from fluss.model.offsets import OffsetSpec
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fluss.cli.connecting import connected, connection_options
-from fluss.cli.names import open_table, pairs, seconds, table_path
-from fluss.cli.output import output_option, write_rows
+from fluss.cli.text.names import open_table, pairs, seconds, table_path
+from fluss.cli.text.output import output_option, write_rows
 from fluss.model.paths import check_database_name
 
 if TYPE_CHECKING:
@@ -300,6 +300,6 @@ def _print_failures(found: Sequence[TableStatus]) -> None:
 
 def _line(text: str) -> str:
     """A text of somebody else's in one line that leaves the terminal alone."""
-    from fluss.cli.cells import visible
+    from fluss.cli.text.cells import visible
 
     return visible(" ".join(text.split()))

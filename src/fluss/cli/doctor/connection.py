@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from fluss.cli.connecting import connected
-from fluss.cli.findings import Finding, ok, problem, warning
+from fluss.cli.doctor.findings import Finding, ok, problem, warning
 from fluss.doors import clock
 from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import ErrorCode, FlussError

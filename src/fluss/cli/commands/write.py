@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from fluss.cli.commands.reading import projected
 from fluss.cli.connecting import connected, connection_options
-from fluss.cli.names import key_pairs, open_table, split_columns
-from fluss.cli.reading import projected
+from fluss.cli.text.names import key_pairs, open_table, split_columns
 from fluss.doors import clock
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError
@@ -20,7 +20,7 @@ from fluss.model.errors import ErrorCode, FlussError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fluss.cli.inputs import Input
+    from fluss.cli.text.inputs import Input
     from fluss.sync import FlussTable, WriteResultHandle
 
 BATCHES_UNDER_WAY_MAX: Final = 16
@@ -62,7 +62,7 @@ def append(
       fluss append shop.orders january.parquet february.csv.gz
       tail -f orders.jsonl | fluss append shop.orders --format json
     """
-    from fluss.cli.inputs import check_inputs
+    from fluss.cli.text.inputs import check_inputs
 
     inputs = check_inputs(files, format, delimiter)
     settings.writer_dynamic_create_partition_enabled = create_partitions
@@ -99,7 +99,7 @@ def upsert(
       fluss upsert shop.customers customers.csv
       fluss upsert shop.customers emails.jsonl --columns id,email
     """
-    from fluss.cli.inputs import check_inputs
+    from fluss.cli.text.inputs import check_inputs
 
     inputs = check_inputs(files, format, delimiter)
     settings.writer_dynamic_create_partition_enabled = create_partitions
@@ -133,7 +133,7 @@ def delete(
       fluss delete shop.customers --key id=5 --key id=6
       fluss delete shop.customers gone.csv
     """
-    from fluss.cli.inputs import check_inputs
+    from fluss.cli.text.inputs import check_inputs
 
     if keys and (files or format):
         raise click.UsageError("Give --key, or files with keys, not both.")
@@ -165,7 +165,7 @@ def key_batch(keys: list[dict[str, str]], schema: pa.Schema) -> pa.RecordBatch:
     """Keys as a batch of a schema's types, each with a value for each column."""
     import pyarrow as pa
 
-    from fluss.cli.fitting import MisfitError, check_names, fit
+    from fluss.cli.text.coerce import MisfitError, check_names, fit
 
     for key in keys:
         check_names(list(key), schema)

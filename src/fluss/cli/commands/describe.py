@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fluss.cli.names import partitions
-from fluss.cli.output import write_rows
-from fluss.cli.reading import partition_ids
+from fluss.cli.commands.reading import partition_ids
+from fluss.cli.text.names import partitions
+from fluss.cli.text.output import write_rows
 from fluss.model.errors import FlussError
 from fluss.model.forms.type_text import type_text
 from fluss.model.offsets import OffsetSpec
@@ -91,7 +91,7 @@ def _shown(value: Any) -> str:
 
 
 def _print_pairs(values: dict[str, str]) -> None:
-    from fluss.cli.cells import visible
+    from fluss.cli.text.cells import visible
 
     width = max(map(len, values))
     for name, value in values.items():

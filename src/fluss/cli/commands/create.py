@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from fluss.cli.definition import descriptor_of, read_definition, split_properties
+from fluss.cli.commands.definition import descriptor_of, read_definition, split_properties
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import FlussError
 from fluss.model.forms.type_text import parse_schema, type_text
@@ -53,7 +53,7 @@ def _file_schema(path: str) -> Schema:
     """The columns of a data file, each of a type that holds all values that the file's type does."""
     import pyarrow as pa
 
-    from fluss.cli.inputs import Input
+    from fluss.cli.text.inputs import Input
 
     wider = {
         pa.null(): pa.string(),

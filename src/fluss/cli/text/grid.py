@@ -11,7 +11,7 @@ import click
 import pyarrow as pa
 from rich.cells import cell_len, set_cell_size
 
-from fluss.cli.cells import is_number, texts, visible
+from fluss.cli.text.cells import is_number, texts, visible
 from fluss.model.schema import RESERVED_COLUMNS
 
 CELL_WIDTH_MAX: Final = 60

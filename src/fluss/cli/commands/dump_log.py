@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fluss.cli.output import limit_option, output_option
+from fluss.cli.text.output import limit_option, output_option
 
 if TYPE_CHECKING:
     from fluss.model.errors import CorruptDataError
@@ -32,7 +32,7 @@ def dump_log(path: Path, rows: bool, from_offset: int, limit: int | None, output
       fluss dump-log fluss-data/tables/0/0
       fluss dump-log --rows --from 1000 --limit 20 fluss-data/tables/0/0/00000000000000000000.log
     """
-    from fluss.cli.output import write_batches
+    from fluss.cli.text.output import write_batches
     from fluss.storage.damage.log_dump import RowReader, batches, headers, headers_schema
 
     found = _UntilDamage(batches(path, from_offset))

@@ -11,8 +11,8 @@ from typing import Any, Final
 import click
 
 from fluss.cli.connecting import client_settings
-from fluss.cli.findings import OK, PROBLEM, WARNING, Finding
-from fluss.cli.progress import byte_bar
+from fluss.cli.doctor.findings import OK, PROBLEM, WARNING, Finding
+from fluss.cli.text.progress import byte_bar
 
 _MARKS: Final = {OK: ("ok", "green"), WARNING: ("warning", "yellow"), PROBLEM: ("PROBLEM", "red")}
 
@@ -47,15 +47,15 @@ def doctor(data_dir: Path | None, output: str, **connection: Any) -> None:
 
 
 def _findings(data_dir: Path | None, connection: dict[str, Any], bar: Any) -> Iterator[Finding]:
-    from fluss.cli.doctor_environment import environment_findings
+    from fluss.cli.doctor.doctor_environment import environment_findings
 
     yield from environment_findings()
     if data_dir is not None:
-        from fluss.cli.doctor_directory import directory_findings
+        from fluss.cli.doctor.directory import directory_findings
 
         yield from directory_findings(data_dir, bar)
     elif connection["bootstrap"]:
-        from fluss.cli.doctor_connection import connection_findings
+        from fluss.cli.doctor.connection import connection_findings
 
         with closing(connection_findings(client_settings(**connection))) as findings:  # type: ignore[type-var]
             yield from findings

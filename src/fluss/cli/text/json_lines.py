@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.json as pajson
 import pyarrow.types as pt
 
-from fluss.cli.fitting import MisfitError, check_names, fit, from_plain, loads, unknown_field
+from fluss.cli.text.coerce import MisfitError, check_names, fit, from_plain, loads, unknown_field
 from fluss.model.errors import FlussError
 
 LINE_BYTES_MAX: Final = 64 << 20

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from fluss.cli.connecting import connected, connection_options
-from fluss.cli.names import pairs
-from fluss.cli.output import limit_option, output_option, write_batches, write_rows
+from fluss.cli.text.names import pairs
+from fluss.cli.text.output import limit_option, output_option, write_batches, write_rows
 from fluss.doors import clock
 from fluss.model.config import Config
 from fluss.model.errors import FlussError

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fluss.cli.commands.reading import chosen, partition_ids, projected, reading_options
 from fluss.cli.connecting import connected, connection_options
-from fluss.cli.names import open_table, partitions
-from fluss.cli.output import limit_option, output_option, write_batches
-from fluss.cli.reading import chosen, partition_ids, projected, reading_options
+from fluss.cli.text.names import open_table, partitions
+from fluss.cli.text.output import limit_option, output_option, write_batches
 from fluss.model.config import Config
 from fluss.model.errors import FlussError
 from fluss.model.offsets import OffsetSpec

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fluss.cli.commands.reading import projected
+from fluss.cli.commands.write import key_batch
 from fluss.cli.connecting import connected, connection_options
-from fluss.cli.names import check_columns, open_table, pairs
-from fluss.cli.output import output_option, printing, write_batches
-from fluss.cli.reading import projected
-from fluss.cli.write import key_batch
+from fluss.cli.text.names import check_columns, open_table, pairs
+from fluss.cli.text.output import output_option, printing, write_batches
 from fluss.model.config import Config
 from fluss.model.errors import FlussError, NotFoundError
 
@@ -96,7 +96,7 @@ def _missing(table: FlussTable, found: pa.Table) -> int:
 def _file_keys(table: FlussTable, file: str, format: str | None) -> pa.Table:
     import pyarrow as pa
 
-    from fluss.cli.inputs import STDIN, check_inputs
+    from fluss.cli.text.inputs import STDIN, check_inputs
 
     schema = projected(table, table.get_table_info().primary_keys)
     (source,) = check_inputs(() if file == STDIN else (file,), format, None)

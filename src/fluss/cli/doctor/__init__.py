@@ -1,0 +1,1 @@
+"""What `fluss doctor` finds: in the installation, on a connection, in a data directory."""
