@@ -24,9 +24,7 @@ COMMANDS: Final = {
     "table": LazyCommand(
         "fluss.cli.commands.table", "table", "List, create, describe, alter and drop tables.", "Tables"
     ),
-    "partition": LazyCommand(
-        "fluss.cli.commands.partition", "partition", "List, create and drop partitions.", "Tables"
-    ),
+    "partition": LazyCommand("fluss.cli.commands.offsets", "partition", "List, create and drop partitions.", "Tables"),
     "offsets": LazyCommand("fluss.cli.commands.offsets", "offsets", "Print how far a table's buckets reach.", "Tables"),
     "append": LazyCommand("fluss.cli.commands.write", "append", "Append rows from files or standard input.", "Rows"),
     "upsert": LazyCommand("fluss.cli.commands.write", "upsert", "Insert or update rows by primary key.", "Rows"),
@@ -48,7 +46,7 @@ COMMANDS: Final = {
     "doctor": LazyCommand("fluss.cli.commands.doctor", "doctor", "Check a data directory or a connection."),
     "repair": LazyCommand("fluss.cli.commands.repair", "repair", "Repair a data directory, and say what is lost."),
     "bench": LazyCommand("fluss.cli.commands.bench", "bench", "Time workloads against a server."),
-    "dump-log": LazyCommand("fluss.cli.commands.dump_log", "dump_log", "Print what a server's log files hold."),
+    "dump-log": LazyCommand("fluss.cli.commands.repair", "dump_log", "Print what a server's log files hold."),
     "server": LazyCommand("fluss.server.process", "server", "Serve tables from a directory."),
     "user": LazyCommand("fluss.cli.commands.user", "user", "Keep the file of users that may log in to a server."),
 }

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fluss.cli.text.inputs import BATCH_ROWS_MAX, Input
-from fluss.cli.text.json_lines import read_json_lines
+from fluss.cli.text.inputs import BATCH_ROWS_MAX, Input, read_json_lines
 from fluss.model.errors import FlussError
 
 SCHEMA = pa.schema(
@@ -51,7 +50,7 @@ def written(path: Path, text: str) -> Path:
 
 
 def as_text(table: pa.Table) -> dict[str, Any]:
-    from fluss.cli.text.cells import plain
+    from fluss.cli.text.output import plain
 
     return {name: plain(table.column(name).combine_chunks())[0] for name in table.schema.names}
 

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from fluss.cli.text.cells import plain, texts
-from fluss.cli.text.output import write_batches
+from fluss.cli.text.output import plain, texts, write_batches
 
 TABLE = pa.table(
     {

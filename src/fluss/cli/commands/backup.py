@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fluss.cli.connecting import connected, connection_options
-from fluss.cli.text.progress import byte_bar, size_text
+from fluss.cli.text.output import byte_bar, size_text
 
 if TYPE_CHECKING:
     from fluss.api.operations import BackupStatus

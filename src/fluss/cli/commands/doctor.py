@@ -12,7 +12,7 @@ import click
 
 from fluss.cli.connecting import client_settings
 from fluss.cli.doctor.findings import OK, PROBLEM, WARNING, Finding
-from fluss.cli.text.progress import byte_bar
+from fluss.cli.text.output import byte_bar
 
 _MARKS: Final = {OK: ("ok", "green"), WARNING: ("warning", "yellow"), PROBLEM: ("PROBLEM", "red")}
 
@@ -47,7 +47,7 @@ def doctor(data_dir: Path | None, output: str, **connection: Any) -> None:
 
 
 def _findings(data_dir: Path | None, connection: dict[str, Any], bar: Any) -> Iterator[Finding]:
-    from fluss.cli.doctor.doctor_environment import environment_findings
+    from fluss.cli.doctor.findings import environment_findings
 
     yield from environment_findings()
     if data_dir is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from fluss.cli.commands.reading import chosen, partition_ids, reading_options, start_of
+from fluss.cli.commands.scan import chosen, partition_ids, reading_options, start_of
 from fluss.cli.connecting import connected, connection_options
 from fluss.cli.text.names import check_columns, open_table, partitions, split_columns
 from fluss.cli.text.output import output_option, printing

@@ -300,6 +300,6 @@ def _print_failures(found: Sequence[TableStatus]) -> None:
 
 def _line(text: str) -> str:
     """A text of somebody else's in one line that leaves the terminal alone."""
-    from fluss.cli.text.cells import visible
+    from fluss.cli.text.output import visible
 
     return visible(" ".join(text.split()))

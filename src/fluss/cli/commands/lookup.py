@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fluss.cli.commands.reading import projected
+from fluss.cli.commands.scan import projected
 from fluss.cli.commands.write import key_batch
 from fluss.cli.connecting import connected, connection_options
 from fluss.cli.text.names import check_columns, open_table, pairs

@@ -1,15 +1,95 @@
-"""The command `fluss offsets`."""
+"""The commands `fluss partition` and `fluss offsets`."""
 
 from __future__ import annotations
 
 import click
 
-from fluss.cli.commands.reading import moment_ms, partition_ids
+from fluss.cli.commands.scan import moment_ms, partition_ids
 from fluss.cli.connecting import connected, connection_options
-from fluss.cli.text.names import open_table, partitions
+from fluss.cli.text.names import open_table, pairs, partitions
 from fluss.cli.text.output import output_option, write_rows
 from fluss.model.config import Config
+from fluss.model.errors import FlussError
+from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
+
+_SPEC = click.argument("spec", nargs=-1, required=True, callback=pairs, metavar="COLUMN=VALUE...")
+
+
+@click.group()
+def partition() -> None:
+    """List, create and drop a table's partitions.
+
+    Example: fluss partition create shop.orders day=2026-01-31
+    """
+
+
+@partition.command(name="list")
+@click.argument("table")
+@connection_options
+@output_option
+def list_partitions(table: str, settings: Config, output: str) -> None:
+    """List a table's partitions.
+
+    Example: fluss partition list shop.orders
+    """
+    import pyarrow as pa
+
+    with connected(settings) as connection:
+        opened = open_table(connection, table)
+        keys = _checked(opened.get_table_info()).partition_keys
+        found = partitions(connection, opened)
+    rows = [
+        {"partition": item.partition_name, "id": item.partition_id, **item.partition_spec.get_spec_map()}
+        for item in found
+    ]
+    write_rows([("partition", pa.string()), ("id", pa.int64()), *((key, pa.string()) for key in keys)], rows, output)
+
+
+@partition.command()
+@click.argument("table")
+@_SPEC
+@click.option("--if-not-exists", is_flag=True, help="Do nothing if it exists.")
+@connection_options
+def create(table: str, spec: dict[str, str], if_not_exists: bool, settings: Config) -> None:
+    """Create a partition: a value for each partition column.
+
+    Example: fluss partition create shop.orders day=2026-01-31 region=EU
+    """
+    with connected(settings) as connection:
+        info = _checked(open_table(connection, table).get_table_info())
+        connection.get_admin().create_partition(info.table_path, spec, ignore_if_exists=if_not_exists)
+    click.echo(f"partition {_shown(spec)} of {info.table_path} created")
+
+
+@partition.command()
+@click.argument("table")
+@_SPEC
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@connection_options
+def drop(table: str, spec: dict[str, str], yes: bool, settings: Config) -> None:
+    """Drop a partition and its rows.
+
+    Example: fluss partition drop shop.orders day=2026-01-31 --yes
+    """
+    with connected(settings) as connection:
+        opened = open_table(connection, table)
+        path = _checked(opened.get_table_info()).table_path
+        partitions(connection, opened, [_shown(spec)])
+        if not yes:
+            click.confirm(f"Drop partition {_shown(spec)} of {path} with all its rows?", abort=True, err=True)
+        connection.get_admin().drop_partition(path, spec)
+    click.echo(f"partition {_shown(spec)} of {path} dropped")
+
+
+def _checked(info: TableInfo) -> TableInfo:
+    if not info.is_partitioned():
+        raise FlussError(f"Table {info.table_path} has no partitions; it was created without partition keys.")
+    return info
+
+
+def _shown(spec: dict[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in spec.items())
 
 
 @click.command()

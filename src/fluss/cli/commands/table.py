@@ -2,22 +2,172 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from fluss.cli.commands.definition import descriptor_of, read_definition, split_properties
+from fluss.cli.commands.scan import partition_ids
 from fluss.cli.connecting import connected, connection_options
-from fluss.cli.text.names import missing_database, missing_table, open_table, pairs, split_columns, table_path
+from fluss.cli.text.names import (
+    missing_database,
+    missing_table,
+    open_table,
+    pairs,
+    partitions,
+    split_columns,
+    table_path,
+)
 from fluss.cli.text.output import output_option, write_rows
 from fluss.model.config import Config
-from fluss.model.errors import NotFoundError
+from fluss.model.descriptor import TableDescriptor
+from fluss.model.errors import FlussError, NotFoundError
+from fluss.model.forms.type_text import parse_schema, type_text
 from fluss.model.infos import TableInfo
+from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TablePath
+from fluss.model.schema import Schema
 
 if TYPE_CHECKING:
     from fluss.model.descriptor import TableDescriptor
+    from fluss.sync import FlussConnection, FlussTable
+
+# Options, by what a definition calls them.
+_KEYS: Final = {
+    "primary_key": "primary_key",
+    "partition_key": "partition_keys",
+    "bucket_key": "bucket_keys",
+    "buckets": "buckets",
+    "comment": "comment",
+}
+
+
+def defined(file: Path, options: Mapping[str, Any]) -> TableDescriptor:
+    """The table of a definition, which says everything."""
+    for name, value in options.items():
+        if value:
+            option = "property" if name == "properties" else name.replace("_", "-")
+            raise FlussError(f"--{option} belongs into the definition, {file}.")
+    return read_definition(file)
+
+
+def descriptor_like(schema_text: str | None, data_file: str | None, options: Mapping[str, Any]) -> TableDescriptor:
+    """A table with the columns of a text or of a data file, and the keys and properties of the options."""
+    schema = _file_schema(str(data_file)) if schema_text is None else parse_schema(schema_text)
+    definition: dict[str, Any] = {
+        "columns": [
+            {"name": column.name, "type": type_text(column.data_type)}
+            | ({} if column.comment is None else {"comment": column.comment})
+            for column in schema.columns
+        ],
+        "primary_key": schema.get_primary_keys(),
+    }
+    if options["primary_key"] and schema.get_primary_keys():
+        raise FlussError("The primary key is given twice: in --schema, and by --primary-key.")
+    definition |= {key: options[name] for name, key in _KEYS.items() if options[name]}
+    definition["properties"], definition["custom_properties"] = split_properties(options["properties"])
+    return descriptor_of(definition)
+
+
+def _file_schema(path: str) -> Schema:
+    """The columns of a data file, each of a type that holds all values that the file's type does."""
+    import pyarrow as pa
+
+    from fluss.cli.text.inputs import Input
+
+    wider = {
+        pa.null(): pa.string(),
+        pa.uint8(): pa.int16(),
+        pa.uint16(): pa.int32(),
+        pa.uint32(): pa.int64(),
+        pa.uint64(): pa.decimal128(20, 0),
+        pa.float16(): pa.float32(),
+    }
+    given = Input(path).schema()
+    return Schema(pa.schema([field.with_type(wider.get(field.type, field.type)) for field in given]))
+
+
+def description(connection: FlussConnection, table: FlussTable) -> dict[str, Any]:
+    """All that a server tells of a table."""
+    info = table.get_table_info()
+    found = partitions(connection, table)
+    ids = partition_ids(table, found)
+    scan = table.new_scan()
+    latest, earliest = (scan.bucket_offsets(spec, ids) for spec in (OffsetSpec.latest(), OffsetSpec.earliest()))
+    kept = sum(end - earliest.get(bucket, end) for bucket, end in latest.items())
+    columns = [
+        {
+            "column": column.name,
+            "type": type_text(column.data_type),
+            "key": _role(column.name, info.primary_keys, info.partition_keys),
+            "comment": column.comment,
+        }
+        for column in info.schema.columns
+    ]
+    return {
+        "table": str(info.table_path),
+        "id": info.table_id,
+        "comment": info.comment,
+        "created": dt.datetime.fromtimestamp(info.created_time / 1000, dt.UTC).isoformat(" ", "seconds"),
+        "columns": columns,
+        "primary key": info.primary_keys,
+        "partitioned by": info.partition_keys,
+        "partitions": len(found) if info.is_partitioned() else None,
+        "buckets": info.num_buckets,
+        "bucket key": info.get_bucket_keys(),
+        "rows": _row_count(connection, table) if info.has_primary_key() else kept,
+        "changes kept": kept if info.has_primary_key() else None,
+        "properties": {**info.properties, **info.custom_properties},
+    }
+
+
+def _role(name: str, primary_keys: list[str], partition_keys: list[str]) -> str | None:
+    roles = [role for role, keys in (("primary", primary_keys), ("partition", partition_keys)) if name in keys]
+    return ", ".join(roles) or None
+
+
+def _row_count(connection: FlussConnection, table: FlussTable) -> int | None:
+    try:
+        return connection.get_admin().get_table_stats(table.table_path).row_count
+    except FlussError:
+        return None
+
+
+def print_description(found: dict[str, Any], output: str) -> None:
+    """As a list of facts, the columns and the properties; as one JSON object; or the columns, for other programs."""
+    import pyarrow as pa
+
+    if output == "json":
+        click.echo(json.dumps(found, ensure_ascii=False))
+        return
+    if output == "table":
+        facts = {name: value for name, value in found.items() if name not in ("columns", "properties")}
+        _print_pairs({name: _shown(value) for name, value in facts.items() if value not in (None, [])})
+        click.echo()
+    columns = [("column", pa.string()), ("type", pa.string()), ("key", pa.string()), ("comment", pa.string())]
+    used = [item for item in columns if output != "table" or any(row[item[0]] is not None for row in found["columns"])]
+    write_rows(used, found["columns"], output)
+    if output == "table" and found["properties"]:
+        click.echo()
+        _print_pairs(found["properties"])
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _print_pairs(values: dict[str, str]) -> None:
+    from fluss.cli.text.output import visible
+
+    width = max(map(len, values))
+    for name, value in values.items():
+        click.echo(f"{click.style(visible(name).ljust(width), bold=True)}  {visible(value)}")
 
 
 @click.group()
@@ -113,7 +263,6 @@ def create(
     """
     if sum(given is not None for given in (schema, file, like)) != 1:
         raise click.UsageError("Give one of --schema, --file and --from.")
-    from fluss.cli.commands.create import defined, descriptor_like
 
     path = table_path(name)
     descriptor: TableDescriptor = defined(file, more) if file is not None else descriptor_like(schema, like, more)
@@ -137,7 +286,6 @@ def describe(name: str, settings: Config, output: str) -> None:
     """
     with connected(settings) as connection:
         opened = open_table(connection, name)
-        from fluss.cli.commands.describe import description, print_description
 
         found = description(connection, opened)
     print_description(found, output)

@@ -157,7 +157,7 @@ class _Bars:
         self._progress.stop()
 
     def __call__(self, event: TieringEvent) -> None:
-        from fluss.cli.text.cells import visible
+        from fluss.cli.text.output import visible
 
         assert self._progress is not None
         path = event.table_path

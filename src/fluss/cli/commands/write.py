@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from fluss.cli.commands.reading import projected
+from fluss.cli.commands.scan import projected
 from fluss.cli.connecting import connected, connection_options
 from fluss.cli.text.names import key_pairs, open_table, split_columns
 from fluss.doors import clock

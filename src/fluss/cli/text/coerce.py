@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from fluss.cli.text.cells import plain
 from fluss.cli.text.names import near_names, suggestion
+from fluss.cli.text.output import plain
 from fluss.model.errors import FlussError, SchemaMismatchError
 
 _SHOWN_CHARACTERS_MAX: Final = 80
