@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from fluss.spark.source import FlussDataSource
-from fluss.spark.stream_reader import FlussStreamReader
+from fluss.spark.stream.reader import FlussStreamReader
 from fluss.sync import (
     Config,
     DataTypes,

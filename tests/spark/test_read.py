@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
 
-from fluss.spark.ranges import BucketRange
-from fluss.spark.reader import FlussReader
+from fluss.spark.read.parts import BucketRange
+from fluss.spark.read.reader import FlussReader
 from fluss.spark.source_options import SourceOptions
 from fluss.spark.types import spark_schema
 from fluss.sync import TablePath

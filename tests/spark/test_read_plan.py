@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from fluss.lake import log_ranges
-from fluss.spark import ranges
-from fluss.spark.ranges import BucketPart, BucketRange, BucketRowsAt
+from fluss.spark.read import parts as ranges
+from fluss.spark.read.parts import BucketPart, BucketRange, BucketRowsAt
 from fluss.spark.source import FlussDataSource
 from fluss.sync import (
     Config,

@@ -10,7 +10,7 @@ import pytest
 
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.spark.source_options import SourceOptions
-from fluss.spark.stream_reader_41 import RememberingStreamReader
+from fluss.spark.stream.reader_41 import RememberingStreamReader
 from fluss.spark.types import spark_schema
 from fluss.testing import ApacheFluss, FlussServer
 from tests.spark.stream_steps import KEYED, KEYED_BY_DAY, NUMBERS, SALES, Tables

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from fluss.lake import parquet
-from fluss.spark.lake_parts import LakeBucket, LakeRows
-from fluss.spark.ranges import BucketRange, BucketRowsAt
+from fluss.spark.read.lake import LakeBucket, LakeRows
+from fluss.spark.read.parts import BucketRange, BucketRowsAt
 from fluss.sync import (
     Config,
     DataTypes,

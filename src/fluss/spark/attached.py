@@ -25,10 +25,10 @@ from fluss.spark.source_options import TABLE, WRITE_OPTIONS, SourceOptions, bad_
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from fluss.spark.reader import FlussReader
-    from fluss.spark.stream_reader import FlussStreamReader
-    from fluss.spark.stream_writer import FlussStreamWriter
-    from fluss.spark.writer import FlussWriter
+    from fluss.spark.read.reader import FlussReader
+    from fluss.spark.stream.reader import FlussStreamReader
+    from fluss.spark.write.stream_writer import FlussStreamWriter
+    from fluss.spark.write.writer import FlussWriter
 
 _TABLE_COMMENT = "Fluss table "
 _DATABASE_COMMENT = "Fluss database "

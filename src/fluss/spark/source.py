@@ -11,14 +11,14 @@ from pyspark.sql.datasource import DataSource
 
 from fluss.model.errors import InvalidRequestError
 from fluss.spark.errors import told_shortly
-from fluss.spark.read_options import ReadOptions
+from fluss.spark.read.options import ReadOptions
 from fluss.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
-    from fluss.spark.reader import FlussReader
-    from fluss.spark.stream_reader import FlussStreamReader
-    from fluss.spark.stream_writer import FlussStreamWriter
-    from fluss.spark.writer import FlussWriter
+    from fluss.spark.read.reader import FlussReader
+    from fluss.spark.stream.reader import FlussStreamReader
+    from fluss.spark.write.stream_writer import FlussStreamWriter
+    from fluss.spark.write.writer import FlussWriter
 
 
 class FlussDataSource(DataSource):  # type: ignore[misc]
@@ -45,7 +45,7 @@ class FlussDataSource(DataSource):  # type: ignore[misc]
         """The table's columns, or those named by the option `columns`; with `changelog=true` those of changes before
         them. Not asked for if `.schema(...)` was given.
         """
-        from fluss.spark.read_columns import read_schema
+        from fluss.spark.read.read_columns import read_schema
         from fluss.spark.tables import open_table
 
         options = ReadOptions.of(self._reading)
@@ -55,7 +55,7 @@ class FlussDataSource(DataSource):  # type: ignore[misc]
     @told_shortly()
     def reader(self, schema: Any) -> FlussReader:
         """A batch reader for these columns."""
-        from fluss.spark.reader import FlussReader
+        from fluss.spark.read.reader import FlussReader
 
         return FlussReader(self._reading, schema)
 
@@ -63,17 +63,17 @@ class FlussDataSource(DataSource):  # type: ignore[misc]
     def streamReader(self, schema: Any) -> FlussStreamReader:  # noqa: N802
         """A reader of micro-batches of these columns."""
         if hasattr(datasource, "ReadLimit"):
-            from fluss.spark.stream_reader_42 import AskedStreamReader
+            from fluss.spark.stream.reader_42 import AskedStreamReader
 
             return AskedStreamReader(self._reading, schema)
-        from fluss.spark.stream_reader_41 import RememberingStreamReader
+        from fluss.spark.stream.reader_41 import RememberingStreamReader
 
         return RememberingStreamReader(self._reading, schema)
 
     @told_shortly()
     def writer(self, schema: Any, overwrite: bool) -> FlussWriter:
         """A writer of a batch of rows of this schema."""
-        from fluss.spark.writer import FlussWriter
+        from fluss.spark.write.writer import FlussWriter
 
         if overwrite:
             raise InvalidRequestError(
@@ -90,7 +90,7 @@ class FlussDataSource(DataSource):  # type: ignore[misc]
             raise InvalidRequestError(
                 "Streams are written with Spark 4.1 or newer; with 4.0, write each micro-batch by .foreachBatch(...)."
             )
-        from fluss.spark.stream_writer import FlussStreamWriter
+        from fluss.spark.write.stream_writer import FlussStreamWriter
 
         if overwrite:
             raise InvalidRequestError(

@@ -10,7 +10,7 @@ from fluss.model.paths import TablePath
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataField, DataType, DataTypes
 from fluss.spark import types
-from fluss.spark.matching import check_read_schema, check_write_schema
+from fluss.spark.columns import check_read_schema, check_write_schema
 
 T = DataTypes
 PATH = TablePath("shop", "orders")

@@ -12,11 +12,11 @@ from fluss.lake.union.plan import BucketFiles, OvertakenError, UnionBucket, Unio
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.partitions import spec_of_name
-from fluss.spark.lake_plan import explained, file_parts, key_parts, lake_options, union_of
-from fluss.spark.plan import BucketKey, Partitions, parse_partitions
-from fluss.spark.ranges import BucketPart
-from fluss.spark.read_options import ReadOptions, StartupMode
-from fluss.spark.stream_offsets import CURRENT_ROWS, Offsets
+from fluss.spark.read.lake_plan import explained, file_parts, key_parts, lake_options, union_of
+from fluss.spark.read.options import ReadOptions, StartupMode
+from fluss.spark.read.parts import BucketPart
+from fluss.spark.read.plan import BucketKey, Partitions, parse_partitions
+from fluss.spark.stream.offsets import CURRENT_ROWS, Offsets
 from fluss.spark.tables import OpenTable
 
 

@@ -21,8 +21,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from fluss.spark.errors import told_shortly
 from fluss.spark.foreign_options import STREAM_OPTIONS
 from fluss.spark.source_options import SourceOptions, bad_option
-from fluss.spark.write_options import WriteOptions
-from fluss.spark.write_plan import WritePlan
+from fluss.spark.write.plan import WritePlan
+from fluss.spark.write.write_options import WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +56,7 @@ class FlussWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
 def store_rows(plan: WritePlan, iterator: Iterator[pa.RecordBatch]) -> RowsStored:
     """What a task does whose rows are visible as soon as they are stored."""
-    from fluss.spark.write_task import store, with_rows
+    from fluss.spark.write.task import store, with_rows
 
     batches = with_rows(iterator)
     if batches is None:

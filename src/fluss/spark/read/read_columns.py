@@ -12,7 +12,7 @@ from fluss.model.infos import TableInfo
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
 from fluss.model.schema import Column
 from fluss.model.types import DataTypes
-from fluss.spark.matching import check_read_schema
+from fluss.spark.columns import check_read_schema
 from fluss.spark.types import spark_schema, spark_type
 
 CHANGELOG_COLUMNS = {

@@ -15,7 +15,7 @@ import pyarrow as pa
 from fluss.formats.rows.partition_values import partition_names
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.partitions import spec_of_name
-from fluss.spark.write_options import NEW_PARTITIONS_MAX
+from fluss.spark.write.write_options import NEW_PARTITIONS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

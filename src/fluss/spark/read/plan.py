@@ -14,8 +14,8 @@ from fluss.model.offsets import OffsetSpec
 from fluss.model.partitions import PartitionSpec
 from fluss.model.paths import TableBucket
 from fluss.model.tables.merge_rules import has_old_images
-from fluss.spark.ranges import BucketPart, BucketRange, BucketRowsAt
-from fluss.spark.read_options import BucketOffsets, ReadOptions
+from fluss.spark.read.options import BucketOffsets, ReadOptions
+from fluss.spark.read.parts import BucketPart, BucketRange, BucketRowsAt
 from fluss.spark.source_options import bad_option
 from fluss.spark.tables import OpenTable
 

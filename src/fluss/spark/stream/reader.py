@@ -20,15 +20,15 @@ from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
 from fluss.spark.errors import told_shortly
-from fluss.spark.lake_parts import LakeBucket, LakeRows
-from fluss.spark.lake_stream import snapshot_parts
-from fluss.spark.plan import bucket_offsets, chosen_partitions, split_ranges
-from fluss.spark.ranges import BucketPart, BucketRange, BucketRowsAt, read_part, scan_of
-from fluss.spark.read_columns import read_columns
+from fluss.spark.read.lake import LakeBucket, LakeRows
+from fluss.spark.read.parts import BucketPart, BucketRange, BucketRowsAt, read_part, scan_of
+from fluss.spark.read.plan import bucket_offsets, chosen_partitions, split_ranges
+from fluss.spark.read.read_columns import read_columns
 from fluss.spark.source_options import SourceOptions
-from fluss.spark.stream_limits import limited, sample_range
-from fluss.spark.stream_offsets import CURRENT_ROWS, Offsets, StreamOffset
-from fluss.spark.stream_positions import (
+from fluss.spark.stream.offsets import CURRENT_ROWS, Offsets, StreamOffset
+from fluss.spark.stream.positions import snapshot_parts
+from fluss.spark.stream.stream_limits import limited, sample_range
+from fluss.spark.stream.stream_positions import (
     beginning,
     check_stream_options,
     initial_offset,

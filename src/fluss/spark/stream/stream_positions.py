@@ -5,11 +5,11 @@ from __future__ import annotations
 from fluss.lake.modes import ONLY
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
-from fluss.spark.lake_stream import first_snapshot
-from fluss.spark.plan import BucketKey, bucket_offsets, chosen_partitions, given_offsets
-from fluss.spark.read_options import ReadOptions, StartupMode
+from fluss.spark.read.options import ReadOptions, StartupMode
+from fluss.spark.read.plan import BucketKey, bucket_offsets, chosen_partitions, given_offsets
 from fluss.spark.source_options import LAKE_MODE, SourceOptions, bad_option
-from fluss.spark.stream_offsets import CURRENT_ROWS, Offsets, StreamOffset
+from fluss.spark.stream.offsets import CURRENT_ROWS, Offsets, StreamOffset
+from fluss.spark.stream.positions import first_snapshot
 from fluss.spark.tables import OpenTable
 
 # Every log begins with this offset when it is made.

@@ -27,9 +27,9 @@ from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.spark.errors import told_shortly
 from fluss.spark.source_options import SourceOptions
 from fluss.spark.tables import open_table
-from fluss.spark.write_options import WriteOptions
-from fluss.spark.write_plan import WritePlan
-from fluss.spark.writer import RowsStored, store_rows
+from fluss.spark.write.plan import WritePlan
+from fluss.spark.write.write_options import WriteOptions
+from fluss.spark.write.writer import RowsStored, store_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,7 +93,7 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
 def stage_rows(plan: WritePlan, iterator: Iterator[pa.RecordBatch]) -> RowsStored | RowsStaged:
     """What a task does whose rows become visible with the commit."""
-    from fluss.spark.write_task import apply, with_rows
+    from fluss.spark.write.task import apply, with_rows
 
     batches = with_rows(iterator)
     if batches is None:

@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from fluss.spark.errors import told_shortly
-from fluss.spark.stream_reader import FlussStreamReader, Stored
+from fluss.spark.stream.reader import FlussStreamReader, Stored
 
 
 class AskedStreamReader(FlussStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]

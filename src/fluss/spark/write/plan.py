@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from fluss.model.errors import ConnectError, InvalidRequestError
 from fluss.model.partitions import NEWER_MAX, PartitionBound
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
-from fluss.spark.matching import check_write_schema
+from fluss.spark.columns import check_write_schema
 from fluss.spark.source_options import SourceOptions, bad_option
 from fluss.spark.tables import OpenTable, open_table
-from fluss.spark.write_options import WriteMode, WriteOptions, writing
+from fluss.spark.write.write_options import WriteMode, WriteOptions, writing
 
 if TYPE_CHECKING:
     from fluss.model.infos import TableInfo

@@ -17,8 +17,10 @@ from fluss.lake.union.plan import UnionBucket, UnionPlan, named_options, plan_un
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
-from fluss.spark.lake_parts import LakeRows, LakeSlice, cut_file, join_slices, merged_part
-from fluss.spark.plan import (
+from fluss.spark.read.lake import LakeRows, LakeSlice, cut_file, join_slices, merged_part
+from fluss.spark.read.options import BucketOffsets, ReadOptions
+from fluss.spark.read.parts import BucketPart, BucketRange
+from fluss.spark.read.plan import (
     BucketKey,
     bucket_offsets,
     parse_partitions,
@@ -28,8 +30,6 @@ from fluss.spark.plan import (
     rows_at,
     split_ranges,
 )
-from fluss.spark.ranges import BucketPart, BucketRange
-from fluss.spark.read_options import BucketOffsets, ReadOptions
 from fluss.spark.source_options import LAKE_MODE, bad_option
 from fluss.spark.tables import OpenTable
 

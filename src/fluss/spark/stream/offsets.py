@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from fluss.model.errors import InvalidRequestError
 from fluss.model.infos import TableInfo
-from fluss.spark.plan import BucketKey
+from fluss.spark.read.plan import BucketKey
 
 VERSION = 1
 CURRENT_ROWS = -1

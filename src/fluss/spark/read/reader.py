@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader
 
 from fluss.spark.errors import told_shortly
-from fluss.spark.lake_plan import plan_lake_parts, reads_lake
-from fluss.spark.plan import plan_parts
-from fluss.spark.ranges import BucketPart, read_part, scan_of
-from fluss.spark.read_columns import check_chosen_once, read_columns
-from fluss.spark.read_options import ReadOptions
+from fluss.spark.read.lake_plan import plan_lake_parts, reads_lake
+from fluss.spark.read.options import ReadOptions
+from fluss.spark.read.parts import BucketPart, read_part, scan_of
+from fluss.spark.read.plan import plan_parts
+from fluss.spark.read.read_columns import check_chosen_once, read_columns
 from fluss.spark.source_options import SourceOptions
 from fluss.spark.tables import open_table
 

@@ -11,8 +11,8 @@ import logging
 import pyspark
 
 from fluss.spark.errors import told_shortly
-from fluss.spark.ranges import BucketPart
-from fluss.spark.stream_reader import FlussStreamReader, Stored
+from fluss.spark.read.parts import BucketPart
+from fluss.spark.stream.reader import FlussStreamReader, Stored
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from fluss.model.forms.predicate_text import parse_predicate
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TableBucket
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET, ChangeType
-from fluss.spark.lake_parts import LakeBucket, LakePart, LakeRows
+from fluss.spark.read.lake import LakeBucket, LakePart, LakeRows
 
 if TYPE_CHECKING:
     from fluss.model.schema import Column

@@ -12,9 +12,9 @@ from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, Timeo
 from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TableBucket
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET, ChangeType
-from fluss.spark.lake_parts import LakeBucket, LakePart, LakeRows
-from fluss.spark.read_columns import CHANGELOG_COLUMNS, read_columns
-from fluss.spark.read_options import ReadOptions
+from fluss.spark.read.lake import LakeBucket, LakePart, LakeRows
+from fluss.spark.read.options import ReadOptions
+from fluss.spark.read.read_columns import CHANGELOG_COLUMNS, read_columns
 from fluss.spark.source_options import SourceOptions
 from fluss.spark.tables import OpenTable, open_table
 
@@ -91,7 +91,7 @@ def scan_of(opened: OpenTable, columns: Iterable[Column], filter_text: str | Non
 
 def _rows(opened: OpenTable, columns: list[Column], options: ReadOptions, part: BucketPart) -> Iterator[pa.RecordBatch]:
     if isinstance(part, LakeRows | LakeBucket):
-        from fluss.spark.lake_read import read_lake
+        from fluss.spark.read.lake_read import read_lake
 
         return read_lake(opened, columns, options.filter, part)
     scan = scan_of(opened, columns, options.filter)

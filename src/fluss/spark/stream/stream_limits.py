@@ -8,9 +8,9 @@ at a time as have seen no more changes than the limit has rows, and at least one
 from __future__ import annotations
 
 from fluss.model.infos import TableInfo
-from fluss.spark.plan import BucketKey
-from fluss.spark.ranges import BucketRange
-from fluss.spark.stream_offsets import CURRENT_ROWS, Offsets
+from fluss.spark.read.parts import BucketRange
+from fluss.spark.read.plan import BucketKey
+from fluss.spark.stream.offsets import CURRENT_ROWS, Offsets
 
 SAMPLE_ROWS = 1_000
 

@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 from fluss.model.errors import SchemaMismatchError
 from fluss.model.records import CHANGE_TYPE
 from fluss.spark.convert import to_table
-from fluss.spark.write_options import WriteMode
-from fluss.spark.write_partitions import WritePartitions
+from fluss.spark.write.write_options import WriteMode
+from fluss.spark.write.write_partitions import WritePartitions
 
 if TYPE_CHECKING:
     from fluss.spark.tables import OpenTable
-    from fluss.spark.write_plan import WritePlan
+    from fluss.spark.write.plan import WritePlan
 
 _UPSERTS = ("+I", "+U", "+A")
 _DELETE, _BEFORE_UPDATE = "-D", "-U"

@@ -1,0 +1,1 @@
+"""Batch reads: what is asked, planning, partitions, the lake's part."""

@@ -1,0 +1,1 @@
+"""Streams read: positions, limits, one reader for each generation of Spark, the lake first."""

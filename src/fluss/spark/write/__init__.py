@@ -1,0 +1,1 @@
+"""Writes, batch and stream: options, plan, tasks, partitions."""
