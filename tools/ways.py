@@ -187,8 +187,8 @@ def _tiering(connection: fluss.FlussConnection) -> Way:
 
 
 def _micro_batch(connection: fluss.FlussConnection) -> Way:
-    from fluss.spark.addresses import options as options_of
     from fluss.spark.source import FlussDataSource
+    from fluss.spark.source_options import options as options_of
 
     origin, copy = _table(connection, "origin"), _table(connection, "copy")
     options = options_of(connection)

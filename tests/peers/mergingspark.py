@@ -16,8 +16,8 @@ from fluss.lake.report import TieringReport
 from fluss.lake.tiering.executors import LocalExecutor
 from fluss.lake.tiering.round import CRASH_VARIABLE, TieringSettings, tier_table
 from fluss.spark import session, tier
-from fluss.spark.addresses import options
-from fluss.spark.merge_on_read import SparkMerger
+from fluss.spark.source_options import options
+from fluss.spark.tiering import SparkMerger
 from fluss.sync import TablePath, connect
 from fluss.testing.processes import ProcessFailedError
 from tests.peers.icebergspark import catalog_conf, iceberg_jars

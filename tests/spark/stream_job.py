@@ -15,7 +15,7 @@ from pyspark import TaskContext
 
 from fluss.spark import session
 from fluss.spark.source import FlussDataSource
-from fluss.spark.write.stream_writer import BATCH_ID, FlussStreamWriter
+from fluss.spark.write.writer import BATCH_ID, FlussStreamWriter
 
 BATCH_COUNT = 4
 # Micro-batch, place, and what is killed there: the worker of a task, or the driver with all that belongs to it.

@@ -18,7 +18,7 @@ from fluss.model.errors import AuthenticationError, ConnectError, InvalidRequest
 from fluss.server.net.users import add_user
 from fluss.spark import waiting
 from fluss.spark.source import FlussDataSource
-from fluss.spark.write.stream_writer import BATCH_ID, QUERY_ID
+from fluss.spark.write.writer import BATCH_ID, QUERY_ID
 from fluss.sync import Config, FlussConnection, Schema, TableDescriptor, TablePath
 from fluss.testing import FlussServer
 from fluss.testing.ports import free_ports

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from fluss.spark.source import FlussDataSource
-from fluss.spark.write.stream_writer import BATCH_ID, FlussStreamWriter
+from fluss.spark.write.writer import BATCH_ID, FlussStreamWriter
 from fluss.sync import DataTypes, Schema, TableDescriptor, TablePath
 from tests.spark.conftest import Backend
 

@@ -13,8 +13,7 @@ from pyspark.sql import types as st
 
 from fluss.model.errors import InvalidRequestError
 from fluss.spark.source import FlussDataSource
-from fluss.spark.write.stream_writer import BATCH_ID, QUERY_ID, FlussStreamWriter, RowsStaged
-from fluss.spark.write.writer import RowsStored
+from fluss.spark.write.writer import BATCH_ID, QUERY_ID, FlussStreamWriter, RowsStaged, RowsStored
 from fluss.sync import DataTypes, Schema, TableDescriptor, TablePath
 from tests.spark.conftest import Backend
 

@@ -17,7 +17,7 @@ import fluss.spark
 from fluss.lake import log_ranges
 from fluss.lake.report import Status, TieringEvent
 from fluss.lake.tiering.round import COMMITTED, CRASH_CODE, CRASH_VARIABLE
-from fluss.spark.merge_on_read import RUNTIME
+from fluss.spark.tiering import RUNTIME
 from fluss.sync import InvalidRequestError, NotFoundError, connect
 from fluss.testing import FlussServer
 from tests.lake.conftest import Lake

@@ -10,8 +10,7 @@ from pyspark.sql import SparkSession
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status
 from fluss.model.trust import Trust
-from fluss.spark.merge_on_read import catalog_settings, may_use
-from fluss.spark.tiering import tier
+from fluss.spark.tiering import catalog_settings, may_use, tier
 from tests.lake.evil import code_keys
 from tests.lake.hostile import Listener, hostile_catalog
 from tests.lake.test_trust import PATH, attacked, foreign_keys, of_service

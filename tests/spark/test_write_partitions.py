@@ -17,7 +17,7 @@ from fluss.model.partitions import PartitionBound
 from fluss.spark import Catalog
 from fluss.spark.source_options import SourceOptions
 from fluss.spark.tables import OpenTable
-from fluss.spark.write.write_partitions import WritePartitions
+from fluss.spark.write.task import WritePartitions
 from fluss.sync import DataTypes, FlussConnection, Schema, TableDescriptor, TablePath
 from tests.spark.conftest import Backend
 

@@ -10,15 +10,14 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSource
 
 from fluss.model.errors import InvalidRequestError
-from fluss.spark.errors import told_shortly
 from fluss.spark.read.options import ReadOptions
 from fluss.spark.source_options import SourceOptions
+from fluss.spark.waiting import told_shortly
 
 if TYPE_CHECKING:
     from fluss.spark.read.reader import FlussReader
     from fluss.spark.stream.reader import FlussStreamReader
-    from fluss.spark.write.stream_writer import FlussStreamWriter
-    from fluss.spark.write.writer import FlussWriter
+    from fluss.spark.write.writer import FlussStreamWriter, FlussWriter
 
 
 class FlussDataSource(DataSource):  # type: ignore[misc]
@@ -45,7 +44,7 @@ class FlussDataSource(DataSource):  # type: ignore[misc]
         """The table's columns, or those named by the option `columns`; with `changelog=true` those of changes before
         them. Not asked for if `.schema(...)` was given.
         """
-        from fluss.spark.read.read_columns import read_schema
+        from fluss.spark.read.options import read_schema
         from fluss.spark.tables import open_table
 
         options = ReadOptions.of(self._reading)
@@ -90,7 +89,7 @@ class FlussDataSource(DataSource):  # type: ignore[misc]
             raise InvalidRequestError(
                 "Streams are written with Spark 4.1 or newer; with 4.0, write each micro-batch by .foreachBatch(...)."
             )
-        from fluss.spark.write.stream_writer import FlussStreamWriter
+        from fluss.spark.write.writer import FlussStreamWriter
 
         if overwrite:
             raise InvalidRequestError(

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fluss.spark.errors import check_packages
 from fluss.spark.source_options import SourceOptions
-from fluss.spark.waiting import note_answer, waiting_config
+from fluss.spark.waiting import check_packages, note_answer, waiting_config
 
 if TYPE_CHECKING:
     from fluss.model.infos import TableInfo
@@ -37,7 +36,7 @@ def open_table(options: SourceOptions, *, waits: bool = True) -> Iterator[OpenTa
     """
     check_packages()
     # Here and not above, so that Spark can load this package to look around without loading pyarrow.
-    from fluss.spark.addresses import check_directory
+    from fluss.spark.source_options import check_directory
     from fluss.sync import FlussConnection
 
     config = waiting_config(options.config(), waits=waits)

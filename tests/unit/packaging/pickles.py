@@ -36,14 +36,14 @@ TRAVELS = {
         "fluss.spark.source_options:SourceOptions",
         "fluss.spark.stream.reader_41:RememberingStreamReader",
         "fluss.spark.stream.reader_42:AskedStreamReader",
-        "fluss.spark.write.stream_writer:FlussStreamWriter",
-        "fluss.spark.write.write_options:WriteMode",
+        "fluss.spark.write.writer:FlussStreamWriter",
+        "fluss.spark.write.plan:WriteMode",
         "fluss.spark.write.plan:WritePlan",
         "fluss.spark.write.writer:FlussWriter",
     ],
     "Spark, task to driver": [
         "fluss.model.staging:StagedTask",
-        "fluss.spark.write.stream_writer:RowsStaged",
+        "fluss.spark.write.writer:RowsStaged",
         "fluss.spark.write.writer:RowsStored",
     ],
     "tiering, driver to task": [

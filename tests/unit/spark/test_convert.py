@@ -9,7 +9,7 @@ import pytest
 
 from fluss.model.errors import SchemaMismatchError
 from fluss.model.paths import TablePath
-from fluss.spark.convert import to_spark, to_table
+from fluss.spark.columns import to_spark, to_table
 
 PATH = TablePath("shop", "orders")
 

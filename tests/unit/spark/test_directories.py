@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fluss.model.errors import InvalidRequestError
-from fluss.spark.addresses import check_directory
+from fluss.spark.source_options import check_directory
 
 
 def test_a_directory_that_is_not_on_this_machine_is_not_made(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from fluss.model.descriptor import TableDescriptor
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.schema import Schema
-from fluss.spark.merge_on_read import catalog_settings, merge_statement
+from fluss.spark.tiering import catalog_settings, merge_statement
 
 PATH = TablePath("shop", "orders")
 

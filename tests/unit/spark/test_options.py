@@ -12,7 +12,7 @@ from fluss.model.errors import ConnectError, InvalidRequestError
 from fluss.model.paths import TablePath
 from fluss.spark.read.options import ReadOptions
 from fluss.spark.source_options import SourceOptions
-from fluss.spark.write.write_options import WriteOptions
+from fluss.spark.write.plan import WriteOptions
 from fluss.sync import FlussConnection, connect
 
 SERVER = {"bootstrap.servers": "host:9123"}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fluss.spark.stream.offsets import CURRENT_ROWS
-from fluss.spark.stream.stream_limits import limited
+from fluss.spark.stream.offsets import CURRENT_ROWS, limited
 
 
 def _limited(starts: list[int], ends: list[int], rows_max: int) -> list[int]:

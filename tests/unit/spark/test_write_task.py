@@ -10,9 +10,8 @@ import pytest
 
 from fluss.model.errors import SchemaMismatchError
 from fluss.spark.source_options import SourceOptions
-from fluss.spark.write.plan import WritePlan
+from fluss.spark.write.plan import WriteMode, WritePlan
 from fluss.spark.write.task import Translation, with_rows
-from fluss.spark.write.write_options import WriteMode
 
 TABLE = pa.schema(
     [

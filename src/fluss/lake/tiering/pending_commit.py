@@ -45,7 +45,7 @@ class PendingCommit(Protocol):
 
 
 class Merger(Protocol):
-    """An engine that merges changes of primary-key tables by itself. Spark's is in `fluss.spark.merge_on_read`."""
+    """An engine that merges changes of primary-key tables by itself. Spark's is in `fluss.spark.tiering`."""
 
     def merge(self, info: TableInfo, options: LakeOptions, lake: LakeTable, plan: RoundPlan) -> PendingCommit | None:
         """The changes of a round on a branch; None if this round has to be done with files."""

@@ -13,8 +13,7 @@ from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TableBucket
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET, ChangeType
 from fluss.spark.read.lake import LakeBucket, LakePart, LakeRows
-from fluss.spark.read.options import ReadOptions
-from fluss.spark.read.read_columns import CHANGELOG_COLUMNS, read_columns
+from fluss.spark.read.options import CHANGELOG_COLUMNS, ReadOptions, read_columns
 from fluss.spark.source_options import SourceOptions
 from fluss.spark.tables import OpenTable, open_table
 
@@ -59,7 +58,7 @@ def read_part(options: SourceOptions, schema: Any, part: BucketPart) -> Iterator
 
     Without `changelog=true`, a range of changes gives rows as they were after each insert or update, and no deletes.
     """
-    from fluss.spark.convert import to_spark
+    from fluss.spark.columns import to_spark
     from fluss.spark.types import spark_arrow_schema
 
     if not isinstance(part, BucketRange | BucketRowsAt | LakeRows | LakeBucket):
@@ -91,7 +90,7 @@ def scan_of(opened: OpenTable, columns: Iterable[Column], filter_text: str | Non
 
 def _rows(opened: OpenTable, columns: list[Column], options: ReadOptions, part: BucketPart) -> Iterator[pa.RecordBatch]:
     if isinstance(part, LakeRows | LakeBucket):
-        from fluss.spark.read.lake_read import read_lake
+        from fluss.spark.read.lake import read_lake
 
         return read_lake(opened, columns, options.filter, part)
     scan = scan_of(opened, columns, options.filter)

@@ -19,23 +19,22 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
-from fluss.spark.errors import told_shortly
 from fluss.spark.read.lake import LakeBucket, LakeRows
+from fluss.spark.read.options import read_columns
 from fluss.spark.read.parts import BucketPart, BucketRange, BucketRowsAt, read_part, scan_of
 from fluss.spark.read.plan import bucket_offsets, chosen_partitions, split_ranges
-from fluss.spark.read.read_columns import read_columns
 from fluss.spark.source_options import SourceOptions
-from fluss.spark.stream.offsets import CURRENT_ROWS, Offsets, StreamOffset
-from fluss.spark.stream.positions import snapshot_parts
-from fluss.spark.stream.stream_limits import limited, sample_range
-from fluss.spark.stream.stream_positions import (
+from fluss.spark.stream.offsets import CURRENT_ROWS, Offsets, StreamOffset, limited, sample_range
+from fluss.spark.stream.positions import (
     beginning,
     check_stream_options,
     initial_offset,
     latest_offsets,
+    snapshot_parts,
     without_unread,
 )
 from fluss.spark.tables import open_table
+from fluss.spark.waiting import told_shortly
 
 if TYPE_CHECKING:
     import pyarrow as pa

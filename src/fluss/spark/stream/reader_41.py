@@ -10,9 +10,9 @@ import logging
 
 import pyspark
 
-from fluss.spark.errors import told_shortly
 from fluss.spark.read.parts import BucketPart
 from fluss.spark.stream.reader import FlussStreamReader, Stored
+from fluss.spark.waiting import told_shortly
 
 _log = logging.getLogger(__name__)
 

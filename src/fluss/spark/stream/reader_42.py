@@ -6,8 +6,8 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
-from fluss.spark.errors import told_shortly
 from fluss.spark.stream.reader import FlussStreamReader, Stored
+from fluss.spark.waiting import told_shortly
 
 
 class AskedStreamReader(FlussStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]

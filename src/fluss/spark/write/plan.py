@@ -1,4 +1,20 @@
-"""What a write does with a table: settled on the driver before any row is written, then shipped to the tasks.
+"""Options of writes, and what a write does with a table: settled on the driver, shipped to the tasks.
+
+Options of writes.
+
+| option | meaning |
+|---|---|
+| `write.mode` | `append`, `upsert` (the default with a primary key), `delete`, `changelog`: apply `_change_type` |
+| `target.columns` | a partial update: the columns that are written, comma-separated, the primary key among them |
+| `ignore.delete` | `true`: with `changelog`, deletes are left out |
+| `exactly.once` | `true`: each micro-batch of a stream is stored once, whatever fails; a Flussbett server is needed |
+| `write.new.partitions.max` | how many partitions a batch write, or a micro-batch, may create; 100 by default |
+
+Two settings of the client have defaults of their own here: missing partitions are created
+(`writer.dynamic-create-partition.enabled`), and rows of tables without a bucket key are spread in slices of batches
+(`writer.bucket.no-key-assigner`), because a task often has too few for more than one batch.
+
+What a write does with a table: settled on the driver before any row is written, then shipped to the tasks.
 
 Columns match by name. Rows that are appended or upserted have all columns of the table, but for one that the server
 numbers; with `target.columns` they have at least those, and the table's others keep their values. Rows that are deleted
@@ -9,19 +25,73 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from fluss.model.errors import ConnectError, InvalidRequestError
 from fluss.model.partitions import NEWER_MAX, PartitionBound
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
 from fluss.spark.columns import check_write_schema
-from fluss.spark.source_options import SourceOptions, bad_option
+from fluss.spark.source_options import READ_OPTIONS, SourceOptions, bad_option
 from fluss.spark.tables import OpenTable, open_table
-from fluss.spark.write.write_options import WriteMode, WriteOptions, writing
 
 if TYPE_CHECKING:
     from fluss.model.infos import TableInfo
+
+NEW_PARTITIONS_MAX = "write.new.partitions.max"
+NEW_PARTITIONS_MAX_DEFAULT = 100
+CREATE_PARTITIONS = "writer.dynamic-create-partition.enabled"
+NO_KEY_ASSIGNER = "writer.bucket.no-key-assigner"
+_CLIENT_DEFAULTS = {CREATE_PARTITIONS: "true", NO_KEY_ASSIGNER: "slices"}
+
+
+class WriteMode(StrEnum):
+    """What becomes of a row."""
+
+    APPEND = "append"
+    UPSERT = "upsert"
+    DELETE = "delete"
+    CHANGELOG = "changelog"
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """How rows are written. Plain values only."""
+
+    mode: WriteMode | None
+    """None: append to log tables, upsert into primary-key tables"""
+    target_columns: tuple[str, ...] | None
+    ignore_delete: bool
+    exactly_once: bool
+    new_partitions_max: int
+
+    @classmethod
+    def of(cls, options: SourceOptions) -> WriteOptions:
+        """Check the options of a write."""
+        options.refuse(READ_OPTIONS, "reading")
+        return cls(
+            mode=_mode(options),
+            target_columns=options.names("target.columns"),
+            ignore_delete=options.flag("ignore.delete"),
+            exactly_once=options.flag("exactly.once"),
+            new_partitions_max=options.count(NEW_PARTITIONS_MAX) or NEW_PARTITIONS_MAX_DEFAULT,
+        )
+
+
+def writing(options: SourceOptions) -> SourceOptions:
+    """The options with what the client's settings are for writing, where they were not given."""
+    return replace(options, client={**_CLIENT_DEFAULTS, **options.client})
+
+
+def _mode(options: SourceOptions) -> WriteMode | None:
+    text = options.own.get("write.mode")
+    if text is None:
+        return None
+    try:
+        return WriteMode(text.strip().lower())
+    except ValueError:
+        raise bad_option(f"The option 'write.mode' is one of {', '.join(WriteMode)}, not {text!r}.") from None
 
 
 @dataclass(frozen=True)
@@ -66,7 +136,7 @@ class WritePlan:
         chosen, info, table = WriteOptions.of(options), opened.info, opened.table
         if chosen.exactly_once:
             table.check_staged_writes()
-        mode = _mode(chosen, info)
+        mode = _planned_mode(chosen, info)
         targets = chosen.target_columns
         if targets is not None:
             table.new_upsert(list(targets))  # checks them
@@ -107,7 +177,7 @@ class WritePlan:
             yield opened
 
 
-def _mode(chosen: WriteOptions, info: TableInfo) -> WriteMode:
+def _planned_mode(chosen: WriteOptions, info: TableInfo) -> WriteMode:
     has_key = info.has_primary_key()
     mode = chosen.mode or (WriteMode.UPSERT if has_key else WriteMode.APPEND)
     if has_key and mode is WriteMode.APPEND:
