@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from fluss.bench.catalog import WORKLOADS
-from fluss.bench.checks import WrongResultError
-from fluss.bench.data import KV_SCHEMA, LOG_SCHEMA, PREFIX_SCHEMA
+from fluss.bench.data import KV_SCHEMA, LOG_SCHEMA, PREFIX_SCHEMA, WrongResultError
 from fluss.bench.meter import FAILED, UNSUPPORTED, Meter, Result
 from fluss.sync import ConnectError, ErrorCode, FlussError, Schema, TableDescriptor, TablePath, TimeoutError
 

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.bench.bench import Bench
-from fluss.bench.checks import WrongResultError, check_rows
-from fluss.bench.data import LOG_SCHEMA, PROJECTED, joined, kv_batches, log_batches
+from fluss.bench.data import LOG_SCHEMA, PROJECTED, WrongResultError, check_rows, joined, kv_batches, log_batches
 from fluss.bench.writes import append_all, upsert_all
 from fluss.sync import EARLIEST_OFFSET, FlussTable
 

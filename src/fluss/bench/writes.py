@@ -5,8 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from fluss.bench.bench import Bench
-from fluss.bench.checks import check_rows
-from fluss.bench.data import joined, kv_batches, log_batches
+from fluss.bench.data import check_rows, joined, kv_batches, log_batches
 from fluss.sync import FlussTable
 
 

@@ -7,8 +7,7 @@ import re
 import pyarrow as pa
 import pytest
 
-from fluss.bench.checks import WrongResultError, check_equal, check_rows
-from fluss.bench.data import joined, kv_batches, log_batches, prefix_batches
+from fluss.bench.data import WrongResultError, check_equal, check_rows, joined, kv_batches, log_batches, prefix_batches
 
 EXPECTED = joined(log_batches(1_000, 300))
 
