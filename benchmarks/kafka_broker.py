@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 from fluss.testing.maven import fetch_jars
-from fluss.testing.ports import LOOPBACK, free_ports
-from fluss.testing.processes import POLL_INTERVAL_S, ManagedProcess
+from fluss.testing.processes import LOOPBACK, POLL_INTERVAL_S, ManagedProcess, free_ports
 
 KAFKA_VERSION = "4.3.1"
 _ARTIFACTS = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",)

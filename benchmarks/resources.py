@@ -16,7 +16,7 @@ from benchmarks.measure import Measurement, Progress, attempt, shown
 from benchmarks.servers import Server, server
 from benchmarks.worker_process import WorkerProcess, interpreter
 from benchmarks.workloads import Metric, Sample, Sizes, Workload
-from fluss.testing.ports import free_ports
+from fluss.testing.processes import free_ports
 
 _ROUNDS_MAX = 3
 _SETTLING_S = 2.0

@@ -17,8 +17,7 @@ from benchmarks.soak_clients import ROLES, STOP_FILE
 from benchmarks.soak_report import JUDGED_HOURS_MIN, ClientResult, draw, page, problems, trends
 from benchmarks.soak_samples import Journal, columns, second_half, take, trend
 from fluss.testing import FlussServer
-from fluss.testing.ports import free_ports
-from fluss.testing.processes import ManagedProcess, ProcessFailedError
+from fluss.testing.processes import ManagedProcess, ProcessFailedError, free_ports
 
 _ROOT = Path(__file__).parents[1]
 _REPORTS = _ROOT / "docs" / "benchmarks"

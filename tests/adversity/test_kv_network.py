@@ -16,7 +16,7 @@ import pytest
 import fluss.sync as fluss
 from fluss.protocol import api_keys
 from fluss.testing import Direction, FaultProxy, FlussServer
-from fluss.testing.ports import free_ports
+from fluss.testing.processes import free_ports
 from tests.adversity.test_network import FAULTS, HEAL_S_MAX, ROUNDS, SLACK_S, TIMEOUT_MS, cut_all
 from tests.crash.kv_clients import KvLoad, make_tables
 

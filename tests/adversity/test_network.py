@@ -12,7 +12,7 @@ import pytest
 import fluss.sync as fluss
 from fluss.protocol import api_keys
 from fluss.testing import Direction, FaultProxy, FlussServer
-from fluss.testing.ports import free_ports
+from fluss.testing.processes import free_ports
 from tests.adversity.load import Load
 
 HEAL_S_MAX = 5.0

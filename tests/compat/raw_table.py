@@ -23,7 +23,7 @@ from fluss.model.records import ChangeType
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.testing import ApacheFluss, FlussServer
-from fluss.testing.ports import LOOPBACK
+from fluss.testing.processes import LOOPBACK
 from tests.crash.wire import ACKS_ALL, Wire
 
 Row = Mapping[str, Any]

@@ -15,7 +15,7 @@ from fluss.model.errors import FlussError, error_from_code
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api, Req, Resp
-from fluss.testing.ports import parse_address
+from fluss.testing.processes import parse_address
 from tests.crash.rows import StoredBatch, stored_batches
 
 TIMEOUT_S = 20.0

@@ -26,7 +26,7 @@ from fluss.client.admin import make_backup
 from fluss.client.runtime import run
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
-from fluss.testing.ports import parse_address
+from fluss.testing.processes import parse_address
 from tests.crash.wire import ConnectionLostError, Wire
 from tests.kit.bystander_watch import DATABASE
 from tests.kit.child import serve

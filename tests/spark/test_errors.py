@@ -6,7 +6,7 @@ import pytest
 
 from fluss.spark import register
 from fluss.sync import DataTypes, Schema, TablePath
-from fluss.testing.ports import free_ports
+from fluss.testing.processes import free_ports
 from tests.spark.conftest import Backend
 
 pytestmark = pytest.mark.spark

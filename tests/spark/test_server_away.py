@@ -21,7 +21,7 @@ from fluss.spark.source import FlussDataSource
 from fluss.spark.write.writer import BATCH_ID, QUERY_ID
 from fluss.sync import Config, FlussConnection, Schema, TableDescriptor, TablePath
 from fluss.testing import FlussServer
-from fluss.testing.ports import free_ports
+from fluss.testing.processes import free_ports
 from tests.spark.outages import Outages, outages_of
 from tests.spark.stream_steps import KEYED, KEYED_BY_DAY, NUMBERS, SALES, Steps, Tables
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from fluss.testing.ports import LOOPBACK, ReservedPorts
-from fluss.testing.processes import ManagedProcess
+from fluss.testing.processes import LOOPBACK, ManagedProcess, ReservedPorts
 
 _READY_LINE = r"fluss server ready on \S+:\d+"
 

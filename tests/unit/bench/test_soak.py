@@ -11,7 +11,7 @@ import pytest
 from benchmarks.soak_report import ClientResult, draw, page, problems, trends
 from benchmarks.soak_samples import Journal, Sample, columns, read, second_half, take, trend
 
-from fluss.testing.ports import free_ports
+from fluss.testing.processes import free_ports
 
 CLIENTS = {"keys": ClientResult(10, 1_000, 0)}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fluss.testing import ApacheFluss
-from fluss.testing.apache_config import COORDINATOR, TABLET, ZOOKEEPER, Node, configuration_dir, write_configuration
+from fluss.testing.apache import COORDINATOR, TABLET, ZOOKEEPER, Node, configuration_dir, write_configuration
 
 ZOO = Node(ZOOKEEPER, 0, 20_001, 0, 0)
 SERVERS = [

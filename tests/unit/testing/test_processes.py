@@ -11,8 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from fluss.testing.ports import LOOPBACK, ReservedPorts, free_ports, parse_address
-from fluss.testing.processes import POLL_INTERVAL_S, ManagedProcess, ProcessFailedError
+from fluss.testing.processes import (
+    LOOPBACK,
+    POLL_INTERVAL_S,
+    ManagedProcess,
+    ProcessFailedError,
+    ReservedPorts,
+    free_ports,
+    parse_address,
+)
 
 DEADLINE_S = 10.0
 
