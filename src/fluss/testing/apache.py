@@ -1,4 +1,4 @@
-"""A real Apache Fluss cluster on loopback: its configuration, ZooKeeper, a coordinator and tablet servers, no Docker."""
+"""A real Apache Fluss cluster on loopback, without Docker: configuration, ZooKeeper, coordinator, tablet servers."""
 
 from __future__ import annotations
 
