@@ -15,11 +15,11 @@ from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
-from fluss.model.arrow_types import arrow_schema
 
 import fluss
 from fluss import DataField, DataTypes
 from fluss.api.lake import LakeRegistry
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.sync import FlussConnection, FlussTable
 
 DATABASE: Final = "golden"

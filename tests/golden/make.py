@@ -19,9 +19,9 @@ from typing import Any, Final
 
 import fluss.sync
 from fluss.model.paths import TablePath
-from fluss.storage.catalog import LeaseEntry
+from fluss.storage.catalog.catalog import LeaseEntry
 from fluss.storage.directory import FORMAT_VERSION, LOCK_NAME, PID_NAME
-from fluss.storage.kv_snapshot_files import list_snapshots
+from fluss.storage.kv.snapshot_files import list_snapshots
 from fluss.storage.store import Storage, StorageOptions
 from fluss.testing import FlussServer
 from tests.golden.content import DATABASE, QUERY, describe, fill, fill_last, fill_more

@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-from fluss.model.arrow_types import arrow_schema
 
 import fluss.sync
 from fluss.api.lake import LakeRegistry
+from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.staging import StagedTask
 from fluss.storage import directory
 from fluss.storage.directory import FORMAT_VERSION, VERSION_NAME, DataDirectory, DataDirectoryError
-from fluss.storage.kv_snapshot_files import list_snapshots
+from fluss.storage.kv.snapshot_files import list_snapshots
 from fluss.storage.store import Storage, StorageOptions
 from fluss.sync import FlussConnection
 from fluss.testing import FlussServer
