@@ -33,6 +33,7 @@ def definitions(text: str) -> dict[str, int]:
 def test_unit_has_every_module_behind_those_that_it_uses(setup: ModuleType) -> None:
     modules = setup.unit_modules(KERNELS)
     names = [module.path.stem for module in modules]
+    assert names == setup.ORDER
     assert {*names, *setup.APART} == {path.stem for path in KERNELS.glob("*.py")}
     for place, module in enumerate(modules):
         assert module.uses <= set(names[:place])
@@ -62,6 +63,7 @@ def test_source_includes_all_parts(setup: ModuleType, tmp_path: Path) -> None:
         ("_SIZE = 1\n", "_SIZE = 2\n", "other.py: the name _SIZE is one._SIZE elsewhere"),
         ("from math import floor as low\n", "def low() -> None: ...\n", "the name low is math.floor elsewhere"),
         ("SIZE = 1\n", "from fluss.kernels.one import SIZE as size\n", "other.py:2: write 'from fluss.kernels.module"),
+        ("from fluss.kernels.other import SIZE\n", "SIZE = 1\n", "one.py: it uses a module that comes behind it"),
         ("SIZE = 1\n", "from fluss.kernels import one\n", "other.py:2: write"),
         ("SIZE = 1\n", "import fluss.kernels.one as one\n", "other.py:2: write"),
         ("SIZE = 1\n", "for i in range(3): print(i)\n", "other.py:2: a kernel has definitions only"),
