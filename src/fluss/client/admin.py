@@ -1,4 +1,4 @@
-"""Databases, tables, partitions, offsets, statistics and backups."""
+"""Administration: databases, tables, partitions, offsets, statistics and backups."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""One client: its cluster, its sender and its lookups; and its end, after which nothing is ever sent again.
+"""One client: its cluster, its sender, its lookups, and how it is closed.
 
-The end of a client: what was taken is settled within a limit, and then nothing is ever sent again.
-
-There is one way to it for all facades, and it is taken once however many threads and loops close: those that come later
-wait with the first. A caller that stops waiting, by an interrupt or a cancellation, ends the time limit with it, so
-that nothing is sent once any of these calls has returned or raised.
+Closing settles what was taken within a limit; then nothing is ever sent again. There is one way to it for all facades,
+and it is taken once however many threads and loops close: those that come later wait with the first. A caller that
+stops waiting, by an interrupt or a cancellation, ends the time limit with it, so that nothing is sent once any of these
+calls has returned or raised.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lake snapshots: what the coordinator knows of them, and what a tiering job tells it.
+"""Lake snapshots: what the coordinator knows of them, and what a tiering job reports to it.
 
 All requests may be repeated without harm: a prepared file that nobody commits is removed, and a table that was handed
 out twice is due again when its job is silent. To register a snapshot again takes care: Apache Fluss then counts it as

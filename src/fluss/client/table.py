@@ -1,4 +1,4 @@
-"""A table: where its writers and scanners come from."""
+"""A table, from which its writers and scanners are made."""
 
 from __future__ import annotations
 

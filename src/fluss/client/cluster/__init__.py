@@ -1,1 +1,1 @@
-"""The cluster as a client knows it: metadata, leaders, coordinator; asked again when it has changed."""
+"""The cluster as a client knows it: settings, connections, metadata, leaders, coordinator; and trying again."""

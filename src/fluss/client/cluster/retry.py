@@ -1,4 +1,4 @@
-"""Trying again: deadlines, pauses with jitter, waiting for a server that is away, background work by name."""
+"""Retries: deadlines, pauses with jitter, waiting for a server that is away, background work by name."""
 
 from __future__ import annotations
 

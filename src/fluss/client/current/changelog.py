@@ -1,8 +1,6 @@
 """Changes as Arrow rows, and the rows that a bucket's changes leave.
 
-The rows that a bucket's changes leave, or those that were there before them.
-
-Forwards the last change of each key wins; backwards the first one, which tells the row as it was.
+Read forwards, the last change of each key wins. Read backwards the first one does, which tells the row as it was.
 """
 
 from __future__ import annotations

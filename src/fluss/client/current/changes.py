@@ -1,9 +1,8 @@
 """A table's changes from a position on: current rows first where they are wanted, then live changes.
 
-The current rows of one bucket as changes, in steps that each leave a position to go on from.
-
-Rows come in the order of their keys, so a position in the middle is an offset and a key: rows up to the key were given
-as of the offset. Whoever goes on from there gets what has changed in those rows since, and the others as they are now.
+Current rows come bucket by bucket, in the order of their keys and in steps that each leave a position to go on from. A
+position in the middle is an offset and a key: rows up to the key were given as of the offset. Whoever goes on from
+there gets what has changed in those rows since, and the others as they are now.
 """
 
 from __future__ import annotations

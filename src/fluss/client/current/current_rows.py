@@ -1,9 +1,8 @@
 """Current rows of primary-key tables, bucket by bucket: from the server's store, or from snapshot and changelog.
 
-Current rows of one bucket where the server does not scan its store for clients (Apache Fluss 0.9).
-
-The newest snapshot of the store is copied from the cluster's remote storage and opened here, and the changes since then
-are folded on top; without a snapshot the changes are folded from the first one on.
+Apache Fluss 0.9 does not scan its store for clients. There the newest snapshot of the store is copied from the
+cluster's remote storage and opened here, and the changes since then are folded on top; without a snapshot the changes
+are folded from the first one on.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Looking rows up: the lookuper, keys, queues of a table's lookups, values."""
+"""Lookups, in the order of the way: lookuper, keys, queue, the lookups of a table, rerouting, values."""

@@ -1,4 +1,4 @@
-"""Looking rows up by primary key, or by the part of it that chooses the bucket."""
+"""Lookups by primary key, or by the part of it that chooses the bucket."""
 
 from __future__ import annotations
 

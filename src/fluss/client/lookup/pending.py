@@ -1,4 +1,4 @@
-"""One lookup under way: keys of a bucket, whoever waits for them, and what there is for them."""
+"""One pending lookup: keys of one bucket, the callers that wait for them, and what there is for them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Lookups of one client, gathered into few requests.
 
-Those of an event loop are sent and answered on that loop, over connections of its own: to hand them to the I/O thread
+Lookups of an event loop are sent and answered on that loop, over connections of its own: to hand them to the I/O thread
 and back would take longer than everything else. Those of threads go through the I/O loop. Either way whatever is queued
 when the loop comes to send is sorted by bucket and from then on handled as one: a caller costs a key and a future. It
 goes out in the few requests that may be under way to a leader, and so does what gathers meanwhile. There is no timed

@@ -1,4 +1,4 @@
-"""Lookups whose partition or leader is not known, or whose last try failed: one task at a time looks for them."""
+"""Lookups without a known partition or leader, or whose last try failed; one task at a time finds where they go."""
 
 from __future__ import annotations
 

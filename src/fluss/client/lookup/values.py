@@ -1,4 +1,4 @@
-"""Values of looked-up rows into rows of the schema that the client knows, whatever schema they were written with."""
+"""Values of looked-up rows, read into the schema that the client knows, whatever schema they were written with."""
 
 from __future__ import annotations
 

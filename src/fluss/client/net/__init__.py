@@ -1,3 +1,1 @@
-"""Connections: one, a pool of them, those of callers' own loops, logins, error answers; and how an embedded server is
-found.
-"""
+"""Connections: one, a pool of them, those of callers' own loops, logins, and how an embedded server is found."""

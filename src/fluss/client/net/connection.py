@@ -1,7 +1,5 @@
 """One TCP connection: frames out, answers in, matched by request id; and what a server's error answers mean.
 
-One TCP connection: frames out, answers in, matched by request id.
-
 Answers may come in any order. A caller that stops waiting leaves the connection usable: its late answer is dropped. Any
 doubt about the byte stream ends the connection, and everything that waits on it fails.
 """

@@ -1,14 +1,12 @@
 """Embedded servers: `file:///directory` starts or joins the server process of a directory, `memory:` a private one.
 
-The endpoint file of an embedded server, read only if nobody else can have written it.
-
-Whoever writes this file chooses the server that gets a client's rows. So it counts only as this user's, or root's,
-regular file that no other user can read or write, in a directory of such an owner. Everything is asked of open
-descriptors, so nothing can be exchanged between a look and the next.
-
 A client does not ask whether a server is alive, it tries: the endpoint file names a port and a secret, and whoever
 answers there with that secret is the one. When that fails a server is started; if there is one after all, the new one
 finds its lock taken and leaves, and the file is tried again.
+
+Whoever writes the endpoint file chooses the server that gets a client's rows, so it is read only if nobody else can
+have written it: it has to be a regular file of this user or of root that no other user can read or write, in a
+directory of such an owner. Everything is asked of open descriptors, so nothing can be exchanged between two looks.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Sending on the caller's own event loop, which saves two changes of threads: writes, fetches and lookups all do it.
+"""Requests on the caller's own event loop, which saves two changes of threads: writes, fetches and lookups.
 
 A loop has connections of its own, made when somebody on it first asks for them. Writers and readers use one that is
-open and do without it otherwise, lookups wait for it. What a loop has sent and hears no answer of, because it has ended
-or stands still, the I/O loop takes back after a second: `OwnLoopSends`. That is for writes only. Fetches of a loop are
-taken back by whoever polls next, and lookups have nobody but the callers on their loop.
+open and do without it otherwise; lookups wait for it. Writes that a loop has sent and hears no answer of, because it
+has ended or stands still, the I/O loop takes back after a second: `OwnLoopSends`. Fetches of a loop are taken back by
+whoever polls next, and lookups have nobody but the callers on their loop.
 """
 
 from __future__ import annotations

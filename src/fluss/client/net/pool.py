@@ -1,4 +1,4 @@
-"""Connections by address: at most one each, opened when needed, opened again when lost."""
+"""A pool of connections by address: at most one each, opened when needed, opened again when lost."""
 
 from __future__ import annotations
 

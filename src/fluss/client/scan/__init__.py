@@ -1,1 +1,1 @@
-"""Reading a log: scanner, poll session, prefetch, fetcher, cursor, decoding, filters, remote segments."""
+"""Reading a log, in the order of the way: scanner, poll session, prefetch, fetcher, decoding; filters, remote logs."""

@@ -1,4 +1,4 @@
-"""How far a bucket has been read."""
+"""The cursor of a bucket: how far it has been read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetched batches, and what users read of them; decoded in the caller's own thread."""
+"""Fetched batches, and the Arrow batches, tables and records made of them in the caller's own thread."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Fetches on the event loop of a reader who waits for rows as they come: two changes of threads take longer than those.
+"""Fetches on the event loop of a reader who waits for rows as they come, which saves two changes of threads.
 
-The I/O loop hands a scan over after an answer that is small, and takes it back as soon as there is more to do: one that
-is large or says that something is wrong, a reader elsewhere, another subscription. What was asked here and not
-dealt with is then asked again, so no request changes hands.
+The I/O loop hands a scan over after an answer that is small, and takes it back as soon as there is more to do: an
+answer that is large or says that something is wrong, a reader elsewhere, another subscription. What was asked here and
+not dealt with is then asked again, so no request changes hands.
 """
 
 from __future__ import annotations

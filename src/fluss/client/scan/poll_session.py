@@ -1,4 +1,4 @@
-"""Rows of some buckets, in the order of each bucket's log, as they come."""
+"""A poll session: rows of some buckets, in the order of each bucket's log, as they come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps fetches under way for a reader: one per leader, the next while the reader handles the last."""
+"""Fetches kept under way for a reader: one per leader, the next while the reader handles the last."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Log segments that a cluster has moved to its remote storage, read in ranges through pyarrow's file systems.
 
-Log segments that a cluster has moved to its remote storage.
-
-They are read in ranges, several ahead of the reader and in parallel, and cut into batches as they come: there are no
-temporary files, and what is in memory is bounded. Segments have all columns, whatever the scan asked for.
+Several ranges are read ahead of the reader and in parallel, and cut into batches as they come: there are no temporary
+files, and what is in memory is bounded. Segments have all columns, whatever the scan asked for.
 """
 
 from __future__ import annotations

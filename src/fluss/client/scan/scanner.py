@@ -1,4 +1,4 @@
-"""Reading a table's log."""
+"""Scanners of a table's log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Appending to a log table."""
+"""Appending to log tables, and the batches made of rows that are appended."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The batches of one bucket, in order, and their numbers under a writer id: what makes a retried batch be stored
-once.
-
-The batches of one bucket, in order, and their numbers: what makes a retried batch be stored once.
+"""The batches of one bucket in order, numbered under a writer id, so that a retried batch is stored once.
 
 A batch gets its writer id and sequence when it is sent first and keeps them, so that the server knows it again. After a
 failure nothing is sent until all batches under way have come back; then they are sent again in order. A server

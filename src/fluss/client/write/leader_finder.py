@@ -1,4 +1,4 @@
-"""Where a bucket's batches are to be sent, and finding that out in the background."""
+"""The leaders of buckets with rows to send, found out in the background."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Routing of rows: which partition and which bucket they belong to.
 
-Which bucket rows go to. A splitter takes the rows of a row buffer and keeps their order within each bucket.
+A splitter takes the rows of a row buffer and keeps their order within each bucket.
 """
 
 from __future__ import annotations

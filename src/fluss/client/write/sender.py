@@ -1,4 +1,4 @@
-"""Sends the batches of all writers of a client: one request per leader and table carries many buckets."""
+"""The sender of all writers of a client: one request per leader and table carries many buckets."""
 
 from __future__ import annotations
 

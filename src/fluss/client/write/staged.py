@@ -1,6 +1,4 @@
-"""Staged writes: rows that the server keeps aside until a commit names the attempts that count.
-
-Staged writes: rows that the server keeps aside until a commit names the attempts that count, and then stores once.
+"""Staged writes: rows that the server keeps aside until a commit names the attempts that count, and then stores once.
 
 All requests may be repeated without harm, so they are, until the time for a write is over.
 """

@@ -1,4 +1,4 @@
-"""What writers of all tables share: rows and Arrow batches gather in row buffers, the sender takes them from there."""
+"""What writers of all tables share: rows and Arrow batches gather in row buffers, from which the sender takes them."""
 
 from __future__ import annotations
 
