@@ -1,1 +1,4 @@
-"""The server: `process` starts it, `server` listens, `session` and `routes` lead from requests to `handlers`."""
+"""The server: `process` starts it, `server` listens, `net` leads from connections to `handlers`.
+
+Requests are executed in `net/session.py`, by the table in `net/routes.py`. `read` and `tables` are what handlers share.
+"""

@@ -1,6 +1,6 @@
 """The process of an embedded server: `python -m fluss.server.embedded DIRECTORY [--memory]`, started by clients.
 
-It takes a lock of its own before anything else, so that of many started at once all but one leave at once; then it
+It takes a lock of its own before anything else, so that of many started at once all but one leave at once. Then it
 serves the directory on loopback, tells where and with which secret in the endpoint file, and leaves when it has had no
 connection for a while. With `--memory` it stays as long as its standard input is open, and removes the directory at the
 end. The endpoint file is no part of the data: a crash at any moment leaves a stale one, and clients find out by trying.

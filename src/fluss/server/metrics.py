@@ -1,4 +1,4 @@
-"""Counters that the server's parts add to: plain numbers on the loop, shown by `metrics_page`."""
+"""Counters of the server's parts: plain numbers, changed on the loop, shown by `metrics_page`."""
 
 from __future__ import annotations
 

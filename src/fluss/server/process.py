@@ -1,9 +1,8 @@
 """The process of a server: the command `fluss server` with its options, and how it runs until a signal.
 
-The options of `fluss server`, and a reader of those that are written plainly.
-
-click reads them all and says what is wrong with them. It takes memory that a server would keep as long as it runs, so
-`python -m fluss.server` loads it only for what the reader here leaves to it: help, mistakes, other spellings.
+click reads all options and says what is wrong with them. It takes memory that a server would keep as long as it runs,
+so `python -m fluss.server` reads options that are written plainly without it, and loads it only for what is left: help,
+mistakes, other spellings.
 """
 
 from __future__ import annotations

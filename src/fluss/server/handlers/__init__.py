@@ -1,1 +1,1 @@
-"""What answers a request: a module for each group of requests, called from the table in `fluss.server.net.routes`."""
+"""Handlers of requests: a module for each group of requests, called from the table in `fluss.server.net.routes`."""

@@ -1,9 +1,7 @@
 """Requests about the connection: versions, metadata, logins, tokens, settings.
 
-Authenticate: SASL PLAIN.
-
-A client of Apache Fluss's Rust library answers the empty challenge of a successful login with a second, empty
-Authenticate; so on a connection that is logged in the request has an empty answer.
+Logins are SASL PLAIN. A client of Apache Fluss's Rust library answers the empty challenge of a successful login with a
+second, empty Authenticate; so on a connection that is logged in the request has an empty answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FetchLog: read what there is, or wait for it."""
+"""FetchLog: batches of logs from an offset on, or waiting until there are some."""
 
 from __future__ import annotations
 

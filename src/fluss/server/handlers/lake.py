@@ -1,7 +1,7 @@
 """Snapshots in the lake: preparing, registering and asking for them; and the heartbeats of tiering jobs.
 
-ReportLakeRound, GetLakeError, ForgetLakeSnapshots, which Apache Fluss does not have: why a round failed, for people to
-see, and a lake that was dropped.
+ReportLakeRound, GetLakeError and ForgetLakeSnapshots are not Apache Fluss's: the first two tell people why a round
+failed, the third is for a lake that was dropped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ListOffsets and GetTableStats: where a bucket begins and ends, and how many rows it has.
 
-GetTableStats: how many rows the buckets of a table have. Column statistics are not kept.
+Statistics of columns are not kept.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """LimitScan, some rows of a bucket, and ScanKv, all of them.
 
-LimitScan gives of a log table the batches with its last rows: they may hold more rows than asked for, clients cut them.
-Of a primary-key table it gives the rows with the lowest keys. ScanKv gives the rows of a primary-key table as of one
-offset of its changelog, batch by batch.
+LimitScan gives of a log table the batches with its last rows, which may hold more rows than asked for: clients cut
+them. Of a primary-key table it gives the rows with the lowest keys. ScanKv gives the rows of a primary-key table as of
+one offset of its changelog, batch by batch.
 """
 
 from __future__ import annotations

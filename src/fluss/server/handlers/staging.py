@@ -1,6 +1,7 @@
 """StageWrite, CommitStaged, DropStaged: writes that become visible together, and once.
 
-ListStaged, AcceptStaged, ResetStaged: what an operator sees of them, and says when a batch came again and was refused.
+ListStaged, AcceptStaged and ResetStaged are for operators: they show staged writes, and settle what to do with a batch
+that came again and was refused.
 """
 
 from __future__ import annotations

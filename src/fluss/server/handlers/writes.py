@@ -1,10 +1,8 @@
-"""Writes: what a batch must be before it is appended, and answers that wait until all batches are safe.
+"""Checks of batches before they are appended, and answers that wait until all batches are safe.
 
-What a batch must be before it is appended. The checksum is checked by the log itself.
-
-CORRUPT_RECORD (14), the code for a bad checksum, is retriable: the bytes may have been damaged on their way. A batch
-whose checksum holds and which still can't be accepted would be sent again for ever, so its codes are ones that clients
-raise.
+The checksum is checked by the log itself. CORRUPT_RECORD (14), the code for a bad one, is retriable: the bytes may have
+been damaged on their way. A batch whose checksum holds and which still can't be accepted would be sent again for ever,
+so its codes are ones that clients raise.
 """
 
 from __future__ import annotations

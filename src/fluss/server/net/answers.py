@@ -1,4 +1,4 @@
-"""Answers as the parts of a response frame, bounded one by one and counted for the whole server."""
+"""Answers as parts of a response frame, bounded one by one and counted for the whole server."""
 
 from __future__ import annotations
 

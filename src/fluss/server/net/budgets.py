@@ -1,4 +1,4 @@
-"""Memory that all connections together may hold."""
+"""Memory budgets that all connections share."""
 
 from __future__ import annotations
 

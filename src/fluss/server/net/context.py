@@ -1,4 +1,4 @@
-"""What request handlers may use, and the shapes of what they return."""
+"""The context of request handlers: what they may use, and the shapes of what they return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A limit on everything a client can make the server hold or do. Units come last in the names.
+"""A limit on everything a client can make the server hold or do; units come last in the names.
 
 Each can be set in the `[limits]` table of fluss.toml, by its name here. The first worry is memory: one connection, and
 all of them together, cost a bounded amount however slowly they read or fast they write.

@@ -1,4 +1,4 @@
-"""Who may log in, and how slowly one may guess.
+"""Logins: who may log in, and how slowly one may guess.
 
 A right password is never kept waiting because of wrong ones: only the answer to a wrong one is delayed, the longer the
 more there were of that user from that address. Passwords are checked a few at a time, and addresses take turns, so the
@@ -65,7 +65,7 @@ class SharedSecret:
         return await self.check(user, password)
 
     async def check(self, user: str, password: str) -> bool:
-        # Only here: see query_name in staged_files.py.
+        # Only here: see query_name in fluss.storage.staging.files.
         import hmac
 
         return hmac.compare_digest(self._expected, _joined(user, password))

@@ -1,4 +1,4 @@
-"""How long connections are waited for: to log in, to send the rest of a frame, to ask something, to take answers.
+"""Time limits of connections: to log in, to send the rest of a frame, to ask something, to take answers.
 
 One sweep looks at all connections from time to time. It compares what it sees with what it saw before, so reading and
 answering pay nothing for these timers.

@@ -1,4 +1,4 @@
-"""What a request touches, named before anything is done with it: the resources on which rights can be given.
+"""Resources that a request touches, named before anything is done with it; rights can be given on them.
 
 The cluster has databases, and they have tables. Names and ids are taken as they come: whether there is such a table,
 and whether a name could be one, is the handler's business. What a request touches follows Apache Fluss: to create a

@@ -1,4 +1,4 @@
-"""What one FetchLog request asks for, and reading it."""
+"""The plan of one FetchLog request: which buckets it asks for and how much of each, and the reading."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Leaving out batches that a reader's filter can't match, by the statistics of their columns.
 
-Leaving out batches that a reader's filter can't match, by their statistics.
-
 Whatever is not known keeps a batch: no statistics, a column that the batch does not have, a bound that is missing or is
 NaN. Readers filter rows themselves. Columns are named by field id, which is the same in all schemas of a table.
 """

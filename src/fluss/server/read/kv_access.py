@@ -1,7 +1,5 @@
 """The way from a request to a bucket of a primary-key table, and scans that are open between requests.
 
-Scans of primary-key tables that are open between requests.
-
 A scanner belongs to the connection that opened it: no other can use it, and it is closed with the connection, or when
 nobody has asked for its next rows for a while.
 """

@@ -1,7 +1,5 @@
 """Picking columns out of batches, and which batches a fetch with a filter or a projection gets.
 
-Picking columns out of batches for readers that do not want all of them.
-
 Batches of older schemas may lack columns that were added since. Apache Fluss refuses to project those; here they come
 as nulls, because every client reads a projected batch with the columns it asked for, whatever schema the batch was
 written with. New columns are always the last ones, so indexes mean the same in all schemas of a table.

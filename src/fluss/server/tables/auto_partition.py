@@ -1,7 +1,8 @@
-"""Makes the partitions of auto-partitioned tables ahead of time, and drops those that are older than they keep.
+"""Partitions of auto-partitioned tables: made ahead of time, dropped when they are older than their table keeps.
 
 Each run compares what there is with what there should be now, so one that was cut short, or missed while the server
-was down, is made good by the next. What this table's time unit could not have named is nobody's but its maker's.
+was down, is made good by the next. Partitions that the table's time unit could not have named are left to those who
+made them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """What a table's stored JSON says about its bytes, and the Metadata response, put together from encoded parts.
 
-The Metadata response, put together from encoded parts.
-
-What a bucket says is the same for every table, so the buckets of a table are encoded once for each number of them: an
-answer costs little more than copying it.
+What a bucket says in that response is the same for every table, so the buckets of a table are encoded once for each
+number of them: an answer costs little more than copying it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Which tables can be tiered, and what the server's settings say of their lake.
 
-Where the lake of a table is: what the server's settings say of the catalog, told along with the table.
-
-Clients find the lake of any cluster this way, and need no settings of their own. What a table says itself, which
-earlier versions let users set, is left out. Secrets of the settings stay here.
+Where the lake of a table is, is told along with the table, so clients find the lake of any cluster this way and need no
+settings of their own. What a table says itself, which earlier versions let users set, is left out. Secrets of the
+settings stay here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which tables this server makes, how they may be named, and what it adds to a descriptor that leaves things out."""
+"""Rules for tables: which this server makes, how they may be named, and what it adds where a descriptor is silent."""
 
 from __future__ import annotations
 

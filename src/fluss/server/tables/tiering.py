@@ -1,4 +1,4 @@
-"""Which tables are due to be tiered, and which job has which.
+"""The queue of tables to tier: which are due, and which job has which.
 
 A table is due its freshness after it was made, or tiering was switched on, or its last round was finished, or the
 server was started; and at once when a round failed, was cut short, or its job was silent for too long. There are no
