@@ -1,4 +1,4 @@
-"""Memory that was freed: how much of it the C library may keep. Without glibc nothing is done about that.
+"""Memory that was freed, and how much of it the C library may keep; without glibc nothing is done about it.
 
 glibc has an arena for each of many threads, and what is freed in one is not used for another. Blocks of a store are
 read in one thread and pushed out of the cache by another, so all arenas would grow, table after table.

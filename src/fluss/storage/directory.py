@@ -1,17 +1,14 @@
 """The data directory: its format version, its lock, its note of the clock, and the paths of what lies in it.
 
-Locks on files. They are flocks: the kernel frees them when their holder dies.
-
-The data directory: its format version, its lock, and the paths of what lies in it.
-
 A directory belongs to us when it has a `format_version` file. A newer version is refused, for an old program would
 read new files wrongly; an older one is raised before anything new is written, so the old program stays away from then
-on. A directory with foreign files is refused, for we would mix ours with them. The holder's pid lies in a file of its
-own, because older versions empty the lock file when they open it.
+on. A directory with foreign files is refused, for we would mix ours with them.
 
-What a server notes of the clock for its next start: the file `server.clock` of a data directory.
+The lock is a flock: the kernel frees it when its holder dies. The holder's pid lies in a file of its own, because older
+versions empty the lock file when they open it.
 
-The file is disposable: without it, the next start trusts the clock after an hour, as a first one does.
+The note of the clock, `server.clock`, is for the server's next start. It is disposable: without it, the next start
+trusts the clock after an hour, as a first one does.
 """
 
 from __future__ import annotations

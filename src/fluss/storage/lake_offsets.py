@@ -1,4 +1,4 @@
-"""How far a snapshot in the lake reaches, as a file: `<uuid>.offsets`, in the JSON that Apache Fluss has for it.
+"""The offsets file of a snapshot in the lake, `<uuid>.offsets`: how far the snapshot reaches, in Apache Fluss's JSON.
 
 The lake's snapshot names the file, so whoever finds a snapshot that was not registered can still do that. A file is
 therefore never removed because it is old, but when it can't be needed any more.

@@ -1,8 +1,8 @@
-"""Places for dear work, given to tables in turn. A module of its own, for logs and stores are opened by the same rule.
+"""Places for dear work, given to tables in turn, so that no table waits behind all that another has asked for.
 
-Whoever asks for one place waits for work that is under way, and never behind all that another table has asked for. One
-table does not get all places while it is alone, either: the first work of another one begins at once, however long the
-work of the first takes. All calls are made on the loop.
+Logs and stores are opened by this rule. Whoever asks for one place waits for work that is under way, and never behind
+all that another table has asked for. One table does not get all places while it is alone, either: the first work of
+another one begins at once, however long the work of the first takes. All calls are made on the loop.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """The files of a backup, and `backup.json`, which says what a backup has.
 
-`backup.json`: what a backup has. It is written last, so a directory without it is no backup, or not a whole one.
+Files are held by links while the data directory goes on, then linked or copied to where they belong. Links are made
+quickly and need no room, so nothing has to wait long: what is removed or replaced afterwards is still there under its
+second name. Files that nobody changes any more are linked into the backup too where it is on the same file system; the
+last segment of each log and the small files of RocksDB are copied.
 
-The files of a backup: held by links while the data directory goes on, then linked or copied to where they belong.
-
-Links are made quickly and need no room, so nothing has to wait long: what is removed or replaced afterwards is still
-there under its second name. Files that nobody changes any more are linked into the backup too where it is on the same
-file system; the last segment of each log and the small files of RocksDB are copied.
+`backup.json` is written last, so a directory without it is no backup, or not a whole one.
 
 All functions block and are called in threads.
 """

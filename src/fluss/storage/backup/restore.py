@@ -1,4 +1,4 @@
-"""A data directory made of a backup, after all of the backup was read and found good. All functions block."""
+"""Restoring: a data directory made of a backup, after all of it was read and found good. All functions block."""
 
 from __future__ import annotations
 

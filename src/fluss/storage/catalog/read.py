@@ -1,4 +1,4 @@
-"""Reading and checking the catalog of a directory without changing anything there, whether or not a server runs on it.
+"""The catalog of a directory, read and checked without changing anything there, whether or not a server runs on it.
 
 A database is copied before SQLite opens it: to open one makes files beside it, even for a reader.
 """

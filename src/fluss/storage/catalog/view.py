@@ -1,10 +1,8 @@
 """The catalog in memory: plain look-ups on the loop, and what was read out of definitions.
 
-A cache of what was read out of tables' definitions, bounded by their bytes.
-
-`functools.lru_cache` counts entries only: definitions may have a megabyte each, and those of dropped tables would stay.
-
-The catalog in memory: plain look-ups on the loop. Only `Catalog` changes it, after the change is on disk.
+Only `Catalog` changes the view, after the change is on disk. The cache of what was read out of tables' definitions is
+bounded by their bytes: `functools.lru_cache` counts entries only, definitions may have a megabyte each, and those of
+dropped tables would stay.
 """
 
 from __future__ import annotations

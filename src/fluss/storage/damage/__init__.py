@@ -1,1 +1,1 @@
-"""Damage: found by scrubbing and by surveys, reported, repaired."""
+"""Damage on disk: found by scrubbing and by surveys, reported, repaired."""

@@ -1,16 +1,12 @@
 """Checks of a bucket's log and of RocksDB stores on disk, without changing anything and without a server.
 
-Reading all of a bucket's log from disk, without changing anything and without a server.
-
 A log should have all offsets from its start up to its safe end; recovery and this check take both from the same places.
 What is bad or missing before the safe end is a hole; the good batches behind it are found, so that it is known what is
 lost and what is left. What is bad behind the safe end was being written when the server ended.
 
-Looking at a RocksDB store, or at a snapshot of one, without changing a byte of it.
-
-RocksDB writes beside the files that it opens, even if it may only read. So it is given a directory of its own, with
-links to the large files, which it never writes to, and copies of the small ones. There it opens the store as the server
-would.
+RocksDB writes beside the files that it opens, even if it may only read. So a store, or a snapshot of one, is opened in
+a directory of its own, with links to the large files, which RocksDB never writes to, and copies of the small ones.
+There it opens as it would for the server.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Files that are replaced or taken out of the way go to the folder `lost`, under t
 interrupted is finished by the next one: each step leaves either the damage as it was or a file that is whole.
 
 A log keeps its good batches at their offsets. Each offset that is lost becomes an empty batch, which every reader
-passes over, so no offset is used twice and none is missing. What the writers have sent is taken from what is left: a
-writer that sends a lost batch again is not told that it is stored.
+passes over, so no offset is used twice and none is missing. The state of writers is made from what is left: a writer
+that sends a lost batch again is not told that it is stored.
 """
 
 from __future__ import annotations

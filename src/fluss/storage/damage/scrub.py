@@ -1,4 +1,4 @@
-"""The scrubber: reads all that is stored now and then, so that rot is found while there is still a copy.
+"""The scrubber, which reads all that is stored now and then, so that rot is found while there is still a copy.
 
 A pass goes through catalog, tables and buckets in order of their ids, at a bounded rate, and remembers how far it came:
 after a restart it goes on there. It reads what is known to be safe and does not change any more: sealed segments, the

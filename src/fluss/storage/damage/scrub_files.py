@@ -1,13 +1,10 @@
 """Files read at a bounded rate to see whether they are still what was written, and the report of it, `server.scrub`.
 
-What the scrubber has read and found, and how far it has come: the file `server.scrub` of a data directory.
+Files are read in a thread. Bytes that nobody else reads are asked from the disk and not from the page cache, and leave
+the page cache as it was. A file that is gone raises FileNotFoundError; whether that is right is the caller's to say.
 
-The file is disposable: without it, a pass begins anew.
-
-Reading files of a data directory to see whether they are still what was written: at a bounded rate, in a thread.
-
-Bytes that nobody else reads are asked from the disk and not from the page cache, and leave the page cache as it was.
-A file that is gone raises FileNotFoundError; whether that is right is the caller's to say.
+The report says what the scrubber has read and found, and how far it has come. It is disposable: without it, a pass
+begins anew.
 """
 
 from __future__ import annotations

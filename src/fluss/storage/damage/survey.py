@@ -1,4 +1,4 @@
-"""What is damaged in a data directory: the same verdicts as a server's own, found without changing anything.
+"""A survey of damage in a data directory: a server's own verdicts, found without changing anything.
 
 A server finds damage when it opens a bucket or reads a batch, and stops there. The survey reads everything once and
 says of each damage what a repair would do and what that would lose; `repair` acts on it.

@@ -1,4 +1,4 @@
-"""Open stores, at most so many at a time.
+"""The pool of open stores, which has a limit.
 
 A store is opened when first used and stays open until others need its place: one of the table that has most of them,
 the longest unused first. So a table with a thousand partitions closes its own stores and not those of others. One in

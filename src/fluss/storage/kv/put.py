@@ -1,4 +1,4 @@
-"""What is done for a put in worker threads: records become changes and a log batch, and later rows of the store."""
+"""The part of a put that runs in threads: records become changes and a log batch, and later rows of the store."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Files of a RocksDB database, read and checked without opening it: manifests and tables (SST files).
 
-Files of a RocksDB database, read and checked without opening it: the manifest, and the tables (SST files) it names.
-
 To open a database for this would push others out of the pool, begin compactions, and check only the blocks that an
 iteration meets. Here every byte of a table is covered: its blocks lie one behind the other, each with a checksum, and
 the blocks that its footer, index and metaindex name must fill the file.
@@ -9,10 +7,9 @@ the blocks that its footer, index and metaindex name must fill the file.
 A manifest names only tables that are whole and synced. What a killed process was writing is not among them, and one
 that is open may grow while it is read: a record that is cut off at its end does not count.
 
-The checksums of a RocksDB manifest, compared before RocksDB reads it.
-
-RocksDB reads a manifest with bytes behind its last record for ever, and holds the GIL meanwhile: the whole server would
-stand still. The file is a few KB, in blocks of 32 KiB with records that do not cross them.
+The checksums of a manifest are also compared before RocksDB reads it. RocksDB reads a manifest with bytes behind its
+last record for ever, and holds the GIL meanwhile: the whole server would stand still. The file is a few KB, in blocks
+of 32 KiB with records that do not cross them.
 """
 
 from __future__ import annotations

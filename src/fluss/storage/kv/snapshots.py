@@ -1,14 +1,11 @@
 """Snapshots of the buckets of primary-key tables, and leases that keep them.
 
-Leases: KV snapshots that stay, with the log behind them, while somebody reads them.
+Snapshots are made one at a time, now and then and when the log is to be cut. A bucket's rows can be rebuilt from a
+snapshot and the log behind it. Two are kept, so the log is kept from the older one on: the newer may be damaged.
 
-A lease has an id that its holder chose, an end, and at most one snapshot of each bucket. It is renewed by asking for it
-again. It survives a restart; after its end it counts for nothing, and is removed with the next change.
-
-Snapshots of the buckets of primary-key tables: made one at a time, now and then and when the log is to be cut.
-
-A bucket's rows can be rebuilt from a snapshot and the log behind it. Two are kept, so the log is kept from the older
-one on: the newer may be damaged. Leased ones are kept besides, with their log.
+Leased snapshots are kept besides, with their log, while somebody reads them. A lease has an id that its holder chose,
+an end, and at most one snapshot of each bucket. It is renewed by asking for it again. It survives a restart; after its
+end it counts for nothing, and is removed with the next change.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a bucket of a primary-key table keeps its rows in: a sorted map of bytes that is never ahead of the changelog.
+"""The store of a bucket of a primary-key table: a sorted map of bytes that is never ahead of the changelog.
 
 The log is the truth. A store holds the rows as of some changelog offset, its covered offset, and may lose its latest
 writes in a crash; then it is as of an earlier offset, and the log is replayed from there. So nothing is written to a
 store before the log that it comes from is durable, and a store is never taken for complete: whoever opens one compares
-its covered offset with the log (`kv_recovery`).
+its covered offset with the log (`fluss.storage.kv.recovery`).
 
 All calls block and are made in worker threads. Reads may run beside each other and beside a write; writes are the
 caller's to order. No call may run while, or come after, `close`.

@@ -1,4 +1,4 @@
-"""Removing what is too old or too much: whole segments, from the beginning of a log.
+"""Retention: whole segments removed from the beginning of a log, because they are too old or there is too much.
 
 A pass looks at the files of all buckets, in a thread and without opening their logs; only a log that has something to
 lose is opened. A segment is too old when its newest batch was committed before the time limit; one that takes appends

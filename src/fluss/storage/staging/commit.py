@@ -1,15 +1,12 @@
 """Commits of staged writes: which batches come again, and carrying out a decided commit.
 
-Batches of staged writes that come again: which are done, and which are refused.
-
 A stream repeats its last batch when it was stopped before it had noted that the batch is stored. Such a repetition is
 done if it has the same rows. Any other repetition comes from a stream that was put back, and to take it for done would
 drop its rows: it is refused until somebody says what is right, by `fluss staged accept` or `fluss staged reset`.
 
-Carrying a decided commit out: the chosen batches are appended in order, under a writer id that nobody else has.
-
-Batches of a bucket are numbered from 0, so what the log knows of the writer says how many of them it has. However often
-it is interrupted, by an error or a crash, the next run goes on behind the last batch that is in the log.
+The chosen batches of a decided commit are appended in order, under a writer id that nobody else has. Batches of a
+bucket are numbered from 0, so what the log knows of the writer says how many of them it has. However often it is
+interrupted, by an error or a crash, the next run goes on behind the last batch that is in the log.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A writer stages requests under query, batch, task and attempt. A commit names the attempts that count. It is decided in
 the catalog before any row is appended, and from then on carried out: by the call itself, by a repeated one, or after a
 restart. When all is durable the query's last committed batch moves, and what is staged up to there goes. What was
-committed is never appended again: `staged_repeats` says what a batch that comes again is answered with.
+committed is never appended again: `commit` says what a batch that comes again is answered with.
 
 What nobody commits expires. All calls are made on the loop.
 """
