@@ -1,1 +1,1 @@
-"""Bytes and Arrow: log batches, Arrow messages, rows, keys, bucketing and the compiled kernels behind them."""
+"""Bytes and Arrow: log batches, Arrow messages, rows, keys, bucketing, and which kernels are in use."""

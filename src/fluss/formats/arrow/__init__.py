@@ -1,1 +1,1 @@
-"""Arrow: messages and their payload, layouts, slices, arrays and casts."""
+"""Arrow: messages and their payload, layouts, arrays, casts, and columns taken out without decoding."""

@@ -1,18 +1,12 @@
 """Arrays made of buffers, and which field nodes and buffers the record batches of a schema have.
 
-Which field nodes and buffers the Arrow record batches of a schema have, and what a batch of them must keep to.
-
 A column is one node, a nested one several in pre-order; each node has its own buffers, validity first.
 
-Arrow arrays made of buffers.
+Arrays are made here because pyarrow imports pandas, if it is there, for the first Python or numpy value that it
+converts, and that takes a second and 45 MB.
 
-For the first Python or numpy value that it converts pyarrow imports pandas, if it is there, and that takes a second
-and 45 MB. What everyday work needs is made here instead.
-
-Offsets for nested arrays without elements.
-
-Java leaves out the offsets of an array of length 0, as the Arrow format allows. pyarrow takes such an array for valid,
-and reads beyond its end when it counts bytes or joins arrays.
+Java leaves out the offsets of a nested array of length 0, as the Arrow format allows. pyarrow takes such an array for
+valid, and reads beyond its end when it counts bytes or joins arrays; so offsets are made for it.
 """
 
 from __future__ import annotations

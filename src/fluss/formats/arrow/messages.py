@@ -1,14 +1,12 @@
 """Arrow record batch messages: their metadata read and written, and columns taken out of them without decoding.
 
-The metadata of one encapsulated Arrow record batch message, read before pyarrow touches bytes from the network.
+The metadata of a message is read before pyarrow touches bytes from the network: where the body is, its field nodes,
+which buffers it holds and how large they become. pyarrow would trust the announced sizes, and a few bytes can announce
+terabytes. `layout` says whether they fit a schema.
 
-What is read: where the body is, its field nodes, which buffers it holds and how large they become. pyarrow would trust
-the announced sizes, and a few bytes can announce terabytes. `arrow_layout` says whether they fit a schema.
-
-Taking columns out of Arrow record batch messages without decoding them: new metadata, and slices of the old body.
-
-The codec stays the one the buffers were written with. A column that the message's schema does not have yet is made of
-nulls, because readers expect every column they asked for.
+Columns are taken out by new metadata and slices of the old body. The codec stays the one the buffers were written with.
+A column that the message's schema does not have yet is made of nulls, because readers expect every column they asked
+for.
 """
 
 from __future__ import annotations

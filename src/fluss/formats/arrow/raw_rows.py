@@ -1,7 +1,7 @@
 """Python rows of small batches, straight from the bytes of their message.
 
 Most of the time between a row's arrival and its reader would go into Arrow objects that are made for it and dropped.
-Only for batches whose checksum holds: what says nothing of the rows is not looked at.
+It is only for batches whose checksum holds: what says nothing of the rows is not looked at.
 """
 
 from __future__ import annotations

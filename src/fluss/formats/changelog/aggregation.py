@@ -1,4 +1,4 @@
-"""Columns of rows that are merged one after the other.
+"""Merging columns of rows one after the other, as the columns' aggregate functions say.
 
 A column has the values of stored rows first and then one for every record of a batch; `Merges` says which row every
 record is merged with. Each function turns the records' values into what they leave, in one pass over the column.

@@ -1,4 +1,4 @@
-"""What a stretch of a changelog leaves: of each key its last change, or backwards its first.
+"""The last change of each key in a stretch of a changelog, or backwards its first.
 
 Forwards that is what there is behind the stretch; backwards it is what there was before it, by the rows that the
 changelog kept of each change. Keys are compared as bytes, so that all types and several columns are one case.

@@ -1,11 +1,10 @@
 """The row formats: compacted, indexed and aligned rows, record batches in, byte strings out, and back.
 
-Columns of row formats: what the kernels take for an Arrow array, and the array of what they give.
+Kernels take Arrow arrays of scalars as they are. An ARRAY, MAP or ROW is packed first: its values become bytes, with
+whole columns at a time from the innermost outwards, and are then a column of bytes like any other. Reading goes the
+other way.
 
-Scalars go to the kernels as they are. An ARRAY, MAP or ROW is packed first: its values become bytes, with whole columns
-at a time from the innermost outwards, and are then a column of bytes like any other. Reading goes the other way.
-
-Aligned rows: a slot of eight bytes per column, longer values behind the slots. Paimon has its keys like this.
+Aligned rows have a slot of eight bytes per column, and longer values behind the slots. Paimon has its keys like this.
 """
 
 from __future__ import annotations

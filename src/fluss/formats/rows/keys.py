@@ -1,8 +1,8 @@
 """Primary keys and bucket keys as bytes, and which bucket a key belongs to.
 
-Bucket keys of tables that are tiered to Paimon or Iceberg: those formats hash other bytes than a compacted key's.
-
-A Paimon key is an aligned row, an Iceberg key the plain value of its one column. Nulls are refused: a key has none.
+Tables that are tiered to Paimon or Iceberg have bucket keys of their own, because those formats hash other bytes than a
+compacted key's. A Paimon key is an aligned row, an Iceberg key the plain value of its one column. Nulls are refused: a
+key has none.
 """
 
 from __future__ import annotations

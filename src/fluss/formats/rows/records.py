@@ -1,4 +1,4 @@
-"""What a poll for rows returns: records by bucket."""
+"""Records of a poll for rows, by bucket."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ Convert: TypeAlias = Callable[[Any], Any]
 class ValueRows(NamedTuple):
     """What `kernel.decode_values` needs to know to read COMPACTED values of one schema as rows of another.
 
-    Rows are the same as those of `row_reader.to_rows`: columns the value does not have are None. Bytes that are no
+    Rows are the same as those of `python_rows.to_rows`: columns the value does not have are None. Bytes that are no
     value raise `CorruptDataError`, text that is not UTF-8 and times that Python can't hold ValueError or OverflowError.
     """
 
