@@ -1,4 +1,4 @@
-"""What a table or database is to be like: the argument of create_table and create_database."""
+"""Descriptors of tables and databases: the arguments of create_table and create_database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors, in one small tree.
+"""The errors of all parts, in one small tree.
 
 FlussError
     ConnectError            no server there, connection lost, wrong port

@@ -1,4 +1,4 @@
-"""What becomes of a new row where the table's merge engine has rules for it."""
+"""How an upsert writer's rows are merged: by the table's merge engine, or as they are."""
 
 from __future__ import annotations
 

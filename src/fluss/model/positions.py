@@ -1,4 +1,4 @@
-"""How far a reader has come, for keeping outside of it."""
+"""Positions: how far a reader has come, for keeping outside of it."""
 
 from __future__ import annotations
 

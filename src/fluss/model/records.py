@@ -1,4 +1,4 @@
-"""What a scan returns beside rows: what happened to them, and batches of them."""
+"""What a scan returns besides rows: what happened to them, and batches of them."""
 
 from __future__ import annotations
 

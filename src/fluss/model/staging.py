@@ -1,4 +1,4 @@
-"""What both sides say of staged writes, and what a tiering job and the server tell each other."""
+"""Values of staged writes and of tiering jobs that client and server exchange."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StagedTask(NamedTuple):
     request_count: int
     row_count: int | None = None
     digest: int | None = None
-    """See `formats.row_digest`. Without it, or `row_count`, a repeated batch is not compared with the first."""
+    """See `fluss.formats.rows.digest`. Without it, or `row_count`, a repeated batch is not compared with the first."""
 
 
 class StagedRows(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a client dials and opens because a server or a catalog says so.
+"""Bounds on what a client dials and opens because a server or a catalog says so.
 
 What a table, a server or a catalog says is data, never a choice of code, host, path or credential. A host is used
 unasked if it is the server's own, or loopback where the server is; a path if the server is on this machine and the path

@@ -1,9 +1,7 @@
 """Data types as the protocol's JSON, both ways, with a bound on how deep JSON is nested.
 
-JSON that somebody else wrote, with a bound on how deep it is nested.
-
-Python reads, writes and compares nested values by recursion: what is nested a thousand deep is an error of the
-interpreter somewhere later, far from the text that was wrong.
+The bound holds for all JSON that somebody else wrote. Python reads, writes and compares nested values by recursion:
+what is nested a thousand deep is an error of the interpreter somewhere later, far from the text that was wrong.
 """
 
 from __future__ import annotations

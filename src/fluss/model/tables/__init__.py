@@ -1,1 +1,1 @@
-"""What tables may be: options, changes of a table, merge rules, partitions by time, filters bound to a schema."""
+"""Rules for tables: options, changes of a table, merge rules, partitions by time, filters bound to a schema."""
