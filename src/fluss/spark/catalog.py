@@ -1,9 +1,8 @@
 """Databases and tables of a Fluss server for a Spark session, and their names in Spark's own catalog.
 
-Fluss tables under names of Spark's own catalog, so that SQL and `spark.table` find them.
-
-Spark hands the OPTIONS of a catalog table to `schema()` alone, not to readers and writers. So each attached table gets
-a data source of its own that knows its options, and the catalog's table is one that uses this source.
+An attached table has a name in Spark's own catalog, so that SQL and `spark.table` find it. Spark hands the OPTIONS of a
+catalog table to `schema()` alone, not to readers and writers. So each attached table gets a data source of its own that
+knows its options, and the catalog's table is one that uses this source.
 
 Spark's ALTER TABLE, CREATE OR REPLACE and DROP change the entry of its catalog and ask nobody. The source knows the
 columns that the entry had when it was attached, so the next use of a changed one is an error that says what to do.

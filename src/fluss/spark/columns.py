@@ -1,8 +1,7 @@
 """Columns of a DataFrame and of a table: matched by name, and converted batch by batch.
 
-Arrow batches between the table's layout and Spark's, column by column, without touching what already fits.
-
-Nested columns keep their offsets and null bitmaps; only leaves of another type are made anew.
+What already fits is not touched. Nested columns keep their offsets and null bitmaps; only leaves of another type are
+made anew.
 """
 
 from __future__ import annotations

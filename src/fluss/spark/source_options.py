@@ -1,8 +1,14 @@
 """Options of the data source: which table, where, how it is reached, and which options are Spark's own.
 
-Options that are not the data source's: Spark's own, and those that other sources have.
+Options of reads and writes are in `fluss.spark.read.options` and `fluss.spark.write.plan`. Spark hands all options over
+in one mapping, in lower case, before it says whether it will read or write.
 
-Spark hands over what a program gave, and of its own accord only these, from 4.0 to 4.3 and over Spark Connect alike:
+`host:port` means the same on every machine. `file:///directory` means a directory of the driver's machine: tasks join
+the server there by themselves, and start it if it has left meanwhile. `memory:` means a server of one Python process,
+whose name nobody else knows; `fluss.spark.options(connection)` has where it is.
+
+Besides what a program gave, Spark hands over these of its own accord, and only these, from 4.0 to 4.3 and over Spark
+Connect alike:
 
 | option | comes with |
 |---|---|
@@ -11,16 +17,8 @@ Spark hands over what a program gave, and of its own accord only these, from 4.0
 | `checkpointLocation`, `queryName` | streams that are written, `toTable` and declarative pipelines among them |
 | `provider`, `owner` and properties of a table | `CREATE TABLE ... USING`, where the source is asked for columns |
 
-Triggers, output modes, save modes, partitioning and the session's settings are not handed over.
-
-Options of the data source: which table, where, and how it is reached. See `read_options` and `write_options`, too.
-
-Spark hands all options over in one mapping, in lower case, before it says whether it will read or write. Some of them
-are its own: see `foreign_options`.
-
-`host:port` means the same on every machine. `file:///directory` means a directory of the driver's machine: tasks join
-the server there by themselves, and start it if it has left meanwhile. `memory:` means a server of one Python process,
-whose name nobody else knows; `fluss.spark.options(connection)` has where it is.
+Triggers, output modes, save modes, partitioning and the session's settings are not handed over. Options that other
+sources have are refused with advice.
 """
 
 from __future__ import annotations

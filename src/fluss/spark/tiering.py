@@ -1,9 +1,8 @@
 """Tiering to the lake as Spark jobs: copy-on-write by tasks, or merge-on-read by Spark's MERGE INTO.
 
-Tiering of primary-key tables by merge-on-read: Spark's MERGE INTO with the Iceberg runtime for the JVM.
-
-Changed rows are added and the old ones marked as deleted, so a round writes as much as has changed, and readers have
-more to do. The merge runs on a branch, which then becomes the table if that is still as it was when the round began.
+Merge-on-read is for primary-key tables and needs the Iceberg runtime for the JVM. Changed rows are added and the old
+ones marked as deleted, so a round writes as much as has changed, and readers have more to do. The merge runs on a
+branch, which then becomes the table if that is still as it was when the round began.
 """
 
 from __future__ import annotations

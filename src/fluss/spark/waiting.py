@@ -1,16 +1,13 @@
 """Waiting for a server that is away, and errors as Spark may show them: one line.
 
-What Spark is told when something fails: one line that says what, without the way through this package.
+Spark's processes wait as long as writers do, so that a query goes on when its server has restarted;
+`server.wait-timeout-ms` says otherwise. But who mistypes an address is to be told within seconds, so the driver waits
+less for one that has not answered this application before. Spark runs a source's driver side in several processes; what
+they share is the application's scratch directory, which Spark names to them and removes at the end.
 
-Spark sends the text of an exception on, with its traceback and those of its causes, into the log, into what users see,
-and through regular expressions that a long text makes overflow the stack.
-
-How long Spark's processes wait for a server that is away.
-
-As long as writers do, so that a query goes on when its server has restarted; `server.wait-timeout-ms` says otherwise.
-But who mistypes an address is to be told within seconds, so the driver waits less for one that has not answered this
-application before. Spark runs a source's driver side in several processes; what they share is the application's scratch
-directory, which Spark names to them and removes at the end.
+An error is one line that says what failed, without the way through this package. Spark sends the text of an exception
+on, with its traceback and those of its causes, into the log, into what users see, and through regular expressions that
+a long text makes overflow the stack.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Batch reads: what is asked, planning, partitions, the lake's part."""
+"""Batch reads, in the order of the way: options, reader, plan, parts of a log, the lake's part."""

@@ -1,6 +1,4 @@
-"""Rows of the lake in Spark partitions: read in a task, in the table's types, and merged with changes that came
-since.
-"""
+"""Rows of the lake in Spark partitions: in the table's types, merged with changes that came since."""
 
 from __future__ import annotations
 

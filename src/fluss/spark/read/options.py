@@ -1,7 +1,5 @@
 """Options of reads, and the columns that a read gives.
 
-Options of reads.
-
 | option | meaning |
 |---|---|
 | `columns` | columns to read, comma-separated; all if left out. `.schema(...)` does the same |

@@ -1,4 +1,4 @@
-"""What a Spark partition has: rows of a log between two offsets, a bucket's rows at one, or rows of the lake."""
+"""Parts of a read, one for each Spark partition: a range of a log, a bucket's rows at an offset, rows of the lake."""
 
 from __future__ import annotations
 

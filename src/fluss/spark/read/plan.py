@@ -1,4 +1,4 @@
-"""What a batch read reads: which partitions, from which offset to which, and in how many parts."""
+"""The plan of a batch read: which partitions, from which offset to which, and in how many parts."""
 
 from __future__ import annotations
 

@@ -1,16 +1,11 @@
 """A batch query's reader: what it takes from the lake, and what from the log behind it.
 
-What a batch read takes from the lake, and what from the log behind it.
-
-Each row is decided on once, when the query is planned: the files are those of one snapshot, and the log begins where
-that snapshot ends.
-
-Reading a table in a batch query.
-
 A log table gives its rows, a primary-key table its current rows, and with `changelog=true` either gives its changes.
 The offsets are fixed when Spark plans the query: a query reads the same rows however often its tasks run and however
-late, and what is written later is not seen; load the table again to see it. A table that has history in a lake gives
-it, too, with the rows that came since.
+late, and what is written later is not seen; load the table again to see it.
+
+A table that has history in a lake gives it, too, with the rows that came since. Each row is decided on once, when the
+query is planned: the files are those of one snapshot, and the log begins where that snapshot ends.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Streams read: positions, limits, one reader for each generation of Spark, the lake first."""
+"""Streams that are read: positions, limits, one reader for each generation of Spark, the lake first."""

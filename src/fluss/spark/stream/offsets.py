@@ -1,23 +1,20 @@
-"""How far a stream has come, as Spark keeps it in a checkpoint, and how far a limited micro-batch may go.
-
-How far a stream has come, as Spark keeps it in a checkpoint.
+"""Offsets of a stream as Spark keeps them in a checkpoint, and how far a limited micro-batch may go.
 
     {"version": 1, "table_id": 7, "offsets": [120, 98]}
     {"version": 1, "table_id": 8, "offsets": {"3": [120, 98], "5": [-1, -1]}}
 
-An offset per bucket, and in a partitioned table a list per partition id; -1 stands for a bucket whose current rows come
-first. Spark takes two texts that differ for new data, so one that says the same is returned as it was.
+A position has an offset per bucket, and in a partitioned table a list per partition id; -1 stands for a bucket whose
+current rows come first. Spark takes two texts that differ for new data, so one that says the same is returned as it
+was.
 
 Further fields are notes. `start` is in the end of the first micro-batch: Spark does not keep where a stream began
 before that batch is through, and asks for it anew when it has to run the batch again. `dropped` has the partitions that
 were found to be gone since the text before. `lake` is in the beginning of a stream, and in the end of its first
 micro-batch: the snapshot whose rows come in that batch, before those of the logs.
 
-How far a micro-batch may go when it is limited.
-
-Rows are counted by offsets: a change that is not wanted counts like one that is. Every bucket gets a share by how much
-it has, and at least one row, so that all of them move. The current rows of a bucket come in one piece: so many buckets
-at a time as have seen no more changes than the limit has rows, and at least one.
+A limit counts rows by offsets: a change that is not wanted counts like one that is. Every bucket gets a share by how
+much it has, and at least one row, so that all of them move. The current rows of a bucket come in one piece: so many
+buckets at a time as have seen no more changes than the limit has rows, and at least one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Where a stream begins, the lake's snapshot included, and how far it can read now.
 
-The lake as the beginning of a stream: its first micro-batch has a snapshot's rows, and the log goes on behind them.
-
-The position in the checkpoint names the snapshot, so that the micro-batch has the same rows when it is run again.
+A stream that begins with the lake has a snapshot's rows in its first micro-batch, and the log goes on behind them. The
+position in the checkpoint names the snapshot, so that the micro-batch has the same rows when it is run again.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Writes, batch and stream: options, plan, tasks, partitions."""
+"""Writes, batch and stream, in the order of the way: options and plan, writer, tasks."""

@@ -1,7 +1,5 @@
 """Options of writes, and what a write does with a table: settled on the driver, shipped to the tasks.
 
-Options of writes.
-
 | option | meaning |
 |---|---|
 | `write.mode` | `append`, `upsert` (the default with a primary key), `delete`, `changelog`: apply `_change_type` |
@@ -14,11 +12,10 @@ Two settings of the client have defaults of their own here: missing partitions a
 (`writer.dynamic-create-partition.enabled`), and rows of tables without a bucket key are spread in slices of batches
 (`writer.bucket.no-key-assigner`), because a task often has too few for more than one batch.
 
-What a write does with a table: settled on the driver before any row is written, then shipped to the tasks.
-
-Columns match by name. Rows that are appended or upserted have all columns of the table, but for one that the server
-numbers; with `target.columns` they have at least those, and the table's others keep their values. Rows that are deleted
-have at least the primary key. Changes have `_change_type` besides.
+What a write does is settled before any row is written. Columns match by name. Rows that are appended or upserted have
+all columns of the table, but for one that the server numbers; with `target.columns` they have at least those, and the
+table's others keep their values. Rows that are deleted have at least the primary key. Changes have `_change_type`
+besides.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""What a task does with its batches: finds their partitions, appends, upserts and deletes.
+"""The task of a write, which finds the partitions of its batches, appends, upserts and deletes.
 
-The partitions of the rows that a task writes: found, or created up to a bound that all tasks of a write share.
-
-The driver notes the newest partition when the write begins. A task that meets rows of a missing partition counts those
-that are newer, whoever created them, and creates none if there would be too many; a Flussbett server counts once more
-when it creates one, so that tasks that ask at the same moment keep the bound together.
+Missing partitions are created up to a bound that all tasks of a write share. The driver notes the newest partition when
+the write begins. A task that meets rows of a missing partition counts those that are newer, whoever created them, and
+creates none if there would be too many; a Flussbett server counts once more when it creates one, so that tasks that ask
+at the same moment keep the bound together.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Writing a DataFrame, and writing a stream micro-batch by micro-batch.
 
-Writing a DataFrame: appends to log tables; upserts, deletes and changes of primary-key tables.
-
-Every task writes its rows and waits until the server has stored them; the write succeeds when all tasks have. Rows that
-were stored stay stored, whatever fails later, and a task that Spark runs again writes its rows again. So:
+Rows are appended to log tables; primary-key tables take upserts, deletes and changes. Every task writes its rows and
+waits until the server has stored them; the write succeeds when all tasks have. Rows that were stored stay stored,
+whatever fails later, and a task that Spark runs again writes its rows again. So:
 
 - appends are at least once: count on one copy of a row only if no task failed;
 - upserts, deletes and changes leave the same rows however often they are repeated, where the last write of a key wins;
@@ -11,15 +10,13 @@ were stored stay stored, whatever fails later, and a task that Spark runs again 
 
 Changes of one key are made in their order where they come in one Spark partition; between partitions there is no order.
 
-Writing a stream: each micro-batch as a batch write does, or with `exactly.once` once, whatever fails.
-
-Without `exactly.once` a micro-batch that fails and is repeated writes its rows again: see `writer`.
-
-With it, tasks stage their rows on the server, where nobody sees them, under the query's id, the number of the
-micro-batch, the task and the attempt. When all tasks are done the driver names the attempts that count, in one request;
-the server records it before it appends the rows, finishes it even if it is killed, and answers a repetition with the
-same rows as done. So rows are stored once whatever is killed or repeated, in log tables and in primary-key tables of
-every kind. The query is known by its checkpoint: with a new checkpoint it is a new query.
+A stream's micro-batch is written like a batch, so one that fails and is repeated writes its rows again. With
+`exactly.once` it is stored once, whatever fails. Tasks stage their rows on the server, where nobody sees them, under
+the query's id, the number of the micro-batch, the task and the attempt. When all tasks are done the driver names the
+attempts that count, in one request; the server records it before it appends the rows, finishes it even if it is killed,
+and answers a repetition with the same rows as done. So rows are stored once whatever is killed or repeated, in log
+tables and in primary-key tables of every kind. The query is known by its checkpoint: with a new checkpoint it is a new
+query.
 
 A repetition with other rows, or of an earlier micro-batch, comes from a checkpoint that was put back or from a query
 that is not deterministic. The server refuses it, and the query fails with the commands that settle it.
