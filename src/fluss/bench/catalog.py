@@ -1,4 +1,4 @@
-"""Which workloads there are. Their modules are imported when they run."""
+"""The workloads there are; their modules are imported when they run."""
 
 from __future__ import annotations
 

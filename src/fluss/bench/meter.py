@@ -1,4 +1,4 @@
-"""Times runs of a workload, and sums them up."""
+"""Timed runs of a workload, and their sums."""
 
 from __future__ import annotations
 

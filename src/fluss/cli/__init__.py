@@ -1,1 +1,1 @@
-"""The command line: `entry` starts it, `main` names the commands; a module is a command, or what several share."""
+"""The command line: `entry` starts it, `main` names the commands, `commands` has them; `text` reads and prints rows."""

@@ -1,4 +1,4 @@
-"""`fluss` as a program."""
+"""The program `fluss`, as pip installs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong in a command becomes one line on standard error and an exit code, here for all commands."""
+"""The one place where what goes wrong in a command becomes a line on standard error and an exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `fluss`. Commands are imported when they are used, so that `fluss --help` is quick."""
+"""The command `fluss`, whose commands are imported when they are used, so that `fluss --help` is quick."""
 
 from __future__ import annotations
 

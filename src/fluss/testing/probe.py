@@ -1,4 +1,4 @@
-"""A small client of two requests, written without the package it helps to test."""
+"""A small client of two requests, written without the package that it helps to test."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A module for each command, or for a few that belong together."""
+"""The commands: a module for each, or for a few that belong together."""

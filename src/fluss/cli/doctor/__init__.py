@@ -1,1 +1,1 @@
-"""What `fluss doctor` finds: in the installation, on a connection, in a data directory."""
+"""Checks of `fluss doctor`: of the installation, of a connection, of a data directory."""

@@ -1,4 +1,4 @@
-"""What `fluss doctor` finds on a connection: who answers, how fast, and whether all tables can be used."""
+"""Findings on a connection: who answers, how fast, and whether all tables can be used."""
 
 from __future__ import annotations
 

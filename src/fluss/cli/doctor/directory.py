@@ -1,8 +1,4 @@
-"""Findings in a data directory, the server's scrubber included. Nothing is changed there, and a server may be running
-on it.
-
-What `fluss doctor` finds in a data directory. Nothing is changed there, and a server may be running on it.
-"""
+"""Findings in a data directory, its scrubber's included; nothing is changed, and a server may be running on it."""
 
 from __future__ import annotations
 

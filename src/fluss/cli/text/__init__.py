@@ -1,1 +1,1 @@
-"""Rows and names as text: what is read from files and typed, what is printed."""
+"""Rows and names as text: what is read from files and typed, and what is printed."""

@@ -1,4 +1,4 @@
-"""Values from files and command lines as the types of a table's columns. What does not fit is named by its row."""
+"""Values from files and command lines as the types of a table's columns; what does not fit is named by its row."""
 
 from __future__ import annotations
 
