@@ -1,4 +1,4 @@
-"""How the shells of `fluss.aio` wait for the core: by awaiting.
+"""Waiting for the core by awaiting, for the shells of `fluss.aio`.
 
 `fluss.api.blocking` has the same names for shells that block. The two modules are all that differs between the facades:
 tools/unasync.py makes `_sync` of `_aio` by dropping `await` and taking these names from there.

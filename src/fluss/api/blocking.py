@@ -1,4 +1,4 @@
-"""How the shells of `fluss.sync`, and the scanners of `fluss`, wait for the core: by blocking.
+"""Waiting for the core by blocking, for the shells of `fluss.sync` and the scanners of `fluss`.
 
 `fluss.api.awaiting` has the same names for shells that await.
 """

@@ -1,4 +1,4 @@
-"""What the jobs and readers of `fluss.lake` need besides the public API; blocking, from any thread."""
+"""Calls that jobs and readers of `fluss.lake` need besides the public API; blocking, from any thread."""
 
 from __future__ import annotations
 

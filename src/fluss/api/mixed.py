@@ -1,4 +1,4 @@
-"""The classes that only the facade `fluss` has: what it awaits is of `fluss.aio`, its scanners are of `fluss.sync`."""
+"""Classes that only the facade `fluss` has: awaited ones as in `fluss.aio`, scanners as in `fluss.sync`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators ask of a cluster, for the command line; blocking, from any thread.
+"""Calls that operators make through the command line; blocking, from any thread.
 
 Programs have no use for these calls, so they are no part of the facades.
 """

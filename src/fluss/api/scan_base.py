@@ -1,4 +1,4 @@
-"""What the scan builders of all facades share: which rows and columns are read."""
+"""The base of all facades' scan builders: which rows and columns are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door to time: to the clocks of this machine, and to sleep.
+"""The door to time: the clocks of this machine, and sleep.
 
 To be called as `clock.monotonic()`; a name that is imported or kept is not replaced. These are Python's own functions,
 not wrapped: some are called for each request. What a server stamps, and removes by age, is the matter of

@@ -1,4 +1,4 @@
-"""The door to chance: what anybody may guess, and what nobody must.
+"""The door to chance: random numbers that anybody may guess, and secrets that nobody may.
 
 To be called as `randomness.chance.random()`; a name that is imported or kept is not replaced. With a seed for each,
 all that this package draws is drawn again:

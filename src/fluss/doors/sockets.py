@@ -1,4 +1,4 @@
-"""The door to the network: connections are opened and taken here, and names resolved.
+"""The door to the network: opening and accepting connections, and resolving names.
 
 To be called as `sockets.connect(…)`; a name that is imported or kept is not replaced. Bytes go through the transports
 of the event loop. Where a transport has no socket (`get_extra_info("socket")` is None), nobody sets options of one.

@@ -1,4 +1,4 @@
-"""What a union read reads."""
+"""Modes of a union read: lake and log, the log alone, or the lake alone."""
 
 # Small on purpose: options are read without loading the lake.
 

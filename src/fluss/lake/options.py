@@ -1,4 +1,4 @@
-"""Where a lake is: its catalog and its warehouse."""
+"""Options of a lake: where its catalog and its warehouse are."""
 
 from __future__ import annotations
 

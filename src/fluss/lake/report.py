@@ -1,4 +1,4 @@
-"""What tiering tells while it runs, and what came of it."""
+"""Events of tiering while it runs, and reports of what came of it."""
 
 # Small on purpose: what users' programs import of tiering.
 

@@ -1,4 +1,4 @@
-"""How far the lake is behind its server, table by table, and what went wrong."""
+"""The status of a lake: how far it is behind its server, table by table, and what went wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the tasks of a tiering round are done, and where they run. Spark's executor is in `fluss.spark.tiering`."""
+"""Executors, which run the tasks of a tiering round; Spark's executor is in `fluss.spark.tiering`."""
 
 from __future__ import annotations
 

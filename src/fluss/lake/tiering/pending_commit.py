@@ -1,4 +1,4 @@
-"""What a tiering round has made and nobody sees yet: files, or a branch that an engine has merged changes into."""
+"""The pending commit of a round, which nobody sees yet: files, or a branch with changes that an engine merged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tiering round has to do: from where to where in each bucket, in which tasks."""
+"""The plan of a tiering round: from where to where in each bucket, in which tasks."""
 
 from __future__ import annotations
 

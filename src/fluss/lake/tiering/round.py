@@ -1,4 +1,4 @@
-"""One tiering round of one table: repair, plan, tasks, commit, registration. See `fluss.lake.tiering.service` for many.
+"""One tiering round of one table: repair, plan, tasks, commit, registration; many are in `fluss.lake.tiering.service`.
 
 Start offsets come from the registered snapshot, and the lake's commit is a compare-and-swap against the table as it was
 loaded before: of two rounds that began alike one wins, and the other changes nothing.

@@ -1,4 +1,4 @@
-"""What one task of a tiering round does: read a stretch of one bucket, write its rows to files of the lake.
+"""One task of a tiering round: it reads a stretch of one bucket and writes its rows to files of the lake.
 
 Tasks are plain values that can be sent anywhere. They change nothing but files of their own, which are in no snapshot.
 """

@@ -1,4 +1,4 @@
-"""What a union read reads: of each bucket the lake's files as of the registered snapshot, and the log behind them.
+"""The plan of a union read: of each bucket the lake's files as of the registered snapshot, and the log behind them.
 
 The server is asked for the snapshot first and for the latest offsets then, so that nothing lies between the two. What
 the lake has committed since, and the server does not know yet, is in the log and is read there.
