@@ -47,7 +47,7 @@ COMMANDS: Final = {
     "repair": LazyCommand("fluss.cli.commands.repair", "repair", "Repair a data directory, and say what is lost."),
     "bench": LazyCommand("fluss.cli.commands.bench", "bench", "Time workloads against a server."),
     "dump-log": LazyCommand("fluss.cli.commands.repair", "dump_log", "Print what a server's log files hold."),
-    "server": LazyCommand("fluss.server.process", "server", "Serve tables from a directory."),
+    "server": LazyCommand("fluss.server.command", "server", "Serve tables from a directory."),
     "user": LazyCommand("fluss.cli.commands.user", "user", "Keep the file of users that may log in to a server."),
 }
 

@@ -1,4 +1,4 @@
-"""The process of a server: the command `fluss server` with its options, and how it runs until a signal.
+"""The process of a server: its options, read without click where they are written plainly, and its run until a signal.
 
 click reads all options and says what is wrong with them. It takes memory that a server would keep as long as it runs,
 so `python -m fluss.server` reads options that are written plainly without it, and loads it only for what is left: help,
@@ -12,14 +12,12 @@ import errno
 import logging
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-import click
 
 from fluss.model.errors import FlussError
 from fluss.server.config import DURABILITIES, PORT_MAX, ServerConfig, load_config
@@ -206,30 +204,3 @@ def _raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (ValueError, OSError):
             pass
-
-
-def _with_options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(OPTIONS):
-        command = click.option(option.flag, type=_kind(option), help=option.help, metavar=option.metavar)(command)
-    return command
-
-
-def _kind(option: CommandOption) -> click.ParamType[Any] | type[str]:
-    if option.choices is not None:
-        return click.Choice(option.choices)
-    if option.kind is int:
-        return click.IntRange(0, PORT_MAX)
-    return str if option.kind is str else click.Path(path_type=option.kind)
-
-
-@click.command()
-@_with_options
-def server(**values: Any) -> None:
-    """Serve tables from a directory until SIGTERM or Ctrl-C.
-
-    With --durability fsync a write is acknowledged when it is on disk; with os when the operating system has it, so
-    that a power loss can take the last seconds.
-
-    Example: fluss server --data-dir /var/lib/fluss --port 9123
-    """
-    serve(**values)

@@ -66,7 +66,7 @@ def held(server: ScriptedKvServer) -> Callable[[], None]:
         await go.wait()
         return server.lookup(request)
 
-    server.handlers[LOOKUP] = queue
+    server.handlers[LOOKUP] = lookup
     return lambda: runtime.call_soon(go.set)
 
 
@@ -124,7 +124,7 @@ def test_large_requests_are_cut_and_few_are_under_way(
         under_way[0] -= 1
         return server.lookup(request)
 
-    server.handlers[LOOKUP] = queue
+    server.handlers[LOOKUP] = lookup
     assert asyncio.run(gathered(lookuper_of(server), range(1_050))) == list(map(row, range(1_050)))
     assert sorted(server.key_counts) == [50, *[100] * 10]
     assert under_way[1] <= table_lookups.REQUESTS_IN_FLIGHT_MAX
@@ -268,7 +268,7 @@ def test_what_may_pass_is_tried_again_after_a_look_at_the_metadata(server: Scrip
             answer.buckets_resp[0].error_code = code
         return answer
 
-    server.handlers[LOOKUP] = queue
+    server.handlers[LOOKUP] = lookup
     asked = server.count(METADATA)
     assert lookuper.lookup([5, "a"]) == row(5)
     assert server.count(METADATA) == asked + 2
@@ -284,7 +284,7 @@ def test_a_cut_connection_is_made_again(server: ScriptedKvServer) -> None:
             raise Cut
         return server.lookup(request)
 
-    server.handlers[LOOKUP] = queue
+    server.handlers[LOOKUP] = lookup
     assert lookuper.lookup([5, "a"]) == row(5)
     assert server.connections == 2
 
@@ -330,7 +330,7 @@ def test_answers_that_are_too_large_are_asked_for_in_parts(server: ScriptedKvSer
             answer.buckets_resp[0].error_code = ErrorCode.RECORD_TOO_LARGE_EXCEPTION
         return answer
 
-    server.handlers[LOOKUP] = queue
+    server.handlers[LOOKUP] = lookup
     lookuper = lookuper_of(server)
 
     async def main() -> list[Any]:
@@ -501,7 +501,7 @@ def test_a_table_that_was_made_anew_is_another_one(server: ScriptedKvServer) -> 
             item.table_id += 1
         return answer
 
-    server.handlers |= {LOOKUP: queue, METADATA: metadata}
+    server.handlers |= {LOOKUP: lookup, METADATA: metadata}
     with pytest.raises(NotFoundError, match="made anew"):
         lookuper.lookup([1, "a"])
 

@@ -14,7 +14,7 @@ import pytest
 from fluss.client.cluster.retry import Backoff, pause_s
 from fluss.doors import clock, randomness, replaced
 from fluss.model.clock import elapsed_ms, wall_clock_ms
-from fluss.storage.damage.scrub_files import Pace
+from fluss.storage.damage.scrub_files import ScrubPace
 
 
 def test_a_replaced_clock_is_everybodys() -> None:
@@ -31,7 +31,7 @@ def test_a_replaced_clock_is_everybodys() -> None:
 
 def test_a_clock_that_is_taken_at_a_call_is_the_one_of_then() -> None:
     with replaced(clock, monotonic=lambda: 5.0):
-        pace = Pace(10, wait=lambda seconds: seconds > 0)
+        pace = ScrubPace(10, wait=lambda seconds: seconds > 0)
         pace.take(1)
     with replaced(clock, elapsed_ns=lambda: 12_000_000):
         assert elapsed_ms() == 12

@@ -67,7 +67,7 @@ EVERY_SCALAR: list[tuple[DataType, Any]] = [
 # pyarrow imports pandas, where it is installed, in many a place; that takes a second.
 WITHOUT_PANDAS = """
 import importlib.util, pickle, sys
-from fluss.formats import arrow_payload
+from fluss.formats.arrow import payload
 from fluss.formats.rows.python_rows import RowBuilder
 from fluss.formats.rows.python_rows import to_rows
 from fluss.model.schema import Column, Schema
@@ -79,10 +79,10 @@ for count in (1, 500):
         builder.append(values)
     builder.append([None] * len(types))
     batch = builder.build()
-    for codec in arrow_payload.Codec(arrow_payload.Compression.NONE), arrow_payload.Codec():
-        rows = to_rows(arrow_payload.decode(arrow_payload.encode(batch, codec), batch.schema))
+    for codec in payload.Codec(payload.Compression.NONE), payload.Codec():
+        rows = to_rows(payload.decode(payload.encode(batch, codec), batch.schema))
         assert tuple(rows[0].values()) == values and set(rows[-1].values()) == {None}, rows
-assert arrow_payload.decode(b"", batch.schema).num_rows == 0
+assert payload.decode(b"", batch.schema).num_rows == 0
 print(importlib.util.find_spec("pandas") is not None, "pandas" in sys.modules)
 """
 

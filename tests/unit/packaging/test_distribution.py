@@ -34,7 +34,7 @@ with f.FlussConnection.create(f.Config({"bootstrap.servers": sys.argv[1]})) as c
     scanner.subscribe(0, f.EARLIEST_OFFSET)
     print(scanner.to_arrow().to_pylist())
 from fluss.formats import kernel
-from fluss.storage import unlocked_syncs
+from fluss.storage.kv import unlocked_syncs
 print("compiled" if kernel.COMPILED else "plain", unlocked_syncs.IN_USE)
 """
 
