@@ -10,8 +10,7 @@ from typing import Any
 import click
 import pytest
 
-from fluss.server import process
-from fluss.server import process as command
+from fluss.server import command, process
 from fluss.server.config import ServerConfig
 from fluss.server.process import plain_values
 

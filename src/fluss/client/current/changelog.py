@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from fluss.client.scan.decode import FetchedBatch
 from fluss.client.write.routing import row_numbers
-from fluss.formats.arrow.layout import numbers_array, texts_array
+from fluss.formats.arrow.arrays import numbers_array, texts_array
 from fluss.formats.changelog.last_change import LastChangeFold
 from fluss.formats.rows.keys import PrimaryKeyEncoder
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET, ChangeType

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from fluss.client.write.routing import row_numbers, split_by_index
 from fluss.formats import kernel
+from fluss.formats.arrow.arrays import numbers_of
 from fluss.formats.arrow.cast import ArrowCaster
-from fluss.formats.arrow.layout import numbers_of
 from fluss.formats.rows.keys import BucketHash, KeyEncoder, PrimaryKeyEncoder, assigner_for
 from fluss.formats.rows.partition_values import partition_names, value_text
 from fluss.formats.rows.python_rows import RowBuilder

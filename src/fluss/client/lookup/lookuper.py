@@ -18,7 +18,7 @@ from fluss.client.lookup.queue import Lookups
 from fluss.client.lookup.table_lookups import TableLookups
 from fluss.client.lookup.values import ValueReader
 from fluss.client.net.own_loop import PerLoop
-from fluss.formats.arrow.layout import places_array
+from fluss.formats.arrow.arrays import places_array
 from fluss.formats.rows.keys import ICEBERG, PAIMON, KeyEncoder, primary_key_encoder
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.forms.arrow_types import arrow_schema

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 
 from fluss.formats import kernel
-from fluss.formats.arrow.layout import with_offsets
+from fluss.formats.arrow.arrays import with_offsets
 from fluss.formats.arrow.messages import (
     LZ4_FRAME,
     ZSTD,

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss.formats.arrow.layout import numbers_array, texts_array
+from fluss.formats.arrow.arrays import numbers_array, texts_array
 from fluss.model.records import ChangeType
 
 # Changes that wait before they are folded into the rest: few enough to be held, enough to make it worth the while.

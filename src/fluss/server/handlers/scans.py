@@ -18,7 +18,8 @@ from fluss.protocol.lookups import encode_limit_scan, encode_scan_kv
 from fluss.protocol.protobuf import Encoded, Part, unreadable
 from fluss.server.net.answers import Answer, AnswerSize, code_and_text
 from fluss.server.net.context import ConnectionContext
-from fluss.server.read.kv_access import Scanner, kv_bucket
+from fluss.server.read.kv_access import kv_bucket
+from fluss.server.read.kv_scanners import Scanner
 from fluss.server.tables.formats import table_format
 from fluss.server.tables.rules import check_count
 

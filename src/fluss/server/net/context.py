@@ -14,7 +14,7 @@ from fluss.server.net.answers import Answer
 from fluss.server.net.budgets import RequestBudget, ResponseBudget
 from fluss.server.net.logins import Logins
 from fluss.server.net.turns import Pace, Turns
-from fluss.server.read.kv_access import ConnectionScanners, ServerScanners
+from fluss.server.read.kv_scanners import ConnectionScanners, ServerScanners
 from fluss.server.tables.auto_partition import AutoPartitioner
 from fluss.server.tables.backups import Backups
 from fluss.server.tables.lake import LakeLocations
