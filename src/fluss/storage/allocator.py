@@ -1,7 +1,8 @@
-"""Memory that was freed, and how much of it the C library may keep; without glibc nothing is done about it.
+"""Memory of the process: how much of what was freed the C library may keep, and what garbage collections pass over.
 
 glibc has an arena for each of many threads, and what is freed in one is not used for another. Blocks of a store are
-read in one thread and pushed out of the cache by another, so all arenas would grow, table after table.
+read in one thread and pushed out of the cache by another, so all arenas would grow, table after table. Without glibc
+nothing is done about that.
 """
 
 from __future__ import annotations
