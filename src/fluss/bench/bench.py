@@ -1,4 +1,4 @@
-"""Runs workloads in a database of their own, which is dropped however they end."""
+"""A run of workloads in a database of its own, which is dropped however the run ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows that are written, and whether what was read is what was written."""
+"""Rows of workloads, and the check that what was read is what was written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the storage has done since it was opened: plain numbers, cheap enough for every append."""
+"""Counters of what the storage has done since it was opened: plain numbers, cheap enough for every append."""
 
 from __future__ import annotations
 

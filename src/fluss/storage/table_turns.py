@@ -1,4 +1,4 @@
-"""Places for dear work, given to tables in turn, so that no table waits behind all that another has asked for.
+"""Places for costly work, given to tables in turn, so that no table waits behind all that another has asked for.
 
 Logs and stores are opened by this rule. Whoever asks for one place waits for work that is under way, and never behind
 all that another table has asked for. One table does not get all places while it is alone, either: the first work of

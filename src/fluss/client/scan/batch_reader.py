@@ -1,4 +1,4 @@
-"""Log batches into Arrow batches of the columns wanted, whatever schema they were written with."""
+"""Log batches as Arrow batches of the columns wanted, whatever schema they were written with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All rows of a table as they are now, or some rows of one bucket in one request."""
+"""Reads of whole tables as they are now, or of some rows of one bucket in one request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrow data of any layout to a table's Arrow schema, without losing anything on the way."""
+"""Casts of Arrow data of any layout to a table's Arrow schema, without losing anything on the way."""
 
 from __future__ import annotations
 
