@@ -26,9 +26,6 @@ from typing import Final
 from fluss.model.config import Config
 from fluss.model.errors import FlussError
 
-# Small on purpose: every entry that Spark calls needs it.
-
-
 TEXT_LENGTH_MAX: Final = 1_000
 # What reading and writing needs, wherever a task runs.
 _PACKAGES: Final = ("crc32c", "google.protobuf", "numpy", "pyarrow")
@@ -74,9 +71,6 @@ def _missing(name: str) -> FlussError:
 def _one_line(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= TEXT_LENGTH_MAX else f"{line[: TEXT_LENGTH_MAX - 4]} ..."
-
-
-# Small on purpose: read by the driver, the tasks and the source.
 
 
 SERVER_WAIT_MS: Final = 120_000

@@ -140,14 +140,11 @@ def never(_: FlussError) -> bool:
     return False
 
 
-# Small on purpose: one rule for the metadata, which has enough to do.
-
-
 _log = logging.getLogger(__name__)
 
 
 class Absence:
-    """Of the servers of one client. Runs on the I/O loop."""
+    """The absence of all servers that a client knows: how long it is waited for. Used on the I/O loop."""
 
     def __init__(self, servers: str, limit_s: float, opening_limit_s: float) -> None:
         self.limit_s = limit_s

@@ -64,9 +64,6 @@ def _joined(kinds: pa.Array, offsets: pa.Array, times: pa.Array, rows: pa.Record
     return pa.RecordBatch.from_arrays([kinds, offsets, times, *rows.columns], schema=changelog_schema(rows.schema))
 
 
-# Small on purpose: the fold is the one of `formats`; here is what the batches of a client and the order of keys need.
-
-
 class Folded:
     """What is known of each key that has changed, in the order of keys."""
 

@@ -31,10 +31,6 @@ from fluss.server.handlers import (
     staging,
     tables,
 )
-from fluss.server.handlers import connection as authenticate
-from fluss.server.handlers import connection as cluster
-from fluss.server.handlers import databases as partitions
-from fluss.server.handlers import offsets as stats
 from fluss.server.net import resources
 from fluss.server.net.context import ConnectionContext, Handled, InTurn
 from fluss.server.net.resources import Resources
@@ -91,10 +87,10 @@ def _by_key(*routes: Route) -> dict[int, Route]:
 ROUTES: Final = _by_key(
     # Connections and the cluster
     _in_turn(apis.API_VERSIONS, connection.api_versions, resources.nothing),
-    _in_turn(apis.AUTHENTICATE, authenticate.authenticate, resources.nothing),
+    _in_turn(apis.AUTHENTICATE, connection.authenticate, resources.nothing),
     _in_turn(apis.GET_FILE_SYSTEM_SECURITY_TOKEN, connection.get_file_system_security_token, resources.nothing),
     _in_turn(apis.METADATA, connection.metadata, resources.described_tables),
-    _in_turn(apis.DESCRIBE_CLUSTER_CONFIGS, cluster.describe_cluster_configs, resources.cluster),
+    _in_turn(apis.DESCRIBE_CLUSTER_CONFIGS, connection.describe_cluster_configs, resources.cluster),
     # Databases, tables, partitions
     _in_turn(apis.CREATE_DATABASE, databases.create_database, resources.cluster),
     _in_turn(apis.DROP_DATABASE, databases.drop_database, resources.database),
@@ -108,9 +104,9 @@ ROUTES: Final = _by_key(
     _in_turn(apis.TABLE_EXISTS, tables.table_exists, resources.table),
     _in_turn(apis.GET_TABLE_INFO, tables.get_table_info, resources.table),
     _in_turn(apis.GET_TABLE_SCHEMA, tables.get_table_schema, resources.table),
-    _in_turn(apis.CREATE_PARTITION, partitions.create_partition, resources.table, needs_room=True),
-    _in_turn(apis.DROP_PARTITION, partitions.drop_partition, resources.table),
-    _in_turn(apis.LIST_PARTITION_INFOS, partitions.list_partition_infos, resources.table),
+    _in_turn(apis.CREATE_PARTITION, databases.create_partition, resources.table, needs_room=True),
+    _in_turn(apis.DROP_PARTITION, databases.drop_partition, resources.table),
+    _in_turn(apis.LIST_PARTITION_INFOS, databases.list_partition_infos, resources.table),
     # Writing
     _in_turn(apis.INIT_WRITER, produce.init_writer, resources.written_tables),
     Route(
@@ -145,7 +141,7 @@ ROUTES: Final = _by_key(
     ),
     _in_turn(apis.LIMIT_SCAN, scans.limit_scan, resources.table_id),
     _in_turn(apis.SCAN_KV, scans.scan_kv, resources.scanned_table),
-    _in_turn(apis.GET_TABLE_STATS, stats.get_table_stats, resources.table_id),
+    _in_turn(apis.GET_TABLE_STATS, offsets.get_table_stats, resources.table_id),
     _in_turn(apis.GET_LATEST_KV_SNAPSHOTS, kv_snapshots.get_latest_kv_snapshots, resources.table),
     _in_turn(apis.GET_KV_SNAPSHOT_METADATA, kv_snapshots.get_kv_snapshot_metadata, resources.table_id),
     _in_turn(apis.ACQUIRE_KV_SNAPSHOT_LEASE, kv_snapshots.acquire_kv_snapshot_lease, resources.leased_tables),
@@ -177,7 +173,7 @@ def dispatch(context: ConnectionContext, request: Request) -> Handled:
         )
     context.server.metrics.requests[api.key] += 1
     if api.needs_login and context.is_stranger:
-        raise authenticate.login_missing(api.name)
+        raise connection.login_missing(api.name)
     parsed = _read(context, route, request.body)
     if route.is_versioned:
         return route.handle(context, parsed, request.api_version)

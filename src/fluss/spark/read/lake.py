@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from fluss.model.schema import Column
     from fluss.spark.tables import OpenTable
 
-# Small on purpose: tasks that read the lake load it, and nothing else does.
-
 
 # What the columns of changes are called in the lake.
 _OF_CHANGES: Final = {OFFSET: LOG_OFFSET, TIMESTAMP: COMMIT_TIMESTAMP}
