@@ -1,4 +1,4 @@
-"""The command `fluss`, whose commands are imported when they are used, so that `fluss --help` is quick."""
+"""The command `fluss` and the table of its commands, where a new one is entered. Each is imported when it is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames of the wire protocol, sans I/O. All integers are big-endian.
+"""Frames of the wire protocol, cut from the byte stream, sans I/O. All integers are big-endian.
 
 Request:  length:int32  api_key:int16  api_version:int16  request_id:int32  body
 Response: length:int32  type:int8      request_id:int32   body              (type 2 has no request id)

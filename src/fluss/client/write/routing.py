@@ -1,4 +1,4 @@
-"""Routing of rows: which partition and which bucket they belong to.
+"""Routing of rows: which partition and bucket they belong to. Missing partitions are found or made here.
 
 A splitter takes the rows of a row buffer and keeps their order within each bucket.
 """

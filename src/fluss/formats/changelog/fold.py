@@ -1,4 +1,4 @@
-"""The fold of a batch of puts: the changes for a primary-key table's log, and what is stored in the end.
+"""The fold of a batch of puts: its changelog, with old and new images, and what is stored in the end.
 
 Nothing here reads or writes a table. Whole rows that replace each other or are dropped stay bytes, and are decoded
 once, as changes; that is also the check that they are rows. Where rows are merged, by partial updates and aggregates,

@@ -1,4 +1,4 @@
-"""Checks of batches before they are appended, and answers that wait until all batches are safe.
+"""Checks of batches, all but the checksum, which is the log's; and answers that wait until batches are safe.
 
 The checksum is checked by the log itself. CORRUPT_RECORD (14), the code for a bad one, is retriable: the bytes may have
 been damaged on their way. A batch whose checksum holds and which still can't be accepted would be sent again for ever,

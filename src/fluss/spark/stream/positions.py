@@ -1,4 +1,4 @@
-"""Where a stream begins, the lake's snapshot included, and how far it can read now.
+"""Where a stream begins, the lake's snapshot included, and where its logs end now.
 
 A stream that begins with the lake has a snapshot's rows in its first micro-batch, and the log goes on behind them. The
 position in the checkpoint names the snapshot, so that the micro-batch has the same rows when it is run again.

@@ -1,4 +1,4 @@
-"""A table read as a stream.
+"""A table read as a stream: where each micro-batch ends, and which parts its tasks read.
 
 A micro-batch has the rows between two positions, the same ones however often it is run. Partitions that come later are
 read from their beginning; those that are dropped end. A stream of a primary-key table has its changes: all of them with

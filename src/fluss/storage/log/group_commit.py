@@ -1,4 +1,4 @@
-"""Group commit: one sync makes every batch durable that was appended before it began.
+"""Group commit: one sync makes all batches before it durable; what a failed one means, the log decides.
 
 The first append of a loop turn asks for a sync at the end of that turn, so all appends of the turn share it; appends
 that arrive while it runs are covered by the next one. That starts the moment the first returns, or earlier, beside it,

@@ -1,13 +1,14 @@
-"""The log of one bucket: segments, the writers' state, what is durable, and who waits for it.
+"""The log of one bucket: checks and appends batches, knows what is durable, is read-only after a failed sync.
 
 All calls are made on the loop, except that `LogSync.run` may run in a thread. An append puts bytes into the page cache
 and hands out a future; the high watermark follows the syncs, so a reader never sees a batch that a crash can take back
 (with `fsync=False` it follows the appends, and a power loss can take the last seconds). Before anybody is told that a
 batch is safe, the log's mark says so. A full segment is synced in a thread like any other, before those behind it;
 meanwhile batches go to the next one, which has no name yet and is not found by recovery: the rest of a segment can't be
-torn when there is a next one. The checksum of a batch is checked here and nowhere before. A failed sync makes
-the log read-only for good: what reached the disk is unknown, so the unacknowledged tail is cut off and no later sync is
-asked to vouch for it. One that got no descriptor for a directory was not begun, and is tried again.
+torn when there is a next one. The checksum of a batch is checked here; before that only those of staged batches, and of
+batches that are refused anyway, to name the right error. A failed sync makes the log read-only for good: what reached
+the disk is unknown, so the unacknowledged tail is cut off and no later sync is asked to vouch for it. One that got no
+descriptor for a directory was not begun, and is tried again.
 """
 
 from __future__ import annotations

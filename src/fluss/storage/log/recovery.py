@@ -1,4 +1,4 @@
-"""Recovery of a bucket's log: its files are opened after whatever happened to them.
+"""Recovery of a bucket's log: opening its files after whatever happened; a torn tail is cut off.
 
 Two things say how far a log was safe: its mark (`marks`) and its last checkpoint, an index file that is written only
 after the bytes it speaks for were synced. All before the later of the two was acknowledged or could have been. If

@@ -1,4 +1,4 @@
-"""The state of a bucket's idempotent writers: the last five batches of each.
+"""The state of a bucket's idempotent writers: the last five batches of each, by which a repeated one is known.
 
 The state is a fold over the log, so its file form is disposable: a snapshot says up to which offset it speaks, and the
 batches behind it are folded in. Folding needs no clock: expiry is decided when a batch arrives, and a writer that
