@@ -23,9 +23,8 @@ APART = {"__init__", "_cyshim", "codes"}  # modules that the unit imports, or do
 # In the unit they stand as they are read. What lies beside a loop in compiled code changes its speed by some percent:
 # whoever changes the order measures.
 ORDER = [
-    *("primitives", "times", "row_columns", "row_appender", "row_encoding", "row_decoding", "nested_rows"),
-    *("kv_records", "single_rows", "log_records", "hashes", "recent_rows", "protobuf", "arrow_messages"),
-    *("changes", "aggregates"),
+    *("primitives", "row_columns", "row_appender", "row_encoding", "row_decoding", "nested_rows", "kv_records"),
+    *("log_records", "hashes", "recent_rows", "protobuf", "arrow_messages", "changes"),
 ]
 SOURCE = """\
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=False

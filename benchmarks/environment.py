@@ -17,7 +17,7 @@ from statistics import median
 from benchmarks.corners import KAFKA_CLIENTS, Corner
 from benchmarks.kafka_broker import KAFKA_VERSION
 from fluss.formats.kernel import COMPILED
-from fluss.testing.maven import FLUSS_VERSION
+from fluss.testing.apache import FLUSS_VERSION
 
 _ROOT = Path(__file__).parents[1]
 _SYNC_PROBES = 50

@@ -8,7 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from fluss.testing.maven import fetch_jars
+from fluss.testing.apache import fetch_jars
 from fluss.testing.processes import LOOPBACK, POLL_INTERVAL_S, ManagedProcess, free_ports
 
 KAFKA_VERSION = "4.3.1"

@@ -174,8 +174,8 @@ def _lookup(connection: fluss.FlussConnection) -> Way:
 
 
 def _tiering(connection: fluss.FlussConnection) -> Way:
-    from fluss.lake.tiering.executors import LocalExecutor
     from fluss.lake.tiering.service import tier
+    from fluss.lake.tiering.task import LocalExecutor
 
     table = _table(connection, "tiered", properties={"table.datalake.enabled": "true"})
     executor = LocalExecutor(connection, 1)

@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 
 import fluss.sync as fs
-from fluss.bench import writes
-from fluss.bench.catalog import WORKLOADS
+from fluss.bench import workloads
+from fluss.bench.bench import WORKLOADS
 from fluss.testing import ApacheFluss
 from tests.cli.command import fluss, here, started
 
@@ -90,12 +90,12 @@ def test_mistakes(arguments: tuple[str, ...], code: int, text: str) -> None:
 
 def test_wrong_rows_are_a_failure(server: str, databases: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row too many is written: the workload has failed, and others go on."""
-    original = writes.append_all
+    original = workloads.append_all
 
     def with_one_more(table: fs.FlussTable, batches: list[Any]) -> None:
         original(table, [*batches, batches[0].slice(0, 1)])
 
-    monkeypatch.setattr(writes, "append_all", with_one_more)
+    monkeypatch.setattr(workloads, "append_all", with_one_more)
     done = here("bench", *SMALL, "append", "upsert-rows", "-o", "json", bootstrap=server)
     assert done.returncode == 1
     failed, good = _results(done)
@@ -119,7 +119,7 @@ def test_what_a_server_lacks_is_said(server: str, databases: None, monkeypatch: 
     def lacking(_: object) -> None:
         raise fs.FlussError("It has no\nsuch request.", fs.ErrorCode.UNSUPPORTED_VERSION)
 
-    monkeypatch.setattr(writes, "append", lacking)
+    monkeypatch.setattr(workloads, "append", lacking)
     done = here("bench", *SMALL, "append", "ack", bootstrap=server)
     assert done.returncode == 0
     assert "not possible here: It has no such request." in done.stdout

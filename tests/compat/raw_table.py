@@ -13,9 +13,9 @@ import fluss
 import fluss.sync
 from fluss import ErrorCode
 from fluss.formats.arrow import payload
-from fluss.formats.batches import row_log
 from fluss.formats.batches.kv_batch import encode_header, encode_records
 from fluss.formats.batches.log_batch import verify_crc, walk
+from fluss.formats.rows import codecs
 from fluss.formats.rows.keys import primary_key_encoder
 from fluss.formats.rows.values import ValueCodec, decode_value_batch
 from fluss.model.forms.arrow_types import arrow_schema
@@ -212,6 +212,6 @@ class RawTable:
         if log_format == "ARROW":
             changes, rows = payload.decode_changes(buf, position, header, arrow_schema(schema))
         else:
-            changes, rows = row_log.decode_rows(buf, position, header, schema, log_format)
+            changes, rows = codecs.decode_rows(buf, position, header, schema, log_format)
         kinds = [ChangeType(kind).short_string() for kind in changes or bytes(header.record_count)]
         return list(zip(kinds, rows.to_pylist(), strict=True))

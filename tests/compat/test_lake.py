@@ -15,13 +15,13 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 from fluss.lake.format import CATALOG_NAME, SYSTEM_COLUMNS, LakeConflictError
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status, TieringEvent
-from fluss.lake.tiering.executors import LocalExecutor
 from fluss.lake.tiering.round import COMMITTED, COMMITTING, CRASH_CODE, CRASH_VARIABLE, REGISTERED
 from fluss.lake.tiering.service import tier
+from fluss.lake.tiering.task import LocalExecutor
 from fluss.model.trust import Trust
 from fluss.sync import TablePath
 from fluss.testing import ApacheFluss

@@ -12,12 +12,11 @@ import pytest
 from pyiceberg.table import Table
 
 from fluss.lake.format import SYSTEM_COLUMNS
-from fluss.lake.iceberg.branch import PREFIX
+from fluss.lake.iceberg.table import PREFIX
 from fluss.lake.report import Status, TieringReport
-from fluss.lake.tiering.compaction import compact
-from fluss.lake.tiering.executors import LocalExecutor
-from fluss.lake.tiering.round import COMMITTED, COMMITTING
+from fluss.lake.tiering.round import COMMITTED, COMMITTING, compact
 from fluss.lake.tiering.service import tier
+from fluss.lake.tiering.task import LocalExecutor
 from fluss.sync import NotFoundError, TablePath
 from fluss.testing import FlussServer
 from tests.compat.ourclient import OurPeer

@@ -8,8 +8,9 @@ import pyarrow as pa
 
 import fluss
 from fluss.formats.arrow.payload import Codec, Compression, encode
-from fluss.formats.batches import row_log, statistics
+from fluss.formats.batches import statistics
 from fluss.formats.batches.log_batch import encode_batch
+from fluss.formats.rows import codecs
 from tests.crash.mutations import with_epoch
 
 FLAT = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.decimal128(10, 2)), ("flag", pa.bool_())])
@@ -57,7 +58,7 @@ def good_batches(rows: pa.RecordBatch, log_format: str, codec: str) -> list[byte
     """The rows as batches of each magic that a client may send."""
     schema, count = fluss.Schema(rows.schema), rows.num_rows
     if log_format != "ARROW":
-        return [bytes(encode_batch(row_log.encode(rows, schema, log_format), schema_id=1, record_count=count))]
+        return [bytes(encode_batch(codecs.encode(rows, schema, log_format), schema_id=1, record_count=count))]
     payload = encode(rows, CODECS[codec])
     types = [column.data_type for column in schema.columns]
     supported = [index for index, kind in enumerate(types) if statistics.is_supported(kind)]

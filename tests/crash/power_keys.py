@@ -16,7 +16,7 @@ from fluss.model.paths import TableBucket
 from fluss.storage.kv.bucket import KvBucket
 from fluss.storage.kv.put import Put
 from fluss.storage.kv.snapshots import KvSnapshots
-from fluss.storage.staging.files import StagedRequest
+from fluss.storage.staging.commit import StagedRequest
 from fluss.storage.store import Storage
 from tests.crash.kv_model import ARROW_SCHEMA, SCHEMA, Batch, Change, Model, Op, Row, random_batch
 from tests.crash.kv_stored import READ_BYTES, read_rows

@@ -23,7 +23,7 @@ from fluss.model.paths import TableBucket
 from fluss.model.staging import StagedTask
 from fluss.storage.catalog.catalog import TableEntry
 from fluss.storage.lake_snapshots import offsets_of
-from fluss.storage.staging.files import StagedKey, StagedRequest, query_name
+from fluss.storage.staging.commit import StagedKey, StagedRequest, query_name
 from fluss.storage.store import Storage
 from tests.crash.rows import SCHEMA, Row, stored_batches, wire_batch
 

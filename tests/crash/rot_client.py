@@ -10,7 +10,7 @@ import pyarrow as pa
 
 import fluss
 import fluss.sync
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 from fluss.model.errors import FlussError
 from fluss.testing import FlussServer
 from fluss.testing.processes import ProcessFailedError

@@ -30,7 +30,7 @@ from fluss.model.paths import TableBucket
 from fluss.model.staging import StagedTask
 from fluss.model.tables.options import AUTO_INCREMENT_CACHE_SIZE, DATALAKE_ENABLED
 from fluss.storage.kv.snapshots import KvSnapshots
-from fluss.storage.staging.files import StagedKey, StagedRequest, query_name
+from fluss.storage.staging.commit import StagedKey, StagedRequest, query_name
 from fluss.storage.store import Storage, StorageOptions
 from tests.crash import kv_model, rows
 from tests.crash.kv_stored import rows_of

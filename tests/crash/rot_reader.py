@@ -8,8 +8,7 @@ from typing import Final
 from fluss.formats.batches.log_batch import verify_crc, walk
 from fluss.model.errors import CorruptDataError, FlussError
 from fluss.model.paths import TableBucket
-from fluss.server.read.fetch_plan import Allowance, BucketFetch
-from fluss.server.read.projection import BatchPicker, Projection
+from fluss.server.read.fetch_plan import Allowance, BatchPicker, BucketFetch, Projection
 from fluss.storage.store import Storage
 
 FETCH_BYTES: Final = 1 << 20

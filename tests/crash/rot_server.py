@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import fluss
 import fluss.sync
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 from fluss.model.staging import StagedTask
 from fluss.testing import FlussServer
 from tests.crash import rows

@@ -14,7 +14,7 @@ import pytest
 
 import fluss
 import fluss.sync
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 from fluss.storage import failpoints
 from fluss.storage.failpoints import STEPS, Site
 from tests.crash.servers import new_server

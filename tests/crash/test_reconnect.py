@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import fluss.sync
-from fluss.model.addresses import ENDPOINT_NAME, Endpoint
+from fluss.model.trust import ENDPOINT_NAME, Endpoint
 from tests.crash.reconnecting import Program, make_tables, programs_of
 from tests.crash.servers import new_server
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from fluss.client.net import embedded
-from fluss.model.addresses import ENDPOINT_NAME, Endpoint
+from fluss.model.trust import ENDPOINT_NAME, Endpoint
 
 SCRIPT_S_MAX = 60.0
 PRELUDE = """

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import fluss.sync as fluss
-from fluss.model.addresses import ENDPOINT_NAME, LOG_NAME, Endpoint
+from fluss.model.trust import ENDPOINT_NAME, LOG_NAME, Endpoint
 from fluss.server.embedded import IDLE_S
 from fluss.testing import FlussServer
 from tests.embedded.processes import await_true, embedded_servers, endpoint, finish, go_on, line, python, start

@@ -14,7 +14,7 @@ import fluss
 import fluss.sync
 from fluss.client.net import embedded
 from fluss.client.net.embedded import SIZE_BYTES_MAX, read_endpoint
-from fluss.model.addresses import ENDPOINT_NAME, Endpoint
+from fluss.model.trust import ENDPOINT_NAME, Endpoint
 
 NOBODY = 65_534
 ENDPOINT = Endpoint(os.getpid(), 1_234, "s3cret")

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 import fluss
 from fluss import DataField, DataTypes
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.sync import FlussConnection, FlussTable
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import fluss.sync
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.staging import StagedTask
 from fluss.storage import directory

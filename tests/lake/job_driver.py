@@ -17,7 +17,7 @@ from fluss.lake.tiering.round import CRASH_VARIABLE
 
 LOADED: Final = (
     "fluss.lake.iceberg.catalog",
-    "fluss.lake.tiering.merge",
+    "fluss.lake.tiering.task",
     "fluss.lake.tiering.service",
     "pyiceberg.catalog.rest",
     "pyiceberg.catalog.sql",

@@ -14,16 +14,15 @@ import pytest
 from click.testing import CliRunner
 from pyiceberg.catalog.sql import SqlCatalog
 
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 from fluss.cli.main import main
 from fluss.lake import drop as drops
 from fluss.lake.drop import Drop, drop
 from fluss.lake.format import CATALOG_NAME, table_id_of
-from fluss.lake.maintenance.cleanup import clean_orphans
-from fluss.lake.maintenance.inventory import OnServer
+from fluss.lake.maintenance import OnServer, clean_orphans
 from fluss.lake.report import Status
-from fluss.lake.tiering.executors import LocalExecutor
 from fluss.lake.tiering.service import tier
+from fluss.lake.tiering.task import LocalExecutor
 from fluss.model.errors import FlussError, InvalidRequestError, NotFoundError
 from fluss.sync import Config, FlussConnection, FlussTable, OffsetSpec, TablePath
 from fluss.testing import FlussServer

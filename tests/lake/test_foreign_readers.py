@@ -15,8 +15,8 @@ from pyiceberg.table import Table
 
 from fluss.lake.format import CATALOG_NAME
 from fluss.lake.report import Status
-from fluss.lake.tiering.executors import LocalExecutor
 from fluss.lake.tiering.round import TieringSettings, tier_table
+from fluss.lake.tiering.task import LocalExecutor
 from fluss.sync import TablePath
 from fluss.testing import FlussServer
 from tests.compat.ourclient import OurPeer

@@ -11,16 +11,16 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 from fluss.cli.main import main
 from fluss.doors import clock
 from fluss.lake.format import LakeConflictError, LakeTable
-from fluss.lake.maintenance.cleanup import clean_orphans, expire
+from fluss.lake.maintenance import clean_orphans, expire
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status
-from fluss.lake.tiering import compaction
-from fluss.lake.tiering.compaction import compact
-from fluss.lake.tiering.executors import LocalExecutor
+from fluss.lake.tiering import round
+from fluss.lake.tiering.round import compact
+from fluss.lake.tiering.task import LocalExecutor
 from fluss.lake.union.plan import plan_union
 from fluss.model.errors import FlussError
 from fluss.sync import FlussTable
@@ -115,7 +115,7 @@ def test_partitions_and_sizes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> No
             upsert(table, 100 + number, day="d2")
         tier_here(lake, table)
     assert compact(lake.connection, path, small_bytes=10).snapshot_id is None
-    monkeypatch.setattr(compaction, "TASK_BYTES_MAX", 10)
+    monkeypatch.setattr(round, "TASK_BYTES_MAX", 10)
     assert compact(lake.connection, path).snapshot_id is None  # no two files fit into a task
     monkeypatch.undo()
     done = compact(lake.connection, path)

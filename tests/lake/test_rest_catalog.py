@@ -10,8 +10,8 @@ from pyiceberg.catalog.rest import RestCatalog
 from fluss.lake.format import LakeConflictError
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status
-from fluss.lake.tiering.executors import LocalExecutor
 from fluss.lake.tiering.service import tier
+from fluss.lake.tiering.task import LocalExecutor
 from fluss.sync import TablePath
 from fluss.testing import FlussServer
 from tests.compat.ourclient import OurPeer

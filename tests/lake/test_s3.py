@@ -16,13 +16,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 from fluss.lake.drop import drop
 from fluss.lake.filesystem import with_environment
 from fluss.lake.format import CATALOG_NAME
-from fluss.lake.maintenance.cleanup import clean_orphans, expire
+from fluss.lake.maintenance import clean_orphans, expire
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status, TieringReport
 from fluss.lake.status import lake_status
-from fluss.lake.tiering.compaction import compact
-from fluss.lake.tiering.executors import LocalExecutor
+from fluss.lake.tiering.round import compact
 from fluss.lake.tiering.service import tier
+from fluss.lake.tiering.task import LocalExecutor
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.sync import Config, FlussConnection, FlussTable
 from fluss.testing import FlussServer

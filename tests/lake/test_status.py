@@ -13,15 +13,15 @@ import pytest
 from click.testing import CliRunner
 from pyiceberg.catalog.sql import SqlCatalog
 
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 from fluss.cli.main import main
 from fluss.lake.format import CATALOG_NAME
-from fluss.lake.maintenance.inventory import OnServer
+from fluss.lake.maintenance import OnServer
 from fluss.lake.report import Status, TieringReport
 from fluss.lake.status import TableStatus, lake_status
 from fluss.lake.tiering import round as tiering
-from fluss.lake.tiering.executors import LocalExecutor
 from fluss.lake.tiering.service import tier
+from fluss.lake.tiering.task import LocalExecutor
 from fluss.model.errors import FlussError
 from fluss.sync import Config, FlussConnection, FlussTable, TablePath
 from fluss.testing import FlussServer

@@ -14,11 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 from fluss.lake.report import Status, TieringReport
-from fluss.lake.tiering.executors import LocalExecutor
 from fluss.lake.tiering.round import COMMITTED, CRASH_CODE, REGISTERED, STEPS, TieringSettings, tier_table
-from fluss.lake.tiering.task import Task, TaskResult
+from fluss.lake.tiering.task import LocalExecutor, Task, TaskResult
 from fluss.sync import Config, FlussConnection, FlussTable, TablePath
 from tests.lake.conftest import Lake
 from tests.lake.tiered import check_lake, check_no_orphans, iceberg_table, tier_here
@@ -164,7 +163,7 @@ def test_a_job_that_the_server_gave_up_does_not_commit(lake: Lake, table: FlussT
 def test_a_late_registration_changes_nothing(lake: Lake, table: FlussTable, jobs: Jobs) -> None:
     """A job that was slow to register finds that others did it and went on."""
     from fluss.lake.options import LakeOptions
-    from fluss.lake.tiering.registration import register
+    from fluss.lake.tiering.pending_commit import register
 
     write(table, "a")
     jobs.kill_at(COMMITTED, lake, table)

@@ -10,12 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status, TieringEvent
-from fluss.lake.tiering.executors import LocalExecutor, run_task
 from fluss.lake.tiering.service import tier
-from fluss.lake.tiering.task import CurrentPart, Task, TaskResult
+from fluss.lake.tiering.task import CurrentPart, LocalExecutor, Task, TaskResult, run_task
 from fluss.sync import FlussTable, OffsetSpec, Schema, TableDescriptor, TablePath
 from tests.lake.conftest import Lake
 from tests.lake.tiered import check_lake, iceberg_table, tier_here

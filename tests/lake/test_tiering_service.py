@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 from fluss.cli.main import main
 from fluss.lake.format import LakeConflictError
 from fluss.lake.report import Status, TieringEvent
-from fluss.lake.tiering.executors import LocalExecutor
 from fluss.lake.tiering.service import HeldTable, tier
+from fluss.lake.tiering.task import LocalExecutor
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.sync import Config, FlussConnection, FlussTable
 from fluss.testing import FlussServer

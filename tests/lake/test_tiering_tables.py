@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.formats.changelog import last_change
+from fluss.formats.changelog import fold as changelog_fold
 from fluss.lake import fold
 from fluss.lake.report import Status
 from fluss.sync import FlussTable
@@ -177,7 +177,7 @@ def test_keys_that_the_lake_does_not_have(lake: Lake, kind: pa.DataType, word: s
 
 def test_a_long_changelog_is_folded_in_steps(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of earlier steps are merged into later ones, and none stays behind."""
-    monkeypatch.setattr(last_change, "PENDING_ROWS_MAX", 7)
+    monkeypatch.setattr(changelog_fold, "PENDING_ROWS_MAX", 7)
     monkeypatch.setattr(fold, "FOLDED_ROWS_MAX", 15)
     monkeypatch.setattr(fold, "LOOKED_UP_ROWS", 10)
     seed = random.randrange(2**32)

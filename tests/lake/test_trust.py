@@ -16,13 +16,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 from fluss.lake.format import CATALOG_NAME
-from fluss.lake.maintenance.cleanup import clean_orphans
+from fluss.lake.maintenance import clean_orphans
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status, TieringReport
-from fluss.lake.tiering.executors import LocalExecutor
 from fluss.lake.tiering.service import tier
+from fluss.lake.tiering.task import LocalExecutor
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.sync import Config, FlussConnection, FlussTable, Schema, TableBucket, TableDescriptor, TablePath
 from fluss.testing import FlussServer

@@ -13,10 +13,10 @@ import pytest
 
 import fluss
 import fluss.aio
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 from fluss.lake.options import LakeOptions
 from fluss.lake.union.plan import OvertakenError, UnionPlanner, plan_union
-from fluss.lake.union.rows import UnionReader
+from fluss.lake.union.reader import UnionReader
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.sync import Config, FlussConnection, FlussTable, OffsetSpec, TableBucket, col
 from fluss.testing import FlussServer

@@ -13,8 +13,8 @@ from pyiceberg.table import Table
 
 from fluss.lake.format import CATALOG_NAME
 from fluss.lake.report import TieringReport
-from fluss.lake.tiering.executors import LocalExecutor
 from fluss.lake.tiering.service import tier
+from fluss.lake.tiering.task import LocalExecutor
 from fluss.sync import FlussTable, OffsetSpec, TableBucket, TablePath
 from tests.lake.conftest import Lake
 

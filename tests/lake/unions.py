@@ -8,13 +8,12 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status
-from fluss.lake.tiering.executors import LocalExecutor
-from fluss.lake.tiering.plan import plan_round
-from fluss.lake.tiering.registration import repair
+from fluss.lake.tiering.pending_commit import repair
 from fluss.lake.tiering.service import tier
+from fluss.lake.tiering.task import LocalExecutor, plan_round
 from fluss.sync import FlussTable, OffsetSpec, TableBucket
 from tests.lake.conftest import Lake
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from fluss.testing.maven import LAKE_ARTIFACTS, SERVER_ARTIFACTS, fetch_jars
+from fluss.testing.apache import LAKE_ARTIFACTS, SERVER_ARTIFACTS, fetch_jars
 
 _ROOT = Path(__file__).parents[2]
 _PEERS = _ROOT / ".peers"

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from fluss.lake.format import CATALOG_NAME
 from fluss.spark import session
-from fluss.testing.maven import SQLITE_ARTIFACT, fetch_jars
+from fluss.testing.apache import SQLITE_ARTIFACT, fetch_jars
 from fluss.testing.processes import ManagedProcess
 
 _ARTIFACTS = ("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0", SQLITE_ARTIFACT)

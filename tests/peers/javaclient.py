@@ -13,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from fluss.testing.maven import CLIENT_ARTIFACTS, cache_dir, fetch_jars
+from fluss.testing.apache import CLIENT_ARTIFACTS, cache_dir, fetch_jars
 from tests.peers.jsonlines import JsonLinesProcess
 from tests.peers.peer import Peer, Row
 

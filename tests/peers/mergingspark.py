@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from fluss.lake.report import TieringReport
-from fluss.lake.tiering.executors import LocalExecutor
 from fluss.lake.tiering.round import CRASH_VARIABLE, TieringSettings, tier_table
+from fluss.lake.tiering.task import LocalExecutor
 from fluss.spark import session, tier
 from fluss.spark.source_options import options
 from fluss.spark.tiering import SparkMerger

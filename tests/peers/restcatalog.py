@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fluss.testing.maven import SQLITE_ARTIFACT, fetch_jars
+from fluss.testing.apache import SQLITE_ARTIFACT, fetch_jars
 from fluss.testing.processes import ManagedProcess
 
 _SOURCE = Path(__file__).parent / "java" / "rest" / "RestCatalog.java"

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import fluss.spark
-from fluss.model.addresses import ENDPOINT_NAME, Endpoint
+from fluss.model.trust import ENDPOINT_NAME, Endpoint
 from fluss.sync import TablePath, connect
 
 pytestmark = pytest.mark.spark

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
 
+from fluss.spark.columns import spark_schema
 from fluss.spark.read.parts import BucketRange
 from fluss.spark.read.reader import FlussReader
 from fluss.spark.source_options import SourceOptions
-from fluss.spark.types import spark_schema
 from fluss.sync import TablePath
 from tests.spark.conftest import Backend
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from fluss.model.errors import FlussError, InvalidRequestError
+from fluss.spark.columns import spark_schema
 from fluss.spark.source_options import SourceOptions
 from fluss.spark.stream.reader_41 import RememberingStreamReader
-from fluss.spark.types import spark_schema
 from fluss.testing import ApacheFluss, FlussServer
 from tests.spark.stream_steps import KEYED, KEYED_BY_DAY, NUMBERS, SALES, Tables
 

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 
 from fluss.lake import parquet
-from fluss.spark.read.lake import LakeBucket, LakeRows
-from fluss.spark.read.parts import BucketRange, BucketRowsAt
+from fluss.spark.read.parts import BucketRange, BucketRowsAt, LakeBucket, LakeRows
 from fluss.sync import (
     Config,
     DataTypes,
@@ -92,7 +91,7 @@ def test_a_table_without_a_lake_is_not_looked_for_in_one(unions: Unions, monkeyp
     def asked(*_: Any) -> None:
         raise AssertionError("the server was asked for a snapshot")
 
-    monkeypatch.setattr("fluss.api.lake.LakeRegistry.latest", asked)
+    monkeypatch.setattr("fluss.api.operations.LakeRegistry.latest", asked)
     unions.create(LOG, properties={"table.datalake.enabled": "false"})
     unions.append(0, 3)
     assert unions.ids() == [0, 1, 2]

@@ -15,9 +15,8 @@ from pyspark.sql import DataFrame
 from fluss.model.errors import InvalidRequestError
 from fluss.model.partitions import PartitionBound
 from fluss.spark import Catalog
-from fluss.spark.source_options import SourceOptions
-from fluss.spark.tables import OpenTable
-from fluss.spark.write.task import WritePartitions
+from fluss.spark.source_options import OpenTable, SourceOptions
+from fluss.spark.write.writer import WritePartitions
 from fluss.sync import DataTypes, FlussConnection, Schema, TableDescriptor, TablePath
 from tests.spark.conftest import Backend
 

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from fluss.lake.report import Status
-from fluss.lake.tiering.executors import LocalExecutor
 from fluss.lake.tiering.round import TieringSettings, tier_table
+from fluss.lake.tiering.task import LocalExecutor
 from fluss.sync import Schema, TableDescriptor
 from tests.spark.stream_steps import Steps
 from tests.spark.test_read_plan import Reads

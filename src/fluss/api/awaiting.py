@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from fluss.client.client import ClientCore
 from fluss.client.lookup.lookuper import LookuperCore, PrefixLookuperCore
 from fluss.client.runtime import bridge
-from fluss.client.scan.decode import FetchedBatch
+from fluss.client.scan.batches import FetchedBatch
 from fluss.client.scan.scanner import LogScannerCore
-from fluss.client.write.outcome import WriteHandle
+from fluss.client.write.row_buffer import WriteHandle
 from fluss.client.write.writer import WriterCore
 from fluss.doors import clock, threads
 

@@ -13,11 +13,11 @@ from fluss.client.client import ClientCore
 from fluss.client.current.changes import ChangesCore
 from fluss.client.lookup.lookuper import LookuperCore, PrefixLookuperCore
 from fluss.client.runtime import bridge, run
-from fluss.client.scan.decode import FetchedBatch, to_record_batches, to_records
+from fluss.client.scan.batches import FetchedBatch, to_record_batches, to_records
 from fluss.client.scan.scanner import LogScannerCore
-from fluss.client.write.outcome import WriteHandle
+from fluss.client.write.row_buffer import WriteHandle
 from fluss.client.write.writer import WriterCore
-from fluss.formats.rows.records import ScanRecord
+from fluss.formats.rows.python_rows import ScanRecord
 from fluss.model.records import RecordBatch
 
 if TYPE_CHECKING:

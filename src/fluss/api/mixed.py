@@ -11,7 +11,7 @@ from fluss.api._aio.table import TableWriting
 from fluss.api._sync.readers import BatchScanner, Changes, UnionScan
 from fluss.api._sync.scanner import LogScanner
 from fluss.api.connect import DONE, Connecting, Done, connect_config
-from fluss.api.results import to_pandas
+from fluss.api.conversions import to_pandas
 from fluss.api.scan_base import TableScanBase
 from fluss.client.runtime import run
 from fluss.model.offsets import OffsetSpec

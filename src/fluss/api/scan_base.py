@@ -12,7 +12,7 @@ from fluss.client.scan.scanner import LogScannerCore
 from fluss.client.scan.table_read import LimitScanCore
 from fluss.client.table import TableCore
 from fluss.model.errors import InvalidRequestError
-from fluss.model.forms.html import html_facts, html_table
+from fluss.model.infos import html_facts, html_table
 from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TableBucket
 from fluss.model.predicates import Predicate

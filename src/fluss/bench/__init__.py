@@ -1,5 +1,4 @@
 """Workloads that are timed against any server, through the public API alone; `fluss bench` runs them.
 
-`catalog` names the workloads, `reads`, `writes` and `latencies` are they, `data` makes their rows; `bench` runs and
-`meter` times them.
+`bench` names the workloads and runs and times them; `workloads` are they, and `data` makes and checks their rows.
 """

@@ -30,23 +30,25 @@ COMMANDS: Final = {
     "upsert": LazyCommand("fluss.cli.commands.write", "upsert", "Insert or update rows by primary key.", "Rows"),
     "delete": LazyCommand("fluss.cli.commands.write", "delete", "Delete rows by primary key.", "Rows"),
     "scan": LazyCommand("fluss.cli.commands.scan", "scan", "Print the rows of a table as they are now.", "Rows"),
-    "tail": LazyCommand("fluss.cli.commands.follow", "tail", "Follow the rows of a table as they come.", "Rows"),
+    "tail": LazyCommand("fluss.cli.commands.scan", "tail", "Follow the rows of a table as they come.", "Rows"),
     "changes": LazyCommand(
-        "fluss.cli.commands.follow", "changes", "Follow a table's changes, with type and offset.", "Rows"
+        "fluss.cli.commands.scan", "changes", "Follow a table's changes, with type and offset.", "Rows"
     ),
     "lookup": LazyCommand("fluss.cli.commands.lookup", "lookup", "Look rows up by primary key.", "Rows"),
     "sql": LazyCommand("fluss.cli.commands.sql", "sql", "Query tables with SQL, fresh rows included.", "Rows"),
-    "tier": LazyCommand("fluss.cli.commands.tier", "tier", "Tier tables to the lake, once or as a service.", "Lake"),
+    "tier": LazyCommand("fluss.cli.commands.lake", "tier", "Tier tables to the lake, once or as a service.", "Lake"),
     "lake": LazyCommand(
         "fluss.cli.commands.lake", "lake", "See, compact, clean up and drop tables in the lake.", "Lake"
     ),
     "staged": LazyCommand("fluss.cli.commands.staged", "staged", "List and settle batches of exactly-once streams."),
-    "backup": LazyCommand("fluss.cli.commands.backup", "backup", "Copy all data of a running server to a directory."),
-    "restore": LazyCommand("fluss.cli.commands.backup", "restore", "Make a data directory of a backup."),
+    "backup": LazyCommand(
+        "fluss.cli.commands.directory", "backup", "Copy all data of a running server to a directory."
+    ),
+    "restore": LazyCommand("fluss.cli.commands.directory", "restore", "Make a data directory of a backup."),
     "doctor": LazyCommand("fluss.cli.commands.doctor", "doctor", "Check a data directory or a connection."),
-    "repair": LazyCommand("fluss.cli.commands.repair", "repair", "Repair a data directory, and say what is lost."),
+    "repair": LazyCommand("fluss.cli.commands.directory", "repair", "Repair a data directory, and say what is lost."),
     "bench": LazyCommand("fluss.cli.commands.bench", "bench", "Time workloads against a server."),
-    "dump-log": LazyCommand("fluss.cli.commands.repair", "dump_log", "Print what a server's log files hold."),
+    "dump-log": LazyCommand("fluss.cli.commands.directory", "dump_log", "Print what a server's log files hold."),
     "server": LazyCommand("fluss.server.command", "server", "Serve tables from a directory."),
     "user": LazyCommand("fluss.cli.commands.user", "user", "Keep the file of users that may log in to a server."),
 }
@@ -68,7 +70,7 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from fluss.cli.text.names import near_names, suggestion
+            from fluss.cli.text.coerce import near_names, suggestion
 
             ctx.fail(f"There is no command {args[0]!r}.{suggestion(near_names(args[0], COMMANDS))}")
         return super().resolve_command(ctx, args)

@@ -19,7 +19,7 @@ from fluss.client.admin import AdminCore
 from fluss.client.cluster.cluster import Cluster
 from fluss.client.cluster.metadata import Metadata
 from fluss.client.lookup.lookuper import ClientLookups
-from fluss.client.lookup.queue import Lookups
+from fluss.client.lookup.table_lookups import Lookups
 from fluss.client.net.own_loop import PerLoop
 from fluss.client.table import TableCore
 from fluss.client.write.sender import Sender

@@ -7,19 +7,18 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from fluss.client.cluster.ask import check_buckets, list_offsets
-from fluss.client.cluster.cluster import Cluster
+from fluss.client.cluster.cluster import Cluster, check_buckets, list_offsets
 from fluss.client.current.changes import ChangesCore
 from fluss.client.current.rows_at import RowsAt
 from fluss.client.lookup.lookuper import ClientLookups, LookuperCore, PrefixLookuperCore
-from fluss.client.scan.batch_reader import batch_starts, log_format
+from fluss.client.scan.batches import batch_starts, log_format
 from fluss.client.scan.filter import ScanFilter
 from fluss.client.scan.scanner import LogScannerCore
 from fluss.client.scan.table_read import LimitScanCore, TableRead, read_log_table
-from fluss.client.write.append import AppendWriterCore
 from fluss.client.write.sender import Sender
 from fluss.client.write.staged import StagedWriteCore, staging_connection
 from fluss.client.write.upsert import UpsertColumns, UpsertWriterCore
+from fluss.client.write.writer import AppendWriterCore
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import ErrorCode, InvalidRequestError, NotFoundError
 from fluss.model.forms.arrow_types import arrow_schema

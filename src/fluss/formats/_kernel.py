@@ -4,11 +4,20 @@
 
 from __future__ import annotations
 
-from fluss.kernels.aggregates import merge_choices, merge_decimals, merge_floats, merge_ints, merge_texts
 from fluss.kernels.arrow_messages import are_strings_sound, check_layout, check_message, decoded_sizes, read_message
-from fluss.kernels.changes import chain_changes, fold_changes
+from fluss.kernels.changes import (
+    chain_changes,
+    fold_changes,
+    merge_choices,
+    merge_decimals,
+    merge_floats,
+    merge_ints,
+    merge_texts,
+)
 from fluss.kernels.hashes import add_hashes, add_hashes_of_bytes, bucket_of, buckets, hash_key, lake_buckets, sum_hashes
 from fluss.kernels.kv_records import (
+    decode_values,
+    encode_values,
     join_kv_records,
     join_values,
     keys_in_order,
@@ -29,13 +38,12 @@ from fluss.kernels.log_records import (
     unset_bytes,
 )
 from fluss.kernels.nested_rows import decode_aligned, decode_arrays, encode_aligned, encode_arrays, split_maps
+from fluss.kernels.primitives import datetimes_of
 from fluss.kernels.protobuf import join_entries, join_entry_lists, split_found, split_write
 from fluss.kernels.recent_rows import RecentRows
 from fluss.kernels.row_appender import RowAppender, RowGate
 from fluss.kernels.row_decoding import decode_columns
 from fluss.kernels.row_encoding import encode_columns
-from fluss.kernels.single_rows import decode_values, encode_values
-from fluss.kernels.times import datetimes_of
 
 COMPILED = False
 

@@ -15,25 +15,23 @@ from typing import Any
 from fluss.kernels import codes
 from fluss.kernels._cyshim import cython
 from fluss.kernels.primitives import (
+    EPOCH,
+    EPOCH_UTC,
     I32_MAX,
     I64_MAX,
     MISSING,
+    NANOSECOND_RANGE_SECONDS,
     content_of,
     copy_bytes,
-    int32_at,
-    put_float,
-    put_int,
-    resize,
-)
-from fluss.kernels.times import (
-    EPOCH,
-    EPOCH_UTC,
-    NANOSECOND_RANGE_SECONDS,
     epoch_days,
     in_units,
+    int32_at,
     is_datetime64,
     is_nat,
     microsecond_of,
+    put_float,
+    put_int,
+    resize,
     second_of_day,
     whole_seconds,
     zone_of,

@@ -12,12 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 from fluss.lake.filesystem import open_filesystem
 from fluss.lake.format import LakeTable, LakeTotals
 from fluss.lake.log_ranges import log_stretches
-from fluss.lake.maintenance.cleanup import foreign_paths, listed_files, used_paths
-from fluss.lake.maintenance.inventory import OnServer, take_inventory
+from fluss.lake.maintenance import OnServer, foreign_paths, listed_files, take_inventory, used_paths
 from fluss.lake.options import LakeOptions
 from fluss.model.errors import ErrorCode, InvalidRequestError, NotFoundError
 from fluss.model.infos import LakeSnapshot

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss.formats.changelog.last_change import LastChangeFold, numbered_kinds
+from fluss.formats.changelog.fold import LastChangeFold, numbered_kinds
 from fluss.formats.rows.keys import KeyEncoder
 from fluss.lake.format import BUCKET, OFFSET, TIMESTAMP
 from fluss.lake.parquet import to_schema

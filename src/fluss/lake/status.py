@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 from fluss.lake.format import LakeTotals
 from fluss.lake.log_ranges import Stretch, log_stretches
-from fluss.lake.maintenance.inventory import Inventory, OnServer, take_inventory
-from fluss.lake.place import NoLakeError, find_lake, is_tiered, table_infos
+from fluss.lake.maintenance import Inventory, OnServer, take_inventory
+from fluss.lake.options import NoLakeError, find_lake, is_tiered, table_infos
 from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import FlussError, NotFoundError
 from fluss.model.infos import LakeSnapshot

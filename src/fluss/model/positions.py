@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluss.model.errors import InvalidRequestError
-from fluss.model.forms.type_json import parse_json
 from fluss.model.paths import TableBucket
+from fluss.model.types import parse_json
 
 
 class Positions(dict[TableBucket, int]):

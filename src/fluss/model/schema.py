@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluss.model.aggregation import AggFunction
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.model.forms.type_json import optional_text, text_list, type_from_json, type_to_json
-from fluss.model.types import DataType, TypeRoot
+from fluss.model.types import DataType, TypeRoot, optional_text, text_list, type_from_json, type_to_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fluss.doors import randomness
-from fluss.model.addresses import EMBEDDED_LOCK_NAME, EMBEDDED_USER, ENDPOINT_NAME, EXIT_TAKEN, LOG_NAME, Endpoint
 from fluss.model.errors import FlussError
+from fluss.model.trust import EMBEDDED_LOCK_NAME, EMBEDDED_USER, ENDPOINT_NAME, EXIT_TAKEN, LOG_NAME, Endpoint
 from fluss.storage.directory import prepare, try_lock
 
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from fluss.doors import sockets, threads
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.protocol import api_keys
-from fluss.server.metrics import Metrics
-from fluss.server.net.context import ServerContext
+from fluss.server.net.context import Metrics, ServerContext
 from fluss.storage.allocator import allocated_bytes
-from fluss.storage.stats import SYNC_BOUNDS_S
+from fluss.storage.files import SYNC_BOUNDS_S
 from fluss.storage.store import Storage
 
 if TYPE_CHECKING:

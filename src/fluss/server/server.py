@@ -14,8 +14,8 @@ from fluss.model.errors import ConnectError, ErrorCode, FlussError
 from fluss.server.config import Address, ServerConfig
 from fluss.server.net.connection import LINGER_S, ServerConnection
 from fluss.server.net.context import ServerContext
+from fluss.server.net.limits import sweep, sweep_interval_s
 from fluss.server.net.logins import Authenticator, Logins
-from fluss.server.net.patience import sweep, sweep_interval_s
 from fluss.storage.catalog.catalog import CatalogLimits
 from fluss.storage.log.retention import Retention
 from fluss.storage.store import Storage, StorageOptions

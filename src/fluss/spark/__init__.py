@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fluss.spark.columns import table_schema
 from fluss.spark.sessions import register, session
 from fluss.spark.source_options import options
-from fluss.spark.types import table_schema
 
 if TYPE_CHECKING:
     from fluss.spark.catalog import Catalog

@@ -21,6 +21,7 @@ from fluss.model.descriptor import DatabaseDescriptor, TableDescriptor
 from fluss.model.errors import InvalidRequestError, SchemaMismatchError
 from fluss.model.paths import TablePath
 from fluss.model.schema import Schema
+from fluss.spark.columns import spark_type, table_schema
 from fluss.spark.sessions import register
 from fluss.spark.source import FlussDataSource
 from fluss.spark.source_options import (
@@ -35,7 +36,6 @@ from fluss.spark.source_options import (
     text_of,
 )
 from fluss.spark.source_options import options as options_of
-from fluss.spark.types import spark_type, table_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -45,7 +45,7 @@ class FlussDataSource(DataSource):  # type: ignore[misc]
         them. Not asked for if `.schema(...)` was given.
         """
         from fluss.spark.read.options import read_schema
-        from fluss.spark.tables import open_table
+        from fluss.spark.source_options import open_table
 
         options = ReadOptions.of(self._reading)
         with open_table(self._reading) as opened:

@@ -1,4 +1,4 @@
-"""Options of the data source: which table, where, how it is reached, and which options are Spark's own.
+"""Options of the data source: which table, where, how it is reached; and a table opened by them.
 
 Options of reads and writes are in `fluss.spark.read.options` and `fluss.spark.write.plan`. Spark hands all options over
 in one mapping, in lower case, before it says whether it will read or write.
@@ -25,17 +25,21 @@ from __future__ import annotations
 
 import difflib
 import socket
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fluss.model.addresses import FILE_SCHEME, MEMORY_SCHEME, directory_of
 from fluss.model.config import Config
 from fluss.model.errors import ConnectError, ErrorCode, InvalidRequestError
 from fluss.model.paths import TablePath, check_database_name, check_table_name
+from fluss.model.trust import FILE_SCHEME, MEMORY_SCHEME, directory_of
+from fluss.spark.waiting import check_packages, note_answer, waiting_config
 
 if TYPE_CHECKING:
     from fluss.api.connect import FlussConnectionBase
+    from fluss.model.infos import TableInfo
+    from fluss.sync import FlussConnection, FlussTable
 
 
 def check_directory(address: str) -> None:
@@ -340,3 +344,33 @@ def parse_table_path(name: str) -> TablePath:
     check_database_name(database)
     check_table_name(table_name)
     return TablePath(database, table_name)
+
+
+@dataclass(frozen=True)
+class OpenTable:
+    """A table and the connection it is reached through."""
+
+    connection: FlussConnection
+    table: FlussTable
+
+    @property
+    def info(self) -> TableInfo:
+        return self.table.get_table_info()
+
+
+@contextmanager
+def open_table(options: SourceOptions, *, waits: bool = True) -> Iterator[OpenTable]:
+    """Connect, look the table up, and close the connection in the end. Connections are never shipped.
+
+    A server that is away is waited for, here and in all that the connection is used for; without `waits`, only one that
+    has not answered before.
+    """
+    check_packages()
+    # Here and not above, so that Spark can load this package to look around without loading pyarrow.
+    from fluss.sync import FlussConnection
+
+    config = waiting_config(options.config(), waits=waits)
+    check_directory(config.bootstrap_servers)
+    with FlussConnection.create(config) as connection:
+        note_answer(config)
+        yield OpenTable(connection, connection.get_table(options.table_path))

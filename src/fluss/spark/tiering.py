@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from fluss.doors import threads
 from fluss.lake.format import BUCKET, LakeBranch, LakeTable
 from fluss.lake.options import JDBC, REST, LakeOptions
-from fluss.lake.tiering.merge import CHANGES_MAX, REMOVED, read_changes
 from fluss.lake.tiering.pending_commit import PendingBranch
-from fluss.lake.tiering.task import ChangesPart
+from fluss.lake.tiering.task import CHANGES_MAX, REMOVED, ChangesPart, read_changes
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.tables.options import ICEBERG
 from fluss.model.trust import split_address, warn_once
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
 
     from fluss.lake.report import Progress, TieringReport
     from fluss.lake.tiering.pending_commit import Merger
-    from fluss.lake.tiering.plan import RoundPlan
-    from fluss.lake.tiering.task import Task, TaskResult
+    from fluss.lake.tiering.task import RoundPlan, Task, TaskResult
     from fluss.model.infos import TableInfo
     from fluss.sync import TablePath
 
@@ -181,7 +179,7 @@ def _reader(
 
     def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from fluss.lake.parquet import to_schema
-        from fluss.spark.types import spark_arrow_schema
+        from fluss.spark.columns import spark_arrow_schema
         from fluss.spark.waiting import waiting_config
         from fluss.sync import Config, FlussConnection
 
@@ -314,7 +312,7 @@ def _runner(
     def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow
 
-        from fluss.lake.tiering.executors import run_task
+        from fluss.lake.tiering.task import run_task
         from fluss.spark.waiting import waiting_config
         from fluss.sync import Config, FlussConnection
 

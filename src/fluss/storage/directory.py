@@ -1,14 +1,18 @@
-"""The data directory: its format version, its lock, its note of the clock, and the paths of what lies in it.
+"""The data directory: its format version, its lock, its note of the clock, its paths, and the room on its disk.
 
-A directory belongs to us when it has a `format_version` file. A newer version is refused, for an old program would
-read new files wrongly; an older one is raised before anything new is written, so the old program stays away from then
-on. A directory with foreign files is refused, for we would mix ours with them.
+A directory belongs to us when it has a `format_version` file. A newer version is refused, for an old program would read
+new files wrongly; an older one is raised before anything new is written, so the old program stays away from then on. A
+directory with foreign files is refused, for we would mix ours with them.
 
 The lock is a flock: the kernel frees it when its holder dies. The holder's pid lies in a file of its own, because older
 versions empty the lock file when they open it.
 
 The note of the clock, `server.clock`, is for the server's next start. It is disposable: without it, the next start
 trusts the clock after an hour, as a first one does.
+
+To look how much room is left costs a system call, so it is done after a second, or after so many bytes that they could
+matter; in between a write costs a comparison. Below the limit writes are refused with a code that all clients answer by
+trying again; at twice the limit they go on.
 """
 
 from __future__ import annotations
@@ -17,11 +21,13 @@ import fcntl
 import json
 import logging
 import os
+from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
 from typing import Final
 from zlib import crc32
 
+from fluss.doors import clock
 from fluss.model.clock import Clock, ClockNote
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket
@@ -246,3 +252,71 @@ def write_note(root: Path, note: ClockNote) -> None:
 
 def _crc(fields: list[object]) -> int:
     return crc32(json.dumps(fields).encode())
+
+
+FREE_BYTES_MIN: Final = 1 << 30
+FREE_SEGMENTS_MIN: Final = 2
+CHECK_INTERVAL_S: Final = 1.0
+# The part of the limit that may be written between two looks.
+_CHECK_SHARE: Final = 8
+
+
+def free_bytes_limit(setting: int | None, segment_size_bytes: int) -> int:
+    """The setting, or by default room for a few more segments."""
+    return max(FREE_BYTES_MIN, FREE_SEGMENTS_MIN * segment_size_bytes) if setting is None else setting
+
+
+def disk_free_bytes(path: Path) -> int:
+    """What an ordinary user may still write."""
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+class DiskGuard:
+    """Used on the loop. `free_bytes_min` 0 switches it off."""
+
+    def __init__(self, path: Path, free_bytes_min: int, free_bytes: Callable[[Path], int] = disk_free_bytes) -> None:
+        self._path = path
+        self._free_bytes = free_bytes
+        self.free_bytes_min = free_bytes_min
+        self.refused = 0  # writes
+        self._is_low = False
+        self._unseen_bytes = 0
+        self._looked_at_s = float("-inf")
+
+    @property
+    def is_low(self) -> bool:
+        return self._is_low
+
+    def admit(self, size_bytes: int = 0) -> None:
+        """Return when so much may be written; raise code 10 when the disk is too full."""
+        if not self.free_bytes_min:
+            return
+        self._unseen_bytes += size_bytes
+        many = self._unseen_bytes * _CHECK_SHARE >= self.free_bytes_min and not self._is_low
+        if many or clock.monotonic() - self._looked_at_s >= CHECK_INTERVAL_S:
+            self._look()
+        if self._is_low:
+            self.refused += 1
+            raise FlussError(
+                f"The server's disk is nearly full: writes need {self.free_bytes_min} free bytes and go on at twice "
+                "that. Free some space; reading works meanwhile.",
+                ErrorCode.LOG_STORAGE_EXCEPTION,
+            )
+
+    def free_bytes(self) -> int:
+        """What is free now."""
+        return self._free_bytes(self._path)
+
+    def _look(self) -> None:
+        self._unseen_bytes = 0
+        self._looked_at_s = clock.monotonic()
+        free_bytes = self.free_bytes()
+        if not self._is_low and free_bytes < self.free_bytes_min:
+            self._is_low = True
+            _log.error(
+                "%s has %d bytes free, less than %d: writes are refused", self._path, free_bytes, self.free_bytes_min
+            )
+        elif self._is_low and free_bytes >= 2 * self.free_bytes_min:
+            self._is_low = False
+            _log.warning("%s has %d bytes free again: writes go on", self._path, free_bytes)

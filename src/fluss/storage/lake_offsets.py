@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fluss.doors import randomness
-from fluss.formats.batches.checksum import crc32c
+from fluss.formats.batches.log_batch import crc32c
 from fluss.model.errors import CorruptDataError, ErrorCode, InvalidRequestError, NotFoundError
 from fluss.model.paths import TableBucket
 from fluss.storage import files

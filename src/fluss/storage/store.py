@@ -28,9 +28,17 @@ from fluss.model.paths import TableBucket
 from fluss.storage import allocator, files
 from fluss.storage.catalog.catalog import Catalog, CatalogLimits, PartitionEntry, TableEntry
 from fluss.storage.catalog.view import has_primary_key
-from fluss.storage.directory import PARTITION_PREFIX, DataDirectory, DataDirectoryError, open_clock, write_note
-from fluss.storage.disk_guard import DiskGuard, free_bytes_limit
+from fluss.storage.directory import (
+    PARTITION_PREFIX,
+    DataDirectory,
+    DataDirectoryError,
+    DiskGuard,
+    free_bytes_limit,
+    open_clock,
+    write_note,
+)
 from fluss.storage.failpoints import Site
+from fluss.storage.files import StorageStats
 from fluss.storage.kv.pool import OPEN_STORES_MAX
 from fluss.storage.kv.snapshot_files import newest_log_offset
 from fluss.storage.kv.store import MEMORY_BYTES
@@ -41,7 +49,6 @@ from fluss.storage.log.marks import LogMark, Mark, Marks
 from fluss.storage.log.recovery import Recovered, recover
 from fluss.storage.log.writers import EXPIRY_MS
 from fluss.storage.staging.staging import BYTES_MAX, EXPIRE_MS, Staging
-from fluss.storage.stats import StorageStats
 from fluss.storage.table_turns import TableTurns
 
 if TYPE_CHECKING:

@@ -21,9 +21,8 @@ The module `pytest_fluss` says what each of them is. Without pytest:
 from __future__ import annotations
 
 from fluss.testing.apache import ApacheFluss
-from fluss.testing.processes import ProcessFailedError
+from fluss.testing.processes import FlussServer, ProcessFailedError
 from fluss.testing.proxy import Action, Direction, Fault, FaultProxy, ProxyCounters
-from fluss.testing.server import FlussServer
 
 __all__ = [
     "Action",

@@ -1,4 +1,4 @@
-"""Child processes that never outlive the test run, and loopback ports for them."""
+"""Child processes that never outlive the test run, this package's server among them; loopback ports, a small client."""
 
 from __future__ import annotations
 
@@ -9,13 +9,135 @@ import random
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import IO
+
+_DATABASE_EXISTS = 1004
+_GET_METADATA = 1012
+_REQUEST = struct.Struct(">ihhi")  # length, api key, api version, request id
+_RESPONSE = struct.Struct(">iBi")  # length, type, request id
+_SUCCESS = 0
+_TIMEOUT_S = 5.0
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+Fields = list[tuple[int, int | bytes]]
+
+
+@dataclass(frozen=True)
+class ProbedServers:
+    """Servers as one of them lists them."""
+
+    coordinators: int
+    tablets: tuple[tuple[str, int], ...]
+
+
+def probe_cluster(host: str, port: int) -> ProbedServers | None:
+    """What the server at this address knows of its cluster; None when it does not answer, or not with success."""
+    fields = _ask(host, port, _GET_METADATA, b"")
+    if fields is None:
+        return None
+    tablets = tuple(_node_address(node) for node in _messages(fields, 2))
+    return ProbedServers(coordinators=len(_messages(fields, 1)), tablets=tablets)
+
+
+def has_leaders(host: str, port: int, database: str, table: str, partition: str | None = None) -> bool:
+    """Whether the server at this address knows a leader for every bucket of a table, or of one partition of it."""
+    path = _text(1, database) + _text(2, table)
+    if partition is None:
+        body, answers, buckets = _tagged(1, path), 3, 5
+    else:
+        body, answers, buckets = _tagged(2, path + _text(3, partition)), 4, 4
+    response = _ask(host, port, _GET_METADATA, body)
+    found = [bucket for answer in _messages(response or [], answers) for bucket in _messages(_parse(answer), buckets)]
+    return bool(found) and all(any(number == 2 for number, _ in _parse(bucket)) for bucket in found)
+
+
+def has_database(host: str, port: int, name: str) -> bool:
+    """Whether the server at this address knows a database."""
+    return (1, 1) in (_ask(host, port, _DATABASE_EXISTS, _text(1, name)) or [])
+
+
+def _ask(host: str, port: int, api_key: int, body: bytes) -> Fields | None:
+    try:
+        with socket.create_connection((host, port), _TIMEOUT_S) as connection:
+            connection.sendall(_REQUEST.pack(8 + len(body), api_key, 0, 1) + body)
+            length, kind, _ = _RESPONSE.unpack(_read(connection, _RESPONSE.size))
+            payload = _read(connection, length - 5)
+    except (OSError, EOFError):
+        return None
+    return list(_parse(payload)) if kind == _SUCCESS else None
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        chunk = connection.recv(size - len(received))
+        if not chunk:
+            raise EOFError
+        received += chunk
+    return bytes(received)
+
+
+def _parse(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a protobuf message: numbers as int, everything else as bytes."""
+    position = 0
+    while position < len(message):
+        tag, position = _varint(message, position)
+        number, kind = tag >> 3, tag & 7
+        if kind == _VARINT:
+            value, position = _varint(message, position)
+            yield number, value
+            continue
+        if kind == _BYTES:
+            size, position = _varint(message, position)
+        else:
+            size = {_FIXED64: 8, _FIXED32: 4}[kind]
+        yield number, message[position : position + size]
+        position += size
+
+
+def _messages(fields: Iterable[tuple[int, int | bytes]], wanted: int) -> list[bytes]:
+    return [value for number, value in fields if number == wanted and isinstance(value, bytes)]
+
+
+def _varint(message: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, position
+
+
+def _text(number: int, value: str) -> bytes:
+    return _tagged(number, value.encode())
+
+
+def _tagged(number: int, value: bytes) -> bytes:
+    """A length-delimited field shorter than 16 KiB: names and paths."""
+    size = len(value)
+    length = bytes([size]) if size < 0x80 else bytes([size & 0x7F | 0x80, size >> 7])
+    return bytes([number << 3 | _BYTES]) + length + value
+
+
+def _node_address(node: bytes) -> tuple[str, int]:
+    fields = dict(_parse(node))
+    host, port = fields[2], fields[3]
+    assert isinstance(host, bytes)
+    assert isinstance(port, int)
+    return host.decode(), port
+
 
 LOOPBACK = "127.0.0.1"
 
@@ -219,3 +341,101 @@ def _close_quietly(stream: IO[bytes]) -> None:
 def _kill_all() -> None:
     for process in list(_alive):
         process.kill()
+
+
+_READY_LINE = r"fluss server ready on \S+:\d+"
+
+
+class FlussServer:
+    """`python -m fluss.server` on loopback, in its own process.
+
+    With `port` 0 a free one is chosen at the first start and kept until the context ends: `restart()` uses it again, so
+    that clients find the server, and nobody else gets it while the server is down.
+    `args` are added to the command line (`["--durability", "os"]`), `env` to the environment.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        port: int = 0,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        log_file: Path | None = None,
+        startup_timeout_s: float = 30.0,
+    ) -> None:
+        self.data_dir = data_dir
+        self.port = port
+        self.args = tuple(args)
+        self.env = dict(env or {})
+        # Beside the data directory, not inside: what is in there belongs to the server alone.
+        self.log_file = log_file or data_dir.with_name(data_dir.name + ".server.log")
+        self._startup_timeout_s = startup_timeout_s
+        self._process: ManagedProcess | None = None
+        self._reserved: ReservedPorts | None = None
+
+    @property
+    def process(self) -> ManagedProcess:
+        """The current process, or the last one after it stopped."""
+        if self._process is None:
+            raise RuntimeError("the server was not started")
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The server's own address, also when it advertises another one."""
+        return f"{LOOPBACK}:{self.port}"
+
+    def start(self) -> FlussServer:
+        """Start the server and return when it says that it is ready."""
+        if self._process is not None and self._process.returncode is None:
+            raise RuntimeError("the server is already running")
+        if self.port == 0:
+            self._reserved = ReservedPorts(1)
+            [self.port] = self._reserved.numbers
+        place = ["--data-dir", str(self.data_dir), "--host", LOOPBACK, "--port", str(self.port)]
+        self._process = ManagedProcess(
+            "fluss server",
+            [sys.executable, "-m", "fluss.server", *place, *self.args],
+            log_file=self.log_file,
+            env={"PYTHONUNBUFFERED": "1", **self.env},
+        )
+        try:
+            self._process.wait_for_line(_READY_LINE, self._startup_timeout_s)
+        except BaseException:
+            self._process.kill()
+            raise
+        return self
+
+    def kill(self) -> None:
+        """Stop the server without warning, as a crash would."""
+        self.process.kill()
+
+    def terminate(self, timeout_s: float = 15.0) -> None:
+        """Ask the server to stop; kill it when it has not within the limit."""
+        self.process.terminate(timeout_s)
+
+    def restart(self, *, graceful: bool = False, env: Mapping[str, str] | None = None) -> None:
+        """Stop the server if it runs, start it on the same port and data; `env` replaces the extra environment."""
+        if graceful:
+            self.terminate()
+        else:
+            self.kill()
+        if env is not None:
+            self.env = dict(env)
+        self.start()
+
+    def __enter__(self) -> FlussServer:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.kill()
+        if self._reserved is not None:
+            self._reserved.close()

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 import fluss
 import fluss.sync
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 
 from .conftest import Client
 

@@ -79,7 +79,7 @@ async def test_the_catalog_where_calls_are_awaited(table: fs.FlussTable, our_ser
 
 
 def test_many_rows_are_cut() -> None:
-    from fluss.model.forms.html import ROWS_MAX, html_table
+    from fluss.model.infos import ROWS_MAX, html_table
 
     text = shown(html_table("t", ["n"], [[number] for number in range(ROWS_MAX + 5)]))
     assert "and 5 more" in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fluss.bench.meter import Meter, percentile
+from fluss.bench.bench import Meter, percentile
 
 
 def test_the_sum_of_runs() -> None:

@@ -46,7 +46,7 @@ def make_table(client: ClientCore, buckets: int = 1, schema: pa.Schema = SCHEMA,
 
 def everything(table: TableCore) -> pa.Table:
     """All rows of a table, bucket by bucket."""
-    from fluss.client.scan.decode import to_table
+    from fluss.client.scan.batches import to_table
 
     scanner = table.log_scanner(None)
     run(scanner.subscribe({(None, bucket): -2 for bucket in range(table.info.num_buckets)}))

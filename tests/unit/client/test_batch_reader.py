@@ -8,14 +8,13 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from fluss.client.scan.batch_reader import BatchReader, RawBatch
-from fluss.client.scan.cursor import Cursor
-from fluss.client.scan.decode import FetchedBatch, to_records
+from fluss.client.scan.batches import BatchReader, Cursor, FetchedBatch, RawBatch, to_records
 from fluss.client.scan.filter import ScanFilter
 from fluss.formats.arrow import payload as arrow_payload
 from fluss.formats.arrow.payload import Codec
-from fluss.formats.batches import row_log, statistics
+from fluss.formats.batches import statistics
 from fluss.formats.batches.log_batch import encode_batch, parse_header, stamp
+from fluss.formats.rows import codecs
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import CorruptDataError, FlussError, NotFoundError
 from fluss.model.infos import TableInfo
@@ -171,7 +170,7 @@ def test_row_formats_are_read_with_projection_filter_and_older_schemas(log_forma
     reader = reader_of(projection=[2, 0], predicate=col("name").is_not_null(), log_format=log_format)
     assert reader.pushed_fields is None
     for schema, schema_id, added in ((NEW, 2, [7, None]), (OLD, 1, [None, None])):
-        payload = row_log.encode(batch(schema), Schema(schema), log_format)
+        payload = codecs.encode(batch(schema), Schema(schema), log_format)
         data = encode_batch(payload, schema_id=schema_id, record_count=3)
         stamp(data, 0, 100, 1234)
         raw = RawBatch(Cursor(BUCKET, 0), memoryview(data), 0, parse_header(data), False)

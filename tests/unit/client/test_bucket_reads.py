@@ -17,7 +17,7 @@ from fluss.client.current.current_rows import BucketRows
 from fluss.client.current.rows_at import RowsAt, _Patched
 from fluss.client.runtime import run
 from fluss.client.scan.filter import ScanFilter
-from fluss.formats.changelog import last_change
+from fluss.formats.changelog import fold
 from fluss.formats.rows.keys import primary_key_encoder
 from fluss.sync import (
     Config,
@@ -212,7 +212,7 @@ def test_rows_at_every_offset_of_a_story(connection: FlussConnection, story: Sto
 def test_changes_are_folded_in_parts(
     connection: FlussConnection, story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_change, "PENDING_ROWS_MAX", 5)
+    monkeypatch.setattr(fold, "PENDING_ROWS_MAX", 5)
     monkeypatch.setattr(current_rows, "ANSWER_SIZE_BYTES_MAX", 300)
     story.go_on(15)
     for offset, state in story.states.items():

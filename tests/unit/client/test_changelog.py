@@ -9,10 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.current.changelog import ChangelogFold, as_inserts, changelog_schema, with_changes
-from fluss.client.scan.decode import FetchedBatch
+from fluss.client.scan.batches import ChangelogFold, FetchedBatch, as_inserts, changelog_schema, with_changes
 from fluss.client.write.routing import row_numbers
-from fluss.formats.changelog import last_change
+from fluss.formats.changelog import fold as changelog_fold
 from fluss.formats.rows.keys import primary_key_encoder
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.forms.arrow_types import arrow_schema
@@ -71,7 +70,7 @@ def test_row_numbers() -> None:
 
 @pytest.mark.parametrize("pending_rows_max", [1, 10, 10_000])
 def test_a_fold_leaves_what_the_changes_say(monkeypatch: pytest.MonkeyPatch, pending_rows_max: int) -> None:
-    monkeypatch.setattr(last_change, "PENDING_ROWS_MAX", pending_rows_max)
+    monkeypatch.setattr(changelog_fold, "PENDING_ROWS_MAX", pending_rows_max)
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     chance = random.Random(seed)

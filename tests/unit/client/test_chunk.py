@@ -9,8 +9,9 @@ import pytest
 
 from fluss.client.client import ClientCore
 from fluss.client.runtime import run
-from fluss.formats.batches import row_log, statistics
+from fluss.formats.batches import statistics
 from fluss.formats.batches.log_batch import parse_header, payload_of, statistics_of, verify_crc
+from fluss.formats.rows import codecs
 from fluss.model.config import Config
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.schema import Schema
@@ -70,6 +71,6 @@ def test_the_rows_of_an_indexed_table() -> None:
     header = parse_header(batch)
     verify_crc(batch, 0, header)
     _, payload = payload_of(batch, 0, header)
-    changes, rows = row_log.decode(payload, 3, SCHEMA, "INDEXED")
+    changes, rows = codecs.decode(payload, 3, SCHEMA, "INDEXED")
     assert changes is None
     assert rows.to_pylist() == ROWS.to_pylist()

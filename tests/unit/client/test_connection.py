@@ -13,9 +13,9 @@ import pytest
 
 from fluss.client.net.connection import Connection
 from fluss.client.runtime import run
-from fluss.model.addresses import Address
 from fluss.model.errors import ConnectError, ErrorCode, FlussError, NotFoundError, TimeoutError
 from fluss.model.infos import ServerType
+from fluss.model.trust import Address
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 import fluss.sync as fluss
-from fluss.api.lake import LakeRegistry
-from fluss.client.cluster.ask import ask
+from fluss.api.operations import LakeRegistry
+from fluss.client.cluster.cluster import ask
 from fluss.client.runtime import run
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb

@@ -15,7 +15,7 @@ import pytest
 
 from fluss.client import runtime
 from fluss.client.client import ClientCore
-from fluss.client.lookup import queue, table_lookups
+from fluss.client.lookup import table_lookups
 from fluss.client.lookup.lookuper import LookuperCore
 from fluss.client.runtime import run
 from fluss.model.config import Config
@@ -189,7 +189,7 @@ def test_keys_that_take_many_bytes_are_sent_in_parts(server: ScriptedKvServer, m
 
 
 def test_no_more_than_so_many_wait(server: ScriptedKvServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "WAITING_LOOKUPS_MAX", 5)
+    monkeypatch.setattr(table_lookups, "WAITING_LOOKUPS_MAX", 5)
     release = held(server)
     lookuper = lookuper_of(server)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.lookup.keys import LookupKeys
+from fluss.client.lookup.pending import LookupKeys
 from fluss.formats.rows.keys import primary_key_encoder
 from fluss.model.config import Config
 from fluss.model.descriptor import TableDescriptor

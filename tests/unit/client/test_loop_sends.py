@@ -13,7 +13,7 @@ import pytest
 from fluss.client.net import own_loop
 from fluss.client.runtime import run
 from fluss.client.write import sender
-from fluss.client.write.append import AppendWriterCore
+from fluss.client.write.writer import AppendWriterCore
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.protocol import messages_pb2 as pb
 from tests.unit.client.scripted import PATH, Cut, Refuse, ScriptedServer, Silence

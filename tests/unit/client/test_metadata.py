@@ -11,10 +11,10 @@ import pytest
 from fluss.client.client import ClientCore
 from fluss.client.cluster.retry import PAUSE_MS_MAX, PAUSE_MS_MIN, Backoff, pause_s
 from fluss.client.runtime import run
-from fluss.model.addresses import Address, parse_bootstrap
 from fluss.model.config import Config
 from fluss.model.errors import ConnectError, InvalidRequestError, NotFoundError, TimeoutError
 from fluss.model.paths import TablePath
+from fluss.model.trust import Address, parse_bootstrap
 from fluss.protocol import messages_pb2 as pb
 from tests.unit.client.scripted import PATH, Refuse, ScriptedServer, Silence
 

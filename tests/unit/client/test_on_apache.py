@@ -11,7 +11,7 @@ import pytest
 
 from fluss.client.client import ClientCore
 from fluss.client.runtime import run
-from fluss.client.scan.decode import to_table
+from fluss.client.scan.batches import to_table
 from fluss.client.table import TableCore
 from fluss.model.config import Config
 from fluss.model.errors import InvalidRequestError, NotFoundError

@@ -10,9 +10,9 @@ import pytest
 
 from fluss.client.client import ClientCore
 from fluss.client.runtime import run
-from fluss.client.scan.decode import to_table
+from fluss.client.scan.batches import to_table
 from fluss.client.table import TableCore
-from fluss.client.write.append import AppendWriterCore
+from fluss.client.write.writer import AppendWriterCore
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError, SchemaMismatchError
 from fluss.model.offsets import OffsetSpec

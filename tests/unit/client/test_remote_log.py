@@ -13,8 +13,7 @@ import pytest
 
 from fluss.client.runtime import run
 from fluss.client.scan import remote
-from fluss.client.scan.batch_reader import RawBatch
-from fluss.client.scan.cursor import Cursor
+from fluss.client.scan.batches import Cursor, RawBatch
 from fluss.client.scan.remote import RemoteFiles, RemoteLog, s3_options
 from fluss.formats.arrow import payload
 from fluss.formats.arrow.payload import Codec

@@ -13,7 +13,7 @@ import pytest
 
 from fluss.client.client import ClientCore
 from fluss.client.runtime import run
-from fluss.client.scan.decode import to_table
+from fluss.client.scan.batches import to_table
 from fluss.client.scan.scanner import LogScannerCore
 from fluss.formats.arrow import payload
 from fluss.formats.arrow.payload import Codec

@@ -15,7 +15,7 @@ import pytest
 
 from fluss.client import runtime
 from fluss.client.client import ClientCore
-from fluss.client.write.append import AppendWriterCore
+from fluss.client.write.writer import AppendWriterCore
 from fluss.model.config import Config
 from fluss.model.errors import FlussError
 from tests.unit.client.scripted import PATH, ScriptedServer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fluss.client.client import ClientCore
-from fluss.client.net.login import Credentials
+from fluss.client.net.connection import Credentials
 from fluss.client.runtime import run
 from fluss.model.config import Config
 from fluss.model.errors import AuthenticationError, InvalidRequestError

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pytest
 
 from fluss.client.client import ClientCore
-from fluss.client.net.connection import Connection
-from fluss.client.net.pool import ConnectionPool
+from fluss.client.net.connection import Connection, ConnectionPool
 from fluss.client.runtime import run
-from fluss.client.scan.decode import to_record_batches, to_records, to_table
+from fluss.client.scan.batches import to_record_batches, to_records, to_table
 from fluss.client.scan.scanner import LogScannerCore
 from fluss.client.table import TableCore
 from fluss.model.config import Config

@@ -15,7 +15,7 @@ import pytest
 
 from fluss.client.client import ClientCore
 from fluss.client.runtime import run
-from fluss.client.write.append import AppendWriterCore
+from fluss.client.write.writer import AppendWriterCore
 from fluss.model.config import Config
 from fluss.model.errors import (
     ErrorCode,

@@ -16,7 +16,7 @@ import pytest
 from fluss.client.client import ClientCore
 from fluss.client.runtime import run
 from fluss.client.scan.scanner import LogScannerCore
-from fluss.client.write.append import AppendWriterCore
+from fluss.client.write.writer import AppendWriterCore
 from fluss.model.errors import FlussError
 from tests.unit.client.conftest import make_table
 

@@ -13,8 +13,8 @@ import pytest
 
 from fluss.client.net.connection import Connection
 from fluss.doors import replaced, sockets
-from fluss.model.addresses import Address
 from fluss.model.errors import ConnectError
+from fluss.model.trust import Address
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.config import ServerConfig

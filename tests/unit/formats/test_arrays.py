@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fluss.formats.arrow.arrays import numbers_array, numbers_of, places_array, texts_array
+from fluss.formats.arrow.payload import numbers_array, numbers_of, places_array, texts_array
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 1_000])

@@ -10,8 +10,13 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from fluss.formats.arrow.layout import ArrowLayout
-from fluss.formats.arrow.messages import NULLS_SIZE_MAX_BYTES, ColumnSlicer, parse_metadata, parse_record_batch_message
+from fluss.formats.arrow.messages import (
+    NULLS_SIZE_MAX_BYTES,
+    ArrowLayout,
+    ColumnSlicer,
+    parse_metadata,
+    parse_record_batch_message,
+)
 from fluss.formats.arrow.payload import Codec, Compression, decode, encode
 from fluss.model.errors import CorruptDataError
 from fluss.model.forms.arrow_types import arrow_schema

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 import fluss
-from fluss.formats.arrow.layout import ArrowLayout
-from fluss.formats.arrow.messages import ColumnSlicer, parse_record_batch_message
+from fluss.formats.arrow.messages import ArrowLayout, ColumnSlicer, parse_record_batch_message
 from fluss.formats.arrow.payload import decode, decode_changes
-from fluss.formats.batches import row_log, statistics
+from fluss.formats.batches import statistics
 from fluss.formats.batches.log_batch import BatchHeader, parse_header, payload_of, statistics_of, verify_crc, walk
+from fluss.formats.rows import codecs
 from fluss.formats.rows.python_rows import to_rows
 from fluss.model.errors import FlussError
 from tests.crash.batch_samples import FLAT_ROWS, NESTED_ROWS, good_batches
@@ -67,7 +67,7 @@ class Readers:
             _, rows = decode_changes(batch, 0, header, self._arrow_schema)
         else:
             payload = payload_of(batch, 0, header)[1]
-            _, rows = row_log.decode(payload, header.record_count, self._schema, self._log_format)
+            _, rows = codecs.decode(payload, header.record_count, self._schema, self._log_format)
         rows.validate(full=True)
         for row in to_rows(rows):
             str(row)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluss.formats.arrow.layout import ArrowLayout
+from fluss.formats.arrow.messages import ArrowLayout
 from fluss.formats.arrow.payload import Codec, Compression, encode
 from fluss.model.types import DataTypes
 from fluss.protocol import messages_pb2 as pb

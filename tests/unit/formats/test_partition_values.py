@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.formats.rows.partition_values import partition_names, value_text
+from fluss.formats.rows.keys import partition_names, value_text
 from fluss.model.errors import SchemaMismatchError
 from fluss.model.schema import Column
 from fluss.model.types import DataType, DataTypes

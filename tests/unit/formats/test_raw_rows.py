@@ -13,8 +13,7 @@ import pytest
 
 from fluss.formats.arrow import payload as arrow_payload
 from fluss.formats.arrow.messages import parse_metadata
-from fluss.formats.arrow.payload import Codec, Compression
-from fluss.formats.arrow.raw_rows import ROWS_MAX, RawRows
+from fluss.formats.arrow.payload import ROWS_MAX, Codec, Compression, RawRows
 from fluss.formats.rows.python_rows import to_rows
 from fluss.model.errors import FlussError
 

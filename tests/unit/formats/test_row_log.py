@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluss.formats.batches import log_batch, row_log
+from fluss.formats.batches import log_batch
+from fluss.formats.rows import codecs
 from fluss.formats.rows.python_rows import to_tuples
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
@@ -25,10 +26,10 @@ ROW_FORMATS = [LogFormat.INDEXED, LogFormat.COMPACTED]
 
 def test_batch_of_java_is_read_and_written_again() -> None:
     header = log_batch.parse_header(LOG_INDEXED_ROW)
-    changes, batch = row_log.decode_rows(LOG_INDEXED_ROW, 0, header, AB, LogFormat.INDEXED)
+    changes, batch = codecs.decode_rows(LOG_INDEXED_ROW, 0, header, AB, LogFormat.INDEXED)
     assert changes is None
     assert to_tuples(batch) == [(1, "a")]
-    records = row_log.encode(batch, AB, LogFormat.INDEXED)
+    records = codecs.encode(batch, AB, LogFormat.INDEXED)
     written = log_batch.encode_batch(records, schema_id=1, record_count=1, writer_id=7, batch_sequence=3)
     assert written == LOG_INDEXED_ROW
 
@@ -38,20 +39,20 @@ def test_rows_and_changes_come_back(table: Table, log_format: LogFormat, data: s
     columns, rows = table
     schema = Schema.of(columns)
     changes = bytes(data.draw(st.lists(st.integers(0, 4), min_size=len(rows), max_size=len(rows))))
-    records = row_log.encode(batch_of(columns, rows), schema, log_format, changes)
-    given_back, batch = row_log.decode(records, len(rows), schema, log_format)
+    records = codecs.encode(batch_of(columns, rows), schema, log_format, changes)
+    given_back, batch = codecs.decode(records, len(rows), schema, log_format)
     assert (given_back or bytes(len(rows))) == changes
     assert (given_back is None) is (not any(changes))
     assert to_tuples(batch) == as_stored(rows)
-    assert row_log.decode(row_log.encode(batch, schema, log_format), len(rows), schema, log_format)[0] is None
+    assert codecs.decode(codecs.encode(batch, schema, log_format), len(rows), schema, log_format)[0] is None
 
 
 def test_slices_are_written_from_where_they_begin() -> None:
     rows = [(i, f"text {i}") for i in range(20)]
     batch = batch_of(AB_COLUMNS, rows)
     for log_format in ROW_FORMATS:
-        records = row_log.encode(batch.slice(5, 7), AB, log_format)
-        assert to_tuples(row_log.decode(records, 7, AB, log_format)[1]) == rows[5:12]
+        records = codecs.encode(batch.slice(5, 7), AB, log_format)
+        assert to_tuples(codecs.decode(records, 7, AB, log_format)[1]) == rows[5:12]
 
 
 def _record(length: int, change_type: int, row: bytes) -> bytes:
@@ -83,13 +84,13 @@ ROW = bytes.fromhex("00010161")
 )
 def test_bytes_that_are_no_records(records: bytes, count: int, message: str) -> None:
     with pytest.raises(CorruptDataError, match=message):
-        row_log.decode(records, count, AB, LogFormat.COMPACTED)
+        codecs.decode(records, count, AB, LogFormat.COMPACTED)
 
 
 @given(records=st.binary(max_size=60), count=st.integers(-1, 8), log_format=st.sampled_from(ROW_FORMATS))
 def test_random_bytes_are_refused_or_read(records: bytes, count: int, log_format: LogFormat) -> None:
     try:
-        _, batch = row_log.decode(records, count, AB, log_format)
+        _, batch = codecs.decode(records, count, AB, log_format)
     except CorruptDataError:
         return
     assert batch.num_rows == count
@@ -98,14 +99,14 @@ def test_random_bytes_are_refused_or_read(records: bytes, count: int, log_format
 def test_nulls_of_wide_columns_take_no_memory_without_end() -> None:
     schema = Schema.of([Column("b", DataTypes.binary(1 << 20))])
     record = _record(2, 0, b"\1")
-    assert row_log.decode(record * 9, 9, schema, LogFormat.COMPACTED)[1].column(0).null_count == 9
+    assert codecs.decode(record * 9, 9, schema, LogFormat.COMPACTED)[1].column(0).null_count == 9
     with pytest.raises(CorruptDataError, match="2000 records take more than"):
-        row_log.decode(record * 2000, 2000, schema, LogFormat.COMPACTED)
+        codecs.decode(record * 2000, 2000, schema, LogFormat.COMPACTED)
 
 
 def test_wrong_use_is_refused() -> None:
     batch = batch_of(AB_COLUMNS, [(1, "a")])
     with pytest.raises(ValueError, match="2 change types for 1 rows"):
-        row_log.encode(batch, AB, LogFormat.INDEXED, b"\0\0")
+        codecs.encode(batch, AB, LogFormat.INDEXED, b"\0\0")
     with pytest.raises(SchemaMismatchError, match="ARROW has no rows"):
-        row_log.encode(batch, AB, LogFormat.ARROW)
+        codecs.encode(batch, AB, LogFormat.ARROW)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fluss.lake.format import LakeConflictError
-from fluss.lake.iceberg.branch import PREFIX, IcebergBranch
 from fluss.lake.iceberg.catalog import IcebergCatalog
-from fluss.lake.iceberg.table import IcebergTable
+from fluss.lake.iceberg.table import PREFIX, IcebergBranch, IcebergTable
 from fluss.lake.options import LakeOptions
 from tests.unit.lake.test_iceberg import COLUMNS, info_of, options, read, reloaded, rows, write
 

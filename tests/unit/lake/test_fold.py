@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.formats.changelog import last_change
+from fluss.formats.changelog import fold as changelog_fold
 from fluss.lake import fold
 from fluss.lake.fold import ChangeFold, Keys
 from fluss.model.descriptor import TableDescriptor
@@ -73,7 +73,7 @@ def test_random_changes_in_small_steps(keys: Keys, monkeypatch: pytest.MonkeyPat
     seed = random.randrange(2**32)
     print("seed", seed)
     dice = random.Random(seed)
-    monkeypatch.setattr(last_change, "PENDING_ROWS_MAX", 20)
+    monkeypatch.setattr(changelog_fold, "PENDING_ROWS_MAX", 20)
     monkeypatch.setattr(fold, "FOLDED_ROWS_MAX", 30)
     folding = ChangeFold(keys, COLUMNS.names, 0)
     lake: dict[tuple[int, str], dict[str, Any]] = {}

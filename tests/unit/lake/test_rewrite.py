@@ -10,8 +10,7 @@ import pytest
 
 from fluss.lake.format import OFFSET, LakeFile
 from fluss.lake.parquet import FileTarget, read_file
-from fluss.lake.tiering.merge import rewrite_files
-from fluss.lake.tiering.task import RewritePart, TieredTable
+from fluss.lake.tiering.task import RewritePart, TieredTable, rewrite_files
 from fluss.model.paths import TableBucket, TablePath
 
 SCHEMA = pa.schema(

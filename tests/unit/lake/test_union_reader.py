@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from fluss.lake.format import EqualityDelete
-from fluss.lake.tiering.executors import LocalExecutor
 from fluss.lake.tiering.service import tier
-from fluss.lake.union.duck import LakeRelation, quoted
+from fluss.lake.tiering.task import LocalExecutor
 from fluss.lake.union.plan import UnionPlan, plan_union
-from fluss.lake.union.rows import UnionReader
+from fluss.lake.union.reader import LakeRelation, UnionReader, quoted
 from fluss.sync import FlussConnection, FlussTable, Schema, TableDescriptor, TablePath, connect
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("tiny", pa.int8())])

@@ -16,11 +16,19 @@ from fluss.model.descriptor import DatabaseDescriptor, TableDescriptor, schema_f
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.forms.arrow_types import from_arrow, to_arrow
 from fluss.model.forms.predicate_text import parse_predicate
-from fluss.model.forms.type_json import DEPTH_MAX, parse_json, type_from_json, type_to_json
 from fluss.model.forms.type_text import parse_schema, parse_type, type_text
 from fluss.model.positions import ChangesPosition, Positions
 from fluss.model.schema import Column, Schema
-from fluss.model.types import NESTING_DEPTH_MAX, DataField, DataType, DataTypes
+from fluss.model.types import (
+    DEPTH_MAX,
+    NESTING_DEPTH_MAX,
+    DataField,
+    DataType,
+    DataTypes,
+    parse_json,
+    type_from_json,
+    type_to_json,
+)
 
 LEVELS = [NESTING_DEPTH_MAX + 1, 150, 300, 900, 5_000, 100_000]
 Wrap = Callable[[Any], Any]

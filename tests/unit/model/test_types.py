@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, SchemaMismatchError
 from fluss.model.forms.arrow_types import from_arrow, to_arrow
-from fluss.model.forms.type_json import NESTING_DEPTH_MAX, type_from_json, type_to_json
-from fluss.model.types import DataField, DataType, DataTypes, TypeRoot
+from fluss.model.types import NESTING_DEPTH_MAX, DataField, DataType, DataTypes, TypeRoot, type_from_json, type_to_json
 
 PLAIN = [
     DataTypes.boolean(),

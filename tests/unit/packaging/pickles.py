@@ -26,9 +26,9 @@ PROTOCOL = 4
 TRAVELS = {
     "Spark, driver to planner and task": [
         "fluss.lake.union.plan:LakeSource",
-        "fluss.spark.read.lake:LakeBucket",
-        "fluss.spark.read.lake:LakeRows",
-        "fluss.spark.read.lake:LakeSlice",
+        "fluss.spark.read.parts:LakeBucket",
+        "fluss.spark.read.parts:LakeRows",
+        "fluss.spark.read.parts:LakeSlice",
         "fluss.spark.read.parts:BucketRange",
         "fluss.spark.read.parts:BucketRowsAt",
         "fluss.spark.read.reader:FlussReader",

@@ -13,7 +13,7 @@ from fluss.model.paths import TableBucket
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.fetches import encode_fetch_response, parse_fetch_response, records_position
 from fluss.protocol.protobuf import Encoded
-from fluss.server.net.answers import code_and_text
+from fluss.server.net.context import code_and_text
 from fluss.server.read.fetch_plan import BucketFetch
 
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -17,7 +17,7 @@ from fluss.model.errors import FlussError
 from fluss.model.paths import TablePath
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.tables.auto_partition import AutoPartitioner
+from fluss.server.tables.jobs import AutoPartitioner
 from fluss.storage import failpoints
 from fluss.storage.catalog.catalog import Catalog, CatalogLimits, TableEntry
 from tests.unit.server.support import RunningServer, Wire, WireError, create_table, path

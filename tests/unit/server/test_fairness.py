@@ -14,8 +14,7 @@ import pytest
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net import session
-from fluss.server.net.answers import Answer
-from fluss.server.net.context import ConnectionContext, Deferred, Handled
+from fluss.server.net.context import Answer, ConnectionContext, Deferred, Handled
 from fluss.server.net.limits import Limits
 from tests.unit.server.support import (
     TIMEOUT_S,

@@ -13,7 +13,7 @@ import pytest
 
 import fluss.sync
 from fluss import Config, FlussError, Schema, TableBucket, TableDescriptor, TablePath
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 from fluss.model.infos import TableInfo
 from fluss.model.staging import LAKE_ERROR_CHARACTERS_MAX
 from fluss.protocol import api_keys

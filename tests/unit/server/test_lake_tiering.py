@@ -12,7 +12,7 @@ from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import FlussError
 from fluss.model.paths import TablePath
 from fluss.model.staging import Assigned
-from fluss.server.tables.tiering import SILENCE_MS_MAX, Tiering
+from fluss.server.tables.lake import SILENCE_MS_MAX, Tiering
 from fluss.storage.catalog.catalog import AlteredTable, Catalog, TableEntry
 
 MINUTE_MS = 60_000

@@ -13,7 +13,7 @@ import pytest
 
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.testing.server import FlussServer
+from fluss.testing.processes import FlussServer
 from tests.unit.server.kv_support import create_kv_table
 from tests.unit.server.support import Wire, batch, create_table, fetch, fetch_request, produce
 

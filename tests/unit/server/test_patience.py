@@ -9,9 +9,8 @@ import pytest
 
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.net.limits import Limits
+from fluss.server.net.limits import ConnectionPatience, Limits, Seen, sweep_interval_s
 from fluss.server.net.logins import SharedSecret
-from fluss.server.net.patience import ConnectionPatience, Seen, sweep_interval_s
 from tests.unit.server.support import (
     RunningServer,
     Wire,

@@ -17,8 +17,8 @@ from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.schema import Schema
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.read.projection import BATCHES_PER_FETCH_MAX
-from fluss.storage.log import walk as scan
+from fluss.server.read.fetch_plan import BATCHES_PER_FETCH_MAX
+from fluss.storage.log import index as scan
 from fluss.storage.log.index import BATCHES_PER_ENTRY_MAX
 from tests.unit.formats.message_layout import MessageLayout
 from tests.unit.server.support import (

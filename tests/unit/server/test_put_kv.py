@@ -12,7 +12,7 @@ from fluss.model.errors import RETRIABLE_CODES
 from fluss.model.schema import Schema
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.handlers.put_kv import _FOR_OLD_CLIENTS, _failed
+from fluss.server.handlers.writes import _FOR_OLD_CLIENTS, _failed
 from fluss.server.net.limits import Limits
 from fluss.storage.kv.bucket import QUEUED_BYTES_MAX
 from fluss.storage.kv.store import KvStoreBusyError

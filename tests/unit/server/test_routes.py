@@ -18,10 +18,8 @@ from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api
 from fluss.protocol.protobuf import parse_request
 from fluss.server.handlers.writes import DeferredWrite, WriteResponse
-from fluss.server.net.concurrent_reply import Concurrent
-from fluss.server.net.context import Handled
-from fluss.server.net.resources import Resource, ResourceKind, Resources
-from fluss.server.net.routes import ROUTES, Reply, Route
+from fluss.server.net.context import Concurrent, Handled
+from fluss.server.net.routes import ROUTES, Reply, Resource, ResourceKind, Resources, Route
 
 ITEMS_MAX = 10
 BY_NAME = pytest.mark.parametrize("route", ROUTES.values(), ids=lambda route: route.api.name)

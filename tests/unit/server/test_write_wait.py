@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.handlers.writes import BucketWait, DeferredWrite, answered
-from fluss.server.net.answers import Answer
+from fluss.server.net.context import Answer
 
 
 class Asker:

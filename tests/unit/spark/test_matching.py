@@ -9,7 +9,7 @@ from fluss.model.errors import FlussError
 from fluss.model.paths import TablePath
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataField, DataType, DataTypes
-from fluss.spark import types
+from fluss.spark import columns
 from fluss.spark.columns import check_read_schema, check_write_schema
 
 T = DataTypes
@@ -78,7 +78,7 @@ def test_write_refuses(written: st.StructType, message: str) -> None:
 
 
 def test_write_refuses_a_table_with_a_type_unknown_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(types, "_TimeType", None)  # as before Spark 4.1
+    monkeypatch.setattr(columns, "_TimeType", None)  # as before Spark 4.1
     schema = Schema.of([Column("id", T.int()), Column("t", T.time())])
     with pytest.raises(FlussError, match=r"column 't' of shop\.orders is of type time, for which Spark has no type"):
         check_write_schema(PATH, schema, st.StructType().add("id", st.IntegerType()).add("t", st.StringType()))

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from fluss.cli.commands.tier import tier
+from fluss.cli.commands.lake import tier
 from fluss.lake.options import LakeOptions
 from fluss.lake.parquet import FileTarget
 from fluss.lake.tiering.task import ChangesPart, TieredTable

@@ -9,7 +9,7 @@ from pyspark.sql import types as st
 from fluss.model.errors import SchemaMismatchError
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataField, DataType, DataTypes
-from fluss.spark.types import fluss_type, spark_arrow_type, spark_schema, spark_type, table_schema
+from fluss.spark.columns import fluss_type, spark_arrow_type, spark_schema, spark_type, table_schema
 
 T = DataTypes
 
@@ -93,7 +93,7 @@ def test_spark_type_without_fluss_type_is_named() -> None:
 
 
 def test_fluss_type_without_spark_type_is_named_unless_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fluss.spark.types._TimeType", None)  # as before Spark 4.1
+    monkeypatch.setattr("fluss.spark.columns._TimeType", None)  # as before Spark 4.1
     schema = Schema.of([Column("id", T.int()), Column("odd", T.array(T.map(T.int(), T.time())))])
     with pytest.raises(SchemaMismatchError, match="no type for the column 'odd' of type") as caught:
         spark_schema(schema)

@@ -11,7 +11,7 @@ import pytest
 from fluss.model.errors import SchemaMismatchError
 from fluss.spark.source_options import SourceOptions
 from fluss.spark.write.plan import WriteMode, WritePlan
-from fluss.spark.write.task import Translation, with_rows
+from fluss.spark.write.writer import Translation, with_rows
 
 TABLE = pa.schema(
     [

@@ -13,7 +13,7 @@ from fluss.model.paths import TableBucket, TablePath
 from fluss.storage.damage.scrub import Scrubber
 from fluss.storage.kv.snapshot_files import list_snapshots
 from fluss.storage.kv.snapshots import KvSnapshots
-from fluss.storage.staging.files import StagedKey, StagedRequest, query_name
+from fluss.storage.staging.commit import StagedKey, StagedRequest, query_name
 from fluss.storage.store import Storage
 
 from . import kv_support

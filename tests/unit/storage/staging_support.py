@@ -12,7 +12,7 @@ from fluss.model.schema import Column, Schema
 from fluss.model.staging import StagedTask
 from fluss.model.types import DataTypes
 from fluss.storage.catalog.catalog import TableEntry
-from fluss.storage.staging.files import StagedKey, StagedRequest, query_name
+from fluss.storage.staging.commit import StagedKey, StagedRequest, query_name
 from fluss.storage.store import Storage
 
 from .kv_support import SCHEMA, Row, Table

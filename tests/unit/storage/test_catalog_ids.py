@@ -11,7 +11,7 @@ from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints
 from fluss.storage.catalog.catalog import LeaseEntry
-from fluss.storage.catalog.row_ids import BLOCK_DEFAULT, ROW_ID_MAX
+from fluss.storage.catalog.view import BLOCK_DEFAULT, ROW_ID_MAX
 from fluss.storage.failpoints import Site, Step
 
 from .support import catalog

@@ -16,7 +16,7 @@ from fluss.doors import replaced
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints
-from fluss.storage.disk_guard import CHECK_INTERVAL_S, DiskGuard, disk_free_bytes, free_bytes_limit
+from fluss.storage.directory import CHECK_INTERVAL_S, DiskGuard, disk_free_bytes, free_bytes_limit
 from fluss.storage.store import Storage, StorageOptions
 
 from . import full_disk_driver

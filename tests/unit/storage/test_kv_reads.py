@@ -8,10 +8,17 @@ from pathlib import Path
 import pytest
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.storage.kv.reads import VALUE_OVERHEAD_BYTES, few_by_prefix, first_values, values_at, values_by_prefix
 from fluss.storage.kv.rocks import RocksStore
 from fluss.storage.kv.rocks_settings import Resources
-from fluss.storage.kv.store import MEMORY_BYTES_MIN, KvState
+from fluss.storage.kv.store import (
+    MEMORY_BYTES_MIN,
+    VALUE_OVERHEAD_BYTES,
+    KvState,
+    few_by_prefix,
+    first_values,
+    values_at,
+    values_by_prefix,
+)
 
 MIB = 1 << 20
 COUNT = 5_000

@@ -12,11 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.model.descriptor import TableDescriptor
+from fluss.model.descriptor import TableDescriptor, with_columns
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.schema import Column, Schema
-from fluss.model.tables.alter import with_columns
 from fluss.model.types import DataTypes
 from fluss.storage.catalog.catalog import AlteredTable, TableEntry
 from fluss.storage.store import Storage

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.formats.batches.checksum import crc32c
+from fluss.formats.batches.log_batch import crc32c
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints, lake_offsets, lake_snapshots

@@ -15,9 +15,9 @@ from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints, files
 from fluss.storage.directory import DataDirectoryError
+from fluss.storage.log.index import CorruptBatchError
 from fluss.storage.log.marks import CatalogMark, Mark, Marks
 from fluss.storage.log.segment import list_aside
-from fluss.storage.log.walk import CorruptBatchError
 from fluss.storage.store import Storage, StorageOptions
 
 from .support import READ_BYTES, append, crash_image, parse, texts

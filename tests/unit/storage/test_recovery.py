@@ -11,8 +11,8 @@ import pytest
 
 from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES, walk
 from fluss.model.errors import ErrorCode, FlussError
+from fluss.storage.log.index import CorruptBatchError
 from fluss.storage.log.log import LogOptions
-from fluss.storage.log.walk import CorruptBatchError
 
 from .support import READ_BYTES, append, bucket_directory, crash_image, log_files, opened, parse, read_all, texts
 

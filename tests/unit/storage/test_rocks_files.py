@@ -112,7 +112,7 @@ def test_a_manifest_that_is_being_written_tells_what_it_has_so_far(store: RocksS
 
 
 def test_what_a_later_rocksdb_may_write_is_no_damage() -> None:
-    from fluss.formats.batches.checksum import crc32c
+    from fluss.formats.batches.log_batch import crc32c
     from fluss.storage.kv.rocks_files import masked_crc
 
     content = b"\x8f\x03"  # a tag of its own

@@ -10,8 +10,8 @@ import pytest
 
 from fluss.model.paths import TableBucket
 from fluss.storage import files
-from fluss.storage.staging import files as staged_files
-from fluss.storage.staging.files import StagedKey, StagedRequest
+from fluss.storage.staging import commit as staged_files
+from fluss.storage.staging.commit import StagedKey, StagedRequest
 
 from .power import Disk, Event, RecordingOs, UnsyncedOs
 

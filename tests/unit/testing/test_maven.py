@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fluss.testing.maven import cache_dir, fetch_jars
+from fluss.testing.apache import cache_dir, fetch_jars
 
 SMALL_ARTIFACT = "org.slf4j:slf4j-api:1.7.36"
-FETCH = f"from fluss.testing.maven import fetch_jars; print(fetch_jars('small', ['{SMALL_ARTIFACT}']))"
+FETCH = f"from fluss.testing.apache import fetch_jars; print(fetch_jars('small', ['{SMALL_ARTIFACT}']))"
 
 
 @pytest.fixture

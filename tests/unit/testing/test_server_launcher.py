@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from fluss.testing import FlussServer, ProcessFailedError
-from fluss.testing.probe import probe_cluster
-from fluss.testing.processes import parse_address
+from fluss.testing.processes import parse_address, probe_cluster
 
 
 def test_starts_and_answers_then_restarts_on_the_same_port_after_a_kill(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_only_storage_needs_the_door_to_the_disk(plant: Plant) -> None:
 
 def test_doors_themselves_and_tools_of_measurement_are_free(plant: Plant) -> None:
     text = "import time; now = time.time()"
-    assert tidy.problems(plant({"doors/clock.py": text, "bench/meter.py": text, "testing/server.py": text})) == []
+    assert tidy.problems(plant({"doors/clock.py": text, "bench/bench.py": text, "testing/server.py": text})) == []
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ STEPS = [
     Step("client/sender.py", "client"),
     Step("protocol/frames.py", "client"),
     Step("protocol/frames.py", "server"),
-    Step("server/handlers/produce.py", "server"),
+    Step("server/handlers/writes.py", "server"),
     Step("sync.py", "client"),
 ]
 

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Self
 
 from fluss.api.awaiting import ITERATION_POLL_MS, BatchScannerWaiting, ChangesWaiting, beside, wait
-from fluss.api.results import to_duckdb, to_pandas, to_polars
+from fluss.api.conversions import to_duckdb, to_pandas, to_polars
 from fluss.api.union import UnionRows
 from fluss.client.current.changes import ChangesCore
-from fluss.client.scan.decode import FetchedBatch, to_record_batches, to_table
+from fluss.client.scan.batches import FetchedBatch, to_record_batches, to_table
 from fluss.client.scan.table_read import LimitScanCore
 from fluss.client.table import TableCore
 from fluss.model.paths import TableBucket

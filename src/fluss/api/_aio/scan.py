@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fluss.api._aio.readers import BatchScanner, UnionScan
 from fluss.api._aio.scanner import LogScanner
 from fluss.api.awaiting import wait
-from fluss.api.results import to_pandas
+from fluss.api.conversions import to_pandas
 from fluss.api.scan_base import TableScanBase
 from fluss.model.paths import TableBucket
 

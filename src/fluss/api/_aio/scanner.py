@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from fluss.api.arguments import bucket_offsets as by_bucket
-from fluss.api.arguments import partition_bucket_offsets as by_partition
 from fluss.api.awaiting import ITERATION_POLL_MS, ScannerWaiting, poll, wait
-from fluss.api.results import to_duckdb, to_pandas, to_polars
+from fluss.api.conversions import bucket_offsets as by_bucket
+from fluss.api.conversions import partition_bucket_offsets as by_partition
+from fluss.api.conversions import to_duckdb, to_pandas, to_polars
 from fluss.client.runtime import run
-from fluss.client.scan.decode import to_record_batches, to_records, to_table
+from fluss.client.scan.batches import to_record_batches, to_records, to_table
 from fluss.client.scan.scanner import LogScannerCore
-from fluss.formats.rows.records import ScanRecord, ScanRecords
+from fluss.formats.rows.python_rows import ScanRecord, ScanRecords
 from fluss.model.errors import InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.model.positions import Positions

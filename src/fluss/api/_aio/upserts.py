@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from fluss.api._aio.writers import Writer, WriteResultHandle
-from fluss.api.arguments import arrow_table
+from fluss.api.conversions import arrow_table
 from fluss.client.table import TableCore
 from fluss.client.write.upsert import UpsertColumns, UpsertWriterCore
 from fluss.model.errors import InvalidRequestError

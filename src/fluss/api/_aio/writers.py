@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from fluss.api.arguments import arrow_table, pandas_table
 from fluss.api.awaiting import HandleWaiting, WriterWaiting, flush, stored
 from fluss.api.connect import FLUSHING, leaving
+from fluss.api.conversions import arrow_table, pandas_table
 from fluss.client.table import TableCore
-from fluss.client.write.append import AppendWriterCore
-from fluss.client.write.outcome import WriteHandle
-from fluss.client.write.writer import WriterCore
+from fluss.client.write.row_buffer import WriteHandle
+from fluss.client.write.writer import AppendWriterCore, WriterCore
 
 if TYPE_CHECKING:
     import pandas as pd

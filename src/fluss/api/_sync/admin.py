@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fluss.api.arguments import offset_spec as spec_of
 from fluss.api.blocking import AdminWaiting, wait
-from fluss.api.results import html_of_catalog
+from fluss.api.conversions import html_of_catalog
+from fluss.api.conversions import offset_spec as spec_of
 from fluss.client.admin import AdminCore, ColumnLike
 from fluss.model.descriptor import DatabaseDescriptor, TableDescriptor
 from fluss.model.infos import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fluss.api._sync.readers import BatchScanner, UnionScan
 from fluss.api._sync.scanner import LogScanner
 from fluss.api.blocking import wait
-from fluss.api.results import to_pandas
+from fluss.api.conversions import to_pandas
 from fluss.api.scan_base import TableScanBase
 from fluss.model.paths import TableBucket
 

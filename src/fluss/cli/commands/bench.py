@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from fluss.bench.catalog import WORKLOADS
+from fluss.bench.bench import WORKLOADS
 from fluss.cli.connecting import connected, connection_options
 from fluss.model.config import Config
 
 if TYPE_CHECKING:
-    from fluss.bench.bench import Size
-    from fluss.bench.meter import Result
+    from fluss.bench.bench import Result, Size
     from fluss.sync import FlussConnection
 
 ROWS_MAX: Final = 10_000_000

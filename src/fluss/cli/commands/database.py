@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fluss.cli.connecting import connected, connection_options
-from fluss.cli.text.names import missing_database, pairs
+from fluss.cli.text.coerce import missing_database, pairs
 from fluss.cli.text.output import output_option, write_rows
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, InvalidRequestError, NotFoundError

@@ -31,10 +31,10 @@ from typing import Any, Final
 from fluss.model.aggregation import AggFunction
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import FlussError, InvalidRequestError
-from fluss.model.forms.type_json import check_depth, parse_json
 from fluss.model.forms.type_text import parse_type, type_text
 from fluss.model.infos import TableInfo
 from fluss.model.schema import Column, Schema
+from fluss.model.types import check_depth, parse_json
 
 SIZE_BYTES_MAX: Final = 4 << 20
 _KEYS: Final[dict[str, type | tuple[type, ...]]] = {

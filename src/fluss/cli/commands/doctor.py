@@ -55,7 +55,7 @@ def _findings(data_dir: Path | None, connection: dict[str, Any], bar: Any) -> It
 
         yield from directory_findings(data_dir, bar)
     elif connection["bootstrap"]:
-        from fluss.cli.doctor.connection import connection_findings
+        from fluss.cli.doctor.findings import connection_findings
 
         with closing(connection_findings(client_settings(**connection))) as findings:  # type: ignore[type-var]
             yield from findings

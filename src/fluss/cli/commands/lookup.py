@@ -9,7 +9,7 @@ import click
 from fluss.cli.commands.scan import projected
 from fluss.cli.commands.write import key_batch
 from fluss.cli.connecting import connected, connection_options
-from fluss.cli.text.names import check_columns, open_table, pairs
+from fluss.cli.text.coerce import check_columns, open_table, pairs
 from fluss.cli.text.output import output_option, printing, write_batches
 from fluss.model.config import Config
 from fluss.model.errors import FlussError, NotFoundError

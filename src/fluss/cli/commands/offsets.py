@@ -6,7 +6,7 @@ import click
 
 from fluss.cli.commands.scan import moment_ms, partition_ids
 from fluss.cli.connecting import connected, connection_options
-from fluss.cli.text.names import open_table, pairs, partitions
+from fluss.cli.text.coerce import open_table, pairs, partitions
 from fluss.cli.text.output import output_option, write_rows
 from fluss.model.config import Config
 from fluss.model.errors import FlussError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from fluss.cli.connecting import connected, connection_options
-from fluss.cli.text.names import pairs
+from fluss.cli.text.coerce import pairs
 from fluss.cli.text.output import limit_option, output_option, write_batches, write_rows
 from fluss.doors import clock
 from fluss.model.config import Config

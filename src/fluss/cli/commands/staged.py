@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fluss.cli.connecting import connected, connection_options
-from fluss.cli.text.names import open_table
+from fluss.cli.text.coerce import open_table
 from fluss.cli.text.output import output_option, write_rows
 from fluss.model.config import Config
 

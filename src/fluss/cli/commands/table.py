@@ -13,7 +13,7 @@ import click
 from fluss.cli.commands.definition import descriptor_of, read_definition, split_properties
 from fluss.cli.commands.scan import partition_ids
 from fluss.cli.connecting import connected, connection_options
-from fluss.cli.text.names import (
+from fluss.cli.text.coerce import (
     missing_database,
     missing_table,
     open_table,

@@ -12,7 +12,7 @@ import click
 
 from fluss.cli.commands.scan import projected
 from fluss.cli.connecting import connected, connection_options
-from fluss.cli.text.names import key_pairs, open_table, split_columns
+from fluss.cli.text.coerce import key_pairs, open_table, split_columns
 from fluss.doors import clock
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError

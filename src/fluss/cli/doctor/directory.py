@@ -101,7 +101,7 @@ def directory_findings(root: Path, bar: ByteBar) -> Iterator[Finding]:
 
 
 def _free_space(root: Path) -> Finding:
-    from fluss.storage.disk_guard import disk_free_bytes
+    from fluss.storage.directory import disk_free_bytes
 
     free_bytes = disk_free_bytes(root)
     if free_bytes >= _FREE_BYTES_MIN:

@@ -1,4 +1,4 @@
 """Rows and names as text: what is read from files and typed, and what is printed.
 
-`inputs` reads files and `coerce` fits their values to a table; `output` prints; `names` is for arguments.
+`inputs` reads files, `coerce` fits their values to a table and reads names in arguments; `output` prints.
 """

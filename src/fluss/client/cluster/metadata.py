@@ -7,12 +7,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from fluss.client.cluster.retry import Absence, Tries, repeat
-from fluss.client.net.connection import Connection
+from fluss.client.net.connection import Connection, ConnectionPool, Credentials, login_missing
 from fluss.client.net.embedded import EMBEDDED_HOST, EmbeddedServer
-from fluss.client.net.login import Credentials, login_missing
-from fluss.client.net.pool import ConnectionPool
 from fluss.doors import randomness
-from fluss.model.addresses import EMBEDDED_USER, Address, Endpoint
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import (
     AuthenticationError,
@@ -25,6 +22,7 @@ from fluss.model.errors import (
 from fluss.model.infos import PartitionInfo, ServerNode, ServerType, TableInfo
 from fluss.model.partitions import SEPARATOR, PartitionSpec
 from fluss.model.paths import TablePath
+from fluss.model.trust import EMBEDDED_USER, Address, Endpoint
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api, Req, Resp

@@ -16,11 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss.client import runtime
-from fluss.client.cluster.ask import BucketKey, list_offsets
-from fluss.client.cluster.cluster import Cluster
-from fluss.client.current.changelog import as_inserts
+from fluss.client.cluster.cluster import BucketKey, Cluster, list_offsets
 from fluss.client.current.current_rows import CurrentRows
-from fluss.client.scan.cursor import Cursor
+from fluss.client.scan.batches import Cursor, as_inserts
 from fluss.client.scan.scanner import LogScannerCore
 from fluss.client.scan.table_read import existing_partitions, watched_partitions
 from fluss.doors import clock

@@ -20,14 +20,12 @@ import pyarrow.compute as pc
 
 from fluss.client import runtime
 from fluss.client.admin import AdminCore
-from fluss.client.cluster.ask import ask_once, leader_of, list_offsets
-from fluss.client.cluster.cluster import Cluster
+from fluss.client.cluster.cluster import Cluster, ask_once, leader_of, list_offsets
 from fluss.client.cluster.metadata import set_path
 from fluss.client.cluster.retry import Tries, never, repeat
-from fluss.client.current.changelog import ChangelogFold, Folded
-from fluss.client.lookup.values import ValueReader
+from fluss.client.lookup.pending import ValueReader
 from fluss.client.net.connection import STALE_METADATA_CODES, Connection, server_error
-from fluss.client.scan.cursor import Cursor
+from fluss.client.scan.batches import ChangelogFold, Cursor, Folded
 from fluss.client.scan.remote import RemoteFiles
 from fluss.client.scan.scanner import LogScannerCore
 from fluss.formats.rows.keys import PrimaryKeyEncoder, primary_key_encoder

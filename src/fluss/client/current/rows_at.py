@@ -15,9 +15,8 @@ import pyarrow.compute as pc
 
 from fluss.client import runtime
 from fluss.client.cluster.cluster import Cluster
-from fluss.client.current.changelog import ChangelogFold, Folded
 from fluss.client.current.current_rows import BucketRows, CurrentRows
-from fluss.client.scan.cursor import Cursor
+from fluss.client.scan.batches import ChangelogFold, Cursor, Folded
 from fluss.client.scan.filter import ScanFilter
 from fluss.client.scan.scanner import LogScannerCore
 from fluss.client.scan.table_read import watched_partitions

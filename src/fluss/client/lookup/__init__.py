@@ -1,1 +1,1 @@
-"""Lookups, in the order of the way: lookuper, keys, queue, the lookups of a table, rerouting, values."""
+"""Lookups, in the order of the way: lookuper, pending, the lookups of a table."""

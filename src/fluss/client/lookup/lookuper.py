@@ -12,13 +12,10 @@ import pyarrow as pa
 from fluss.client import runtime
 from fluss.client.admin import AdminCore
 from fluss.client.cluster.cluster import Cluster
-from fluss.client.lookup.keys import LookupKeys, Part
-from fluss.client.lookup.pending import Lookup, Read, WaitingThread
-from fluss.client.lookup.queue import Lookups
-from fluss.client.lookup.table_lookups import TableLookups
-from fluss.client.lookup.values import ValueReader
+from fluss.client.lookup.pending import Lookup, LookupKeys, Part, Read, ValueReader, WaitingThread
+from fluss.client.lookup.table_lookups import Lookups, TableLookups
 from fluss.client.net.own_loop import PerLoop
-from fluss.formats.arrow.arrays import places_array
+from fluss.formats.arrow.payload import places_array
 from fluss.formats.rows.keys import ICEBERG, PAIMON, KeyEncoder, primary_key_encoder
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.forms.arrow_types import arrow_schema

@@ -1,34 +1,154 @@
-"""Lookups of one table on one event loop: queues for leaders, requests and their answers.
+"""Lookups of one client on one loop: queues of tables for leaders, requests and answers, ways found anew.
 
 A lookup is in one of three places: queued for its leader, in a request, or rerouted, because its partition or leader is
 not known, or because its last try failed in a way that may pass.
+
+Lookups of an event loop are sent and answered on that loop, over connections of its own: to hand them to the I/O thread
+and back would take longer than everything else. Those of threads go through the I/O loop. Either way whatever is queued
+when the loop comes to send is sorted by bucket and from then on handled as one: a caller costs a key and a future. It
+goes out in the few requests that may be under way to a leader, and so does what gathers meanwhile. There is no timed
+window.
 """
 
 from __future__ import annotations
 
 import asyncio
 import builtins
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fluss.client import runtime
 from fluss.client.cluster.metadata import Metadata, address_of
-from fluss.client.lookup.pending import Lookup
-from fluss.client.lookup.rerouting import Rerouting, closed_error, remaining_s, unexpected
-from fluss.client.lookup.values import ValueReader
-from fluss.client.net.connection import server_error
-from fluss.client.net.pool import ConnectionPool
+from fluss.client.cluster.retry import pause_s
+from fluss.client.lookup.pending import Caller, Lookup, LookupQueue, Place, ValueReader
+from fluss.client.net.connection import ConnectionPool, server_error
 from fluss.doors import clock
-from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError
+from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError, TimeoutError
 from fluss.model.infos import ServerType, TableInfo
+from fluss.model.partitions import spec_of_name
 from fluss.protocol.lookups import LookupKind, lookup_request, parse_lookup_response
 
 if TYPE_CHECKING:
-    from fluss.client.cluster.ask import BucketKey
+    from fluss.client.cluster.cluster import BucketKey
     from fluss.client.net.connection import Connection
+
+
+class LookupOwner(Protocol):
+    """Takes rerouted lookups back, or tells their callers what became of them."""
+
+    def found(self, lookups: list[Lookup]) -> None: ...
+    def missing(self, lookups: list[Lookup]) -> None: ...
+    def not_found(self, lookups: list[Lookup], error: FlussError) -> None: ...
+    def fail(self, lookups: list[Lookup], error: FlussError) -> None: ...
+
+
+class Rerouting:
+    """Finds the leaders of a table's lookups anew, with growing pauses."""
+
+    def __init__(self, metadata: Metadata, info: TableInfo, timeout_s: float, owner: LookupOwner) -> None:
+        self._metadata = metadata
+        self._info = info
+        self._timeout_s = timeout_s
+        self._owner = owner
+        self._waiting: list[Lookup] = []
+        self._finding: asyncio.Task[None] | None = None
+
+    def add(self, lookups: list[Lookup]) -> None:
+        """Look for these, too."""
+        self._waiting += lookups
+        if self._finding is None:
+            self._finding = asyncio.ensure_future(self._find_all())
+
+    def close(self) -> list[Lookup]:
+        """Stop; those that nobody looks for yet are returned, the others fail."""
+        waiting, self._waiting = self._waiting, []
+        if self._finding is not None:
+            self._finding.cancel()
+        return waiting
+
+    async def _find_all(self) -> None:
+        try:
+            while self._waiting:
+                attempts = min(lookup.attempts for lookup in self._waiting)
+                if attempts:
+                    await asyncio.sleep(min(pause_s(attempts), remaining_s(self._waiting)))
+                lookups, self._waiting = self._waiting, []
+                try:
+                    await self._find(lookups)
+                except asyncio.CancelledError:
+                    self._owner.fail(lookups, closed_error())
+                    raise
+                except FlussError as error:
+                    self._owner.not_found(lookups, error)
+                except Exception as error:
+                    self._owner.fail(lookups, unexpected(error))
+        finally:
+            self._finding = None
+
+    async def _find(self, lookups: list[Lookup]) -> None:
+        """Ask where lookups belong, and give those back that have a leader now; those of a missing partition end."""
+        path = self._info.table_path
+        await self._ask(lookups)
+        view = self._metadata.table(path)
+        if view is not None and view.info.table_id != self._info.table_id:
+            message = f"Table {path} was dropped and made anew; get it again."
+            self._owner.fail(lookups, NotFoundError(message, ErrorCode.TABLE_NOT_EXIST))
+            return
+        found: list[Lookup] = []
+        missing: list[Lookup] = []
+        for lookup in lookups:
+            partition_id = None if lookup.partition is None else self._metadata.partition_id(path, lookup.partition)
+            if lookup.partition is not None and partition_id is None:
+                missing.append(lookup)
+            elif self._metadata.leader(path, partition_id, lookup.bucket) is None:
+                message = f"Bucket {lookup.bucket} of table {path} has no leader."
+                self._owner.not_found([lookup], TimeoutError(message, ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION))
+            else:
+                found.append(lookup)
+        self._owner.missing(missing)
+        self._owner.found(found)
+
+    async def _ask(self, lookups: list[Lookup]) -> None:
+        path = self._info.table_path
+        names = {lookup.partition for lookup in lookups if lookup.partition is not None}
+        names = {name for name in names if self._may_exist(name)}
+        try:
+            async with asyncio.timeout(remaining_s(lookups)):
+                if names:
+                    await runtime.bridge(self._metadata.find_partitions(path, names))
+                elif any(lookup.partition is None for lookup in lookups):
+                    await runtime.bridge(self._metadata.refresh(path))
+        except builtins.TimeoutError:
+            raise TimeoutError(f"The leaders of table {path} were not found within {self._timeout_s:g} s.") from None
+
+    def _may_exist(self, partition: str) -> bool:
+        try:
+            spec_of_name(partition, self._info.partition_keys).check_values()
+        except InvalidRequestError:
+            return False
+        return True
+
+
+def remaining_s(lookups: list[Lookup]) -> float:
+    """Until the first deadline of these."""
+    return max(min([lookup.deadline for lookup in lookups]) - clock.monotonic(), 0.001)
+
+
+def closed_error() -> FlussError:
+    """What lookups of a closed client end with."""
+    return FlussError("The connection is closed; open a new one.")
+
+
+def unexpected(error: Exception) -> FlussError:
+    """A mistake of ours must end as an error of the lookups, not as silence."""
+    failure = FlussError(f"Unexpected failure: {error!r}")
+    failure.__cause__ = error
+    return failure
+
 
 REQUESTS_IN_FLIGHT_MAX = 4
 """Per leader. Few, so that batches form by themselves; more than one, so that the server always has work."""
@@ -359,3 +479,87 @@ class TableLookups:
             empty: Any = [] if self._kind is LookupKind.PREFIX else None
             lookup.results = lookup.read(self._values, [empty] * len(lookup.keys))
         self._hand_back(lookups)
+
+
+# Each has a caller that waits for it; whoever starts more at a time should look up many keys in one call.
+WAITING_LOOKUPS_MAX = 1_000_000
+
+
+class Lookups:
+    """The lookups of one client on one event loop.
+
+    `call_soon` is the loop's. On the I/O loop it may be called from any thread, and so may `start` and `of_table`.
+    """
+
+    def __init__(
+        self, metadata: Metadata, pool: ConnectionPool, timeout_s: float, call_soon: Callable[..., object]
+    ) -> None:
+        self._metadata = metadata
+        self._pool = pool
+        self._timeout_s = timeout_s
+        self._call_soon = call_soon
+        self._queue: deque[tuple[Place, bytes, Caller]] = deque()
+        self._under_way = 0
+        self._is_woken = False
+        self._tables: weakref.WeakValueDictionary[Any, TableLookups] = weakref.WeakValueDictionary()
+        self._closed = False
+
+    def of_table(self, info: TableInfo, kind: LookupKind, values: Callable[[], ValueReader]) -> TableLookups:
+        """Where lookups of a table queue; lookupers of the same kind share it, and with it their requests."""
+        key = (info.table_id, info.schema_id, kind)
+        table = self._tables.get(key)
+        if table is None:
+            timeout_s, end = self._timeout_s, self._end
+            table = self._tables[key] = TableLookups(self._metadata, self._pool, info, kind, values(), timeout_s, end)
+        return table
+
+    def start(self, place: Place, key: bytes, caller: Caller) -> None:
+        """Send a lookup of one key soon."""
+        if len(self._queue) + self._under_way >= WAITING_LOOKUPS_MAX:
+            raise FlussError(f"{WAITING_LOOKUPS_MAX} lookups are waiting already; use lookup_many for many keys.")
+        self._queue.append((place, key, caller))
+        # The loop clears the mark before it empties the queue, so what was queued before the mark is seen.
+        if not self._is_woken:
+            self._is_woken = True
+            self._call_soon(self._send_queued)
+
+    def _send_queued(self) -> None:
+        self._is_woken = False
+        take = self._queue.popleft
+        together: dict[Place, tuple[list[bytes], list[Caller]]] = {}
+        for _ in range(len(self._queue)):
+            place, key, caller = take()
+            if caller.cancelled():
+                continue
+            found = together.get(place)
+            if found is None:
+                found = together[place] = ([], [])
+            found[0].append(key)
+            found[1].append(caller)
+        self.send([Lookup(place, keys, callers) for place, (keys, callers) in together.items()])
+
+    def send(self, lookups: list[Lookup]) -> None:
+        """Send lookups at once. On the loop."""
+        by_queue: dict[LookupQueue, list[Lookup]] = {}
+        for lookup in lookups:
+            self._under_way += len(lookup.callers)
+            by_queue.setdefault(lookup.queue, []).append(lookup)
+        for queue, queued in by_queue.items():
+            if self._closed:
+                queue.close()
+            queue.add(queued)
+
+    def _end(self, lookups: Iterable[Lookup]) -> None:
+        """Tell the callers of lookups that have ended. On the loop."""
+        for lookup in lookups:
+            if not lookup.is_ended:
+                lookup.is_ended = True
+                self._under_way -= len(lookup.callers)
+                lookup.resolve()
+
+    def close(self) -> None:
+        """End all lookups with an error, now and from now on. On the loop."""
+        self._closed = True
+        for table in list(self._tables.values()):
+            table.close()
+        self._send_queued()

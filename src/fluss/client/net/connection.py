@@ -1,4 +1,4 @@
-"""One TCP connection: frames out, answers in, matched by request id; and what a server's error answers mean.
+"""TCP connections: logging in, frames out and answers in, matched by request id; and a pool of them.
 
 Answers may come in any order. A caller that stops waiting leaves the connection usable: its late answer is dropped. Any
 doubt about the byte stream ends the connection, and everything that waits on it fails.
@@ -14,21 +14,119 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from importlib import metadata as package_metadata
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, Protocol, TypeAlias, cast
 
 from fluss.client import runtime
-from fluss.client.net.login import Credentials, log_in
+from fluss.client.cluster.retry import Tries, repeat
 from fluss.doors import sockets
 from fluss.formats import kernel
-from fluss.model.addresses import Address
-from fluss.model.errors import ConnectError, CorruptDataError, ErrorCode, FlussError, TimeoutError, error_from_code
+from fluss.model.config import Config
+from fluss.model.errors import (
+    AuthenticationError,
+    ConnectError,
+    CorruptDataError,
+    ErrorCode,
+    FlussError,
+    InvalidRequestError,
+    TimeoutError,
+    error_from_code,
+)
 from fluss.model.infos import ServerType
+from fluss.model.trust import Address
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api, Req, Resp
 from fluss.protocol.fetches import records_position
 from fluss.protocol.protobuf import Part, parse_answer
+
+
+class Handshaken(Protocol):
+    """A connection that can be logged in on."""
+
+    @property
+    def address(self) -> Address: ...
+    async def request(self, api: Api[Req, Resp], message: Req, timeout_s: float) -> Resp: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a client logs in with. The password is not part of its text."""
+
+    username: str
+    password: str = field(repr=False)
+    mechanism: str = "PLAIN"
+
+    @classmethod
+    def of(cls, config: Config) -> Credentials | None:
+        """The credentials of a configuration; None when it does not ask for a login."""
+        if config.security_protocol.lower() != "sasl":
+            return None
+        for option in (Config.security_sasl_username, Config.security_sasl_password):
+            value = getattr(config, option.name)
+            if not value or "\0" in value:
+                raise InvalidRequestError(
+                    f"security.protocol=sasl needs {option.key}, and no zero character in it.",
+                    ErrorCode.INVALID_CONFIG_EXCEPTION,
+                )
+        return cls(config.security_sasl_username, config.security_sasl_password, config.security_sasl_mechanism)
+
+    def token(self) -> bytes:
+        """The one message of PLAIN; the empty part before the first zero byte means "act as this user"."""
+        return b"\0" + self.username.encode() + b"\0" + self.password.encode()
+
+
+async def log_in(connection: Handshaken, credentials: Credentials, timeout_s: float) -> None:
+    """Log in, again and again while the server says that it can't check just now."""
+    request = pb.AuthenticateRequest(protocol=credentials.mechanism, token=credentials.token())
+    answer: FlussError | None = None
+
+    async def attempt(tries: Tries) -> None:
+        nonlocal answer
+        try:
+            # A real server answers with an empty challenge: PLAIN has nothing to say to it, the login is done.
+            await connection.request(api_keys.AUTHENTICATE, request, tries.wait_s)
+        except FlussError as error:
+            # The last attempt may have had no time for an answer: what the server said before is the better reason.
+            answer = answer if answer is not None and isinstance(error, TimeoutError) else error
+            raise
+
+    try:
+        await repeat(Tries(timeout_s, _can_not_check), attempt)
+    except FlussError as error:
+        raise _refused(connection, credentials, answer or error) from error
+
+
+def _can_not_check(error: FlussError) -> bool:
+    return error.error_code == ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION
+
+
+def _refused(connection: Handshaken, credentials: Credentials, error: FlussError) -> FlussError:
+    if _can_not_check(error):
+        return AuthenticationError(
+            f"The server at {connection.address} can't check the login of user {credentials.username!r} just now: "
+            f"{error.message.rstrip('.')}. Try again later.",
+            error.error_code,
+        )
+    if error.error_code not in (ErrorCode.AUTHENTICATE_EXCEPTION, ErrorCode.UNSUPPORTED_VERSION):
+        return error
+    return AuthenticationError(
+        f"The server at {connection.address} refused the login of user {credentials.username!r}: "
+        f"{error.message.rstrip('.')}. Check security.sasl.username and security.sasl.password; "
+        "security.protocol=PLAINTEXT is for a server without logins.",
+        ErrorCode.AUTHENTICATE_EXCEPTION,
+    )
+
+
+def login_missing(address: object) -> AuthenticationError:
+    """The server wants a login and none was configured."""
+    return AuthenticationError(
+        f"The server at {address} wants a login: set security.protocol=sasl, security.sasl.username and "
+        "security.sasl.password.",
+        ErrorCode.AUTHENTICATE_EXCEPTION,
+    )
+
 
 ERROR_TEXT_LENGTH_MAX = 1_000
 
@@ -321,3 +419,92 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         reason = f": {exc}" if exc else " by the server"
         self._fail(ConnectError(f"The connection to {self.address} was lost{reason}."))
+
+
+class ConnectionPool:
+    """The open connections of one client on one event loop. `parent` has the credentials for those of other loops."""
+
+    def __init__(
+        self,
+        connect_timeout_s: float,
+        credentials: Credentials | None = None,
+        parent: ConnectionPool | None = None,
+    ) -> None:
+        self._connect_timeout_s = connect_timeout_s
+        self.credentials = credentials
+        self._parent = parent
+        self._open: dict[Address, Connection] = {}
+        self._opening: dict[Address, asyncio.Task[Connection]] = {}
+        self._wanted: dict[Address, int] = {}
+        self._closed = False
+
+    def ready(self, address: Address) -> Connection | None:
+        """The connection to an address if there is one right now."""
+        connection = self._open.get(address)
+        return connection if connection is not None and not connection.closed else None
+
+    def want(self, address: Address, role: ServerType) -> Connection | None:
+        """The connection to an address if there is one right now, for somebody who can do without.
+
+        If not, it is opened for those who come again; after failures each next try waits for twice as many of them.
+        """
+        connection = self.ready(address)
+        if connection is not None:
+            return connection
+        wanted = self._wanted[address] = self._wanted.get(address, 0) + 1
+        if wanted > 1 and wanted & (wanted - 1) == 0 and not self._closed:
+            self._opening_of(address, role, self._connect_timeout_s)
+        return None
+
+    async def get(self, address: Address, role: ServerType | None = None, timeout_s: float | None = None) -> Connection:
+        """The connection to an address; callers that come while it is being opened share the attempt."""
+        connection = self.ready(address)
+        if connection is not None:
+            return connection
+        if self._closed:
+            raise FlussError("The client is closed.")
+        limit_s = self._connect_timeout_s if timeout_s is None else min(timeout_s, self._connect_timeout_s)
+        opening = self._opening_of(address, role, limit_s)
+        # A caller that gives up leaves the attempt to the others.
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if self._closed and opening.cancelled():
+                raise FlussError("The client was closed.") from None
+            raise
+
+    def _opening_of(self, address: Address, role: ServerType | None, timeout_s: float) -> asyncio.Task[Connection]:
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = self._opening[address] = asyncio.ensure_future(self._connect(address, role, timeout_s))
+            opening.add_done_callback(lambda task: self._opened(address, task))
+        return opening
+
+    async def _connect(self, address: Address, role: ServerType | None, timeout_s: float) -> Connection:
+        credentials = (self._parent or self).credentials
+        connection = await Connection.open(address, timeout_s, role, credentials)
+        if self._closed:
+            connection.close()
+            raise FlussError("The client is closed.")
+        self._open[address] = connection
+        return connection
+
+    def _opened(self, address: Address, task: asyncio.Task[Connection]) -> None:
+        self._opening.pop(address, None)
+        if not task.cancelled():
+            task.exception()  # whoever still waits has it; without waiters it is no cause for a warning
+
+    def cut(self) -> None:
+        """Let nothing more leave any connection; from any thread. `close` follows on the loop."""
+        self._closed = True
+        for connection in list(self._open.values()):
+            connection.cut()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._closed = True
+        for task in self._opening.values():
+            task.cancel()
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()

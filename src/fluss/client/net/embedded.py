@@ -25,7 +25,8 @@ from typing import IO, Final, NamedTuple, Protocol, Self
 from fluss.client import runtime
 from fluss.client.cluster.retry import Backoff
 from fluss.doors import threads
-from fluss.model.addresses import (
+from fluss.model.errors import ConnectError, FlussError, TimeoutError
+from fluss.model.trust import (
     ENDPOINT_NAME,
     EXIT_TAKEN,
     FILE_SCHEME,
@@ -34,7 +35,6 @@ from fluss.model.addresses import (
     Endpoint,
     directory_of,
 )
-from fluss.model.errors import ConnectError, FlussError, TimeoutError
 
 SIZE_BYTES_MAX: Final = 4_096
 _ROOT: Final = 0

@@ -15,8 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from fluss.client import runtime
 from fluss.client.cluster.metadata import address_of
-from fluss.client.net.connection import Connection
-from fluss.client.net.pool import ConnectionPool
+from fluss.client.net.connection import Connection, ConnectionPool
 from fluss.doors import clock
 from fluss.model.infos import ServerNode, ServerType
 

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fluss.client import runtime
-from fluss.client.cluster.ask import CLIENT_FOLLOWER_ID, list_offsets
-from fluss.client.cluster.cluster import Cluster
+from fluss.client.cluster.cluster import CLIENT_FOLLOWER_ID, Cluster, list_offsets
 from fluss.client.net.connection import server_error
-from fluss.client.scan.batch_reader import BatchReader, RawBatch
-from fluss.client.scan.cursor import Cursor
-from fluss.client.scan.decode import FetchedBatch, ScanStep
+from fluss.client.scan.batches import BatchReader, Cursor, FetchedBatch, RawBatch, ScanStep
 from fluss.client.scan.filter import ScanFilter
 from fluss.doors import clock
 from fluss.formats.batches.log_batch import walk

@@ -1,4 +1,10 @@
-"""Fetches kept under way for a reader: one per leader, the next while the reader handles the last."""
+"""Fetches kept under way for a reader: one per leader, on the I/O loop or on that of a waiting reader.
+
+A reader who waits for rows as they come can fetch on its own loop, which saves two changes of threads. The I/O loop
+hands a scan over after an answer that is small, and takes it back as soon as there is more to do: an answer that is
+large or says that something is wrong, a reader elsewhere, another subscription. What was asked on the reader's loop and
+not dealt with is then asked again, so no request changes hands.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +12,24 @@ import asyncio
 import functools
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from fluss.client import runtime
-from fluss.client.cluster.ask import BucketKey
+from fluss.client.cluster.cluster import BucketKey
 from fluss.client.cluster.metadata import Metadata, address_of
 from fluss.client.cluster.retry import Failures
 from fluss.client.net.connection import Connection
-from fluss.client.scan.batch_reader import RawBatch
-from fluss.client.scan.cursor import Cursor
-from fluss.client.scan.decode import ScanStep
-from fluss.client.scan.fetcher import Fetch, Fetcher
-from fluss.client.scan.own_loop_fetch import OwnLoopFetch
+from fluss.client.scan.batches import Cursor, RawBatch, ScanStep
+from fluss.client.scan.fetcher import Fetch, Fetcher, FetchRequest
 from fluss.client.scan.remote import RemoteLog
 from fluss.doors import clock
 from fluss.model.errors import ConnectError, ErrorCode, FlussError, NotFoundError
 from fluss.model.infos import ServerNode
 from fluss.model.paths import TableBucket, TablePath
+from fluss.protocol import api_keys
 
 # A scanner that nobody polls stops asking, so that a forgotten one costs nothing.
 IDLE_S_MAX = 10.0
@@ -365,3 +370,93 @@ class Prefetcher:
     def _healed(self, task: asyncio.Task[None]) -> None:
         self._healing = None
         self._go_on()
+
+
+class OwnLoopFetch:
+    """A scan that the loop of a connection fetches for. All but `end` and `is_active` is for that loop."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        fetcher: Fetcher,
+        cursors: dict[BucketKey, Cursor],
+        min_bytes: int,
+        lock: threading.Lock,
+        put: Callable[[list[ScanStep]], None],
+    ) -> None:
+        self.is_active = True
+        self.loop = connection.loop
+        self._connection = connection
+        self._fetcher = fetcher
+        self._cursors = cursors
+        self._min_bytes = min_bytes
+        self._lock = lock
+        self._put = put
+        self._is_asked = False
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def end(self) -> None:
+        """Back to the I/O loop; with the lock held, so no answer is being dealt with."""
+        self.is_active = False
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait until there may be rows, or the I/O loop fetches again."""
+        self._ask()
+        if not self._is_asked:
+            return
+        waiter = self.loop.create_future()
+        self._waiters.add(waiter)
+        timer = self.loop.call_later(timeout_s, _release, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiters.discard(waiter)
+
+    def release(self) -> None:
+        """Wakes all pollers."""
+        for waiter in self._waiters:
+            _release(waiter)
+
+    def _ask(self) -> None:
+        if self._is_asked or not self.is_active:
+            return
+        try:
+            cursors = [cursor for cursor in list(self._cursors.values()) if cursor.wanted]
+            if not cursors:
+                self.end()
+                return
+            request = self._fetcher.request(cursors, self._min_bytes)
+            answered = partial(self._answered, cursors, request)
+            self._connection.submit(api_keys.FETCH_LOG, request.parts, self._fetcher.timeout_s, answered)
+            self._is_asked = True
+        except FlussError:
+            self.end()
+
+    def _answered(self, cursors: list[Cursor], request: FetchRequest, answer: memoryview | FlussError) -> None:
+        self._is_asked = False
+        with self._lock:
+            is_empty = self.is_active and self._receive(cursors, request, answer)
+        if not self._waiters:
+            return
+        if is_empty:
+            self._ask()
+        if not self._is_asked:
+            self.release()
+            self.loop.call_soon(self._ask)  # behind those who wait
+
+    def _receive(self, cursors: list[Cursor], request: FetchRequest, answer: memoryview | FlussError) -> bool:
+        """With the lock held; whether the answer is fine but has nothing."""
+        decoded = None
+        if not isinstance(answer, FlussError):
+            decoded = self._fetcher.receive_small(answer, request, self._connection.address, cursors)
+        if decoded is None:
+            self.end()
+            return False
+        self._put(decoded)
+        return not decoded
+
+
+def _release(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -18,16 +18,14 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from fluss.client.cluster.ask import ask_once
-from fluss.client.cluster.cluster import Cluster
-from fluss.client.scan.batch_reader import RawBatch
-from fluss.client.scan.cursor import Cursor
+from fluss.client.cluster.cluster import Cluster, ask_once
+from fluss.client.scan.batches import Cursor, RawBatch
 from fluss.doors import clock, threads
 from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES_MAX, parse_header, walk
 from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError, TimeoutError
-from fluss.model.forms.type_json import parse_json
 from fluss.model.trust import S3_SCHEMES, Trust, UntrustedError, check_kind, is_inside, is_local, local_path_of
+from fluss.model.types import parse_json
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 

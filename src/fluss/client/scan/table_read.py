@@ -9,15 +9,12 @@ import pyarrow as pa
 
 from fluss.client import runtime
 from fluss.client.admin import AdminCore
-from fluss.client.cluster.ask import is_stale, leader_of
-from fluss.client.cluster.cluster import Cluster
+from fluss.client.cluster.cluster import Cluster, is_stale, leader_of
 from fluss.client.cluster.retry import Tries, repeat
 from fluss.client.current.current_rows import CurrentRows
-from fluss.client.lookup.values import ValueReader
+from fluss.client.lookup.pending import ValueReader
 from fluss.client.net.connection import server_error
-from fluss.client.scan.batch_reader import BatchReader, RawBatch
-from fluss.client.scan.cursor import Cursor
-from fluss.client.scan.decode import FetchedBatch, to_table
+from fluss.client.scan.batches import BatchReader, Cursor, FetchedBatch, RawBatch, to_table
 from fluss.client.scan.filter import ScanFilter
 from fluss.client.scan.scanner import LogScannerCore
 from fluss.formats.batches.log_batch import walk

@@ -1,5 +1,5 @@
-"""Writing, in the order of the way: writer, row buffer, encode queue, leader finder, bucket queue, sender.
+"""Writing, in the order of the way: writer, row buffer, encode queue, sender, bucket queue.
 
-`append` and `upsert` say what rows become, `routing` where they go, `outcome` is what whoever wrote them hears.
+`writer` and `upsert` say what rows become, `routing` where they go; what whoever wrote them hears is in `row_buffer`.
 `staged` goes past the sender: it asks the server and waits.
 """

@@ -13,9 +13,8 @@ import pyarrow as pa
 
 from fluss.client import runtime
 from fluss.client.cluster.retry import KeyedTasks
-from fluss.client.write.outcome import own_copy
 from fluss.client.write.routing import Route, Router
-from fluss.client.write.row_buffer import BufferOwner, RowBuffer, WireBatch
+from fluss.client.write.row_buffer import BufferOwner, RowBuffer, WireBatch, own_copy
 from fluss.doors import clock
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, TimeoutError

@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 
 from fluss.client.cluster.metadata import Metadata, set_path, set_spec
 from fluss.doors import randomness
-from fluss.formats.arrow.arrays import numbers_array
-from fluss.formats.rows.keys import BucketHash, assigner_for
-from fluss.formats.rows.partition_values import partition_names
+from fluss.formats.arrow.payload import numbers_array
+from fluss.formats.rows.keys import BucketHash, assigner_for, partition_names
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, NotFoundError
 from fluss.model.infos import TableInfo

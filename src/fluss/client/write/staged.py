@@ -13,15 +13,14 @@ import pyarrow as pa
 from google.protobuf.message import Message
 
 from fluss.client import runtime
-from fluss.client.cluster.ask import ask, ask_once
-from fluss.client.cluster.cluster import Cluster
+from fluss.client.cluster.cluster import Cluster, ask, ask_once
 from fluss.client.cluster.retry import Tries, is_retriable, repeat
 from fluss.client.net.connection import BytesLike, Connection
-from fluss.client.write.append import LogEncoder
 from fluss.client.write.encode_queue import BatchLimits, Encoder, pieces
 from fluss.client.write.routing import PartitionFinder, router, writable_schema
 from fluss.client.write.row_buffer import BufferOwner, RowBuffer, WireBatch
 from fluss.client.write.upsert import KvEncoder, KvRowBuffer, UpsertColumns, check_deletes
+from fluss.client.write.writer import LogEncoder
 from fluss.formats.arrow.cast import ArrowCaster
 from fluss.formats.rows.digest import RowDigest, sum_of
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError

@@ -16,8 +16,8 @@ from fluss.client.write.row_buffer import BufferOwner, RowBuffer
 from fluss.client.write.sender import Sender
 from fluss.client.write.writer import WriterCore
 from fluss.doors import clock
-from fluss.formats.arrow.arrays import numbers_array
 from fluss.formats.arrow.cast import ArrowCaster
+from fluss.formats.arrow.payload import numbers_array
 from fluss.formats.batches import kv_batch
 from fluss.formats.rows.codecs import CompactedFormat, IndexedFormat
 from fluss.formats.rows.keys import primary_key_encoder

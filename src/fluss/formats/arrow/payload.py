@@ -1,24 +1,40 @@
-"""The Arrow payload of a log batch: exactly one encapsulated record batch message, with the table's compression.
+"""The Arrow payload of a log batch: one encapsulated message, in the table's compression, read as columns or rows.
+
+Arrays are made here because pyarrow imports pandas, if it is there, for the first Python or numpy value that it
+converts, and that takes a second and 45 MB.
+
+Java leaves out the offsets of a nested array of length 0, as the Arrow format allows. pyarrow takes such an array for
+valid, and reads beyond its end when it counts bytes or joins arrays; so offsets are made for it.
 
 The schema is not in the payload, it comes from the batch's schema id. A payload must be written with the table's codec:
 a server that projects columns rewrites the metadata and names that codec whatever the buffers hold.
+
+Rows of small batches are read straight from the bytes of their message: most of the time between a row's arrival and
+its reader would go into Arrow objects that are made for it and dropped. That is only for batches whose checksum holds:
+what says nothing of the rows is not looked at.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC
 from enum import StrEnum
-from typing import Final
+from itertools import accumulate, pairwise
+from typing import Any, Final, NamedTuple, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
+import pyarrow.types as pt
 
 from fluss.formats import kernel
-from fluss.formats.arrow.arrays import with_offsets
 from fluss.formats.arrow.messages import (
     LZ4_FRAME,
+    RAW_PREFIX,
     ZSTD,
     MessageTemplate,
     message_template,
@@ -28,6 +44,51 @@ from fluss.formats.arrow.messages import (
 from fluss.formats.batches.log_batch import CHANGE_TYPE_MAX, BatchHeader, BufferLike, payload_of
 from fluss.model.errors import CorruptDataError
 from fluss.model.tables.options import ARROW_COMPRESSION, ARROW_ZSTD_LEVEL, check_properties
+
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def numbers_array(numbers: Numbers, arrow_type: pa.DataType | None = None) -> pa.Array:
+    """Numbers as int64, or as another type of 64 bits; nothing is copied."""
+    return pa.Array.from_buffers(arrow_type or pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def places_array(places: Numbers) -> pa.Array:
+    """Places of rows to take; a negative one is null, and so is what is taken."""
+    is_valid = np.packbits(places >= 0, bitorder="little")
+    return pa.Array.from_buffers(pa.int64(), len(places), [pa.py_buffer(is_valid), pa.py_buffer(places)])
+
+
+def texts_array(texts: Sequence[str]) -> pa.Array:
+    """A few texts."""
+    encoded = [text.encode() for text in texts]
+    ends = array("i", accumulate(map(len, encoded), initial=0))
+    return pa.Array.from_buffers(pa.string(), len(texts), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))])
+
+
+def numbers_of(numbers: pa.Array) -> Numbers:
+    """The numbers of an int64 array without nulls; nothing is copied."""
+    return np.frombuffer(numbers.buffers()[1], np.int64)[numbers.offset : numbers.offset + len(numbers)]
+
+
+def with_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows; arrays of length 0 inside of them are made anew, all others keep their buffers."""
+    return pa.RecordBatch.from_arrays([_complete(column) for column in batch.columns], schema=batch.schema)
+
+
+def _complete(array: pa.Array) -> pa.Array:
+    if len(array) == 0:
+        return pa.nulls(0, array.type)
+    if pt.is_struct(array.type):
+        children = [_complete(array.field(index)) for index in range(array.type.num_fields)]
+        buffers = array.buffers()[:1]
+    elif pt.is_list(array.type) or pt.is_map(array.type):
+        children = [_complete(array.values)]  # those of a map are structs
+        buffers = array.buffers()[:2]
+    else:
+        return array
+    return pa.Array.from_buffers(array.type, len(array), buffers, array.null_count, children=children)
+
 
 ZSTD_LEVEL_DEFAULT: Final = 3
 
@@ -215,3 +276,115 @@ def _aligned_copy(payload: pa.Buffer) -> pa.Buffer:
     copy = pa.allocate_buffer(payload.size)
     memoryview(copy).cast("B")[:] = memoryview(payload).cast("B")
     return copy
+
+
+ROWS_MAX: Final = 16
+_UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}  # in a second
+_NUMBERS: Final = {
+    pa.int8(): "b",
+    pa.int16(): "h",
+    pa.int32(): "i",
+    pa.int64(): "q",
+    pa.float32(): "f",
+    pa.float64(): "d",
+}
+
+
+class _Unfit(Exception):  # noqa: N818  # no failure: such batches are read through Arrow
+    pass
+
+
+class _Column(NamedTuple):
+    name: str
+    number: str  # struct's letter, "" for strings and bytes
+    is_text: bool
+    units: int  # of a timestamp in a second, otherwise 0
+    zone: Any
+
+    @property
+    def buffer_count(self) -> int:
+        return 2 if self.number else 3
+
+
+class RawRows:
+    """Reads batches of one schema."""
+
+    __slots__ = ("_buffer_count", "_columns", "no_rows")
+
+    def __init__(self, schema: pa.Schema, columns: list[_Column]) -> None:
+        self.no_rows = empty_batch(schema)
+        """A batch of the schema."""
+        self._columns = columns
+        self._buffer_count = sum(column.buffer_count for column in columns)
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> RawRows | None:
+        """None where the schema has columns that are read through Arrow only."""
+        columns = [_column(field.name, field.type) for field in schema]
+        return cls(schema, [column for column in columns if column is not None]) if all(columns) else None
+
+    def read(self, payload: memoryview) -> list[dict[str, Any]] | None:
+        """None for a batch that is not small, plain and sound: read through Arrow, it has its rows or its error."""
+        try:
+            return self._read(payload)
+        except (_Unfit, CorruptDataError, struct.error, ValueError, OverflowError):
+            return None
+
+    def _read(self, payload: memoryview) -> list[dict[str, Any]]:
+        metadata = parse_metadata(payload)
+        count, nodes, places = metadata.row_count, metadata.nodes, metadata.buffers
+        if not 0 < count <= ROWS_MAX or len(nodes) != 2 * len(self._columns) or len(places) != 2 * self._buffer_count:
+            raise _Unfit
+        body = payload[metadata.body_start :]
+        is_prefixed = metadata.codec is not None
+        rows: list[dict[str, Any]] = [{} for _ in range(count)]
+        first = 0
+        for number, column in enumerate(self._columns):
+            end = first + 2 * column.buffer_count
+            buffers = [_buffer(body, places[at], places[at + 1], is_prefixed) for at in range(first, end, 2)]
+            first = end
+            values = _values(column, count, nodes[2 * number], nodes[2 * number + 1], buffers)
+            for row, value in zip(rows, values, strict=True):
+                row[column.name] = value
+        return rows
+
+
+def _column(name: str, arrow_type: pa.DataType) -> _Column | None:
+    if pt.is_timestamp(arrow_type):
+        return _Column(name, "q", False, _UNITS[arrow_type.unit], None if arrow_type.tz is None else UTC)
+    if pt.is_string(arrow_type) or pt.is_binary(arrow_type):
+        return _Column(name, "", pt.is_string(arrow_type), 0, None)
+    number = _NUMBERS.get(arrow_type)
+    return None if number is None else _Column(name, number, False, 0, None)
+
+
+def _buffer(body: memoryview, start: int, size: int, is_prefixed: bool) -> memoryview:
+    if is_prefixed and size:
+        if body[start : start + 8] != RAW_PREFIX:
+            raise _Unfit
+        return body[start + 8 : start + size]
+    return body[start : start + size]
+
+
+def _values(column: _Column, count: int, length: int, null_count: int, buffers: list[memoryview]) -> list[Any]:
+    validity, values = buffers[:2]
+    if length != count or not 0 <= null_count <= count:
+        raise _Unfit
+    found: list[Any]
+    if column.number:
+        found = list(struct.unpack_from(f"<{count}{column.number}", values))
+    else:
+        found = _variable(column, struct.unpack_from(f"<{count + 1}i", values), buffers[2])
+    if null_count:
+        bits = int.from_bytes(validity[: (count + 7) >> 3], "little") & ((1 << count) - 1)
+        if 8 * len(validity) < count or count - bits.bit_count() != null_count:
+            raise _Unfit
+        found = [value if bits >> row & 1 else None for row, value in enumerate(found)]
+    return kernel.datetimes_of(found, column.units, column.zone) if column.units else found
+
+
+def _variable(column: _Column, offsets: tuple[int, ...], data: memoryview) -> list[Any]:
+    if offsets[0] < 0 or offsets[-1] > len(data) or list(offsets) != sorted(offsets):
+        raise _Unfit
+    pieces = [data[start:end] for start, end in pairwise(offsets)]
+    return [str(piece, "utf-8") for piece in pieces] if column.is_text else [bytes(piece) for piece in pieces]

@@ -1,4 +1,4 @@
-"""Batches as they travel and are stored: log batches, kv batches, statistics, checksums.
+"""Batches as they travel and are stored: log batches, kv batches, statistics.
 
-`log_batch` first: `checksum`, `statistics` and `row_log` are parts of it, and a server makes one of a `kv_batch`.
+`log_batch` first: `statistics` are a part of it, and a server makes one of a `kv_batch`.
 """

@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from fluss.formats import kernel
-from fluss.formats.batches.checksum import crc32c
-from fluss.formats.batches.log_batch import NO_BATCH_SEQUENCE, NO_WRITER_ID, BufferLike
+from fluss.formats.batches.log_batch import NO_BATCH_SEQUENCE, NO_WRITER_ID, BufferLike, crc32c
 from fluss.formats.rows.codecs import rows_of, view_of
 from fluss.model.errors import CorruptDataError, ErrorCode
 

@@ -1,4 +1,4 @@
-"""The log record batch: the unit that travels on the wire and lies in segments, byte for byte the same.
+"""The log record batch, which travels on the wire and lies in segments, byte for byte the same; its checksum.
 
 Offsets and the commit time are outside the checksum, so a server stamps them into a batch without touching the rest.
 A payload is copied only by `encode_batch`; whoever can send parts takes `encode_header` and the payload as it is.
@@ -11,11 +11,30 @@ wrote by itself.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from fluss.formats.batches.checksum import crc32c
 from fluss.model.errors import CorruptDataError
+
+_Checksum: TypeAlias = Callable[[bytes | bytearray | memoryview, int], int]
+
+_loaded: _Checksum | None = None
+
+
+def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
+    """The checksum of bytes, or of those before them, whose checksum is `crc`, and these."""
+    return (_loaded or _load())(data, crc)
+
+
+def _load() -> _Checksum:
+    # Loaded for the first checksum: the package loads what reads package metadata and command lines, 2.5 MB that an
+    # idle server does without. Kept here: to import it again takes longer than the checksum of a small batch.
+    global _loaded
+    from crc32c import crc32c as checksum
+
+    _loaded = checksum
+    return checksum
+
 
 if TYPE_CHECKING:
     import pyarrow as pa

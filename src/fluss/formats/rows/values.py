@@ -13,8 +13,14 @@ import pyarrow.compute as pc
 
 from fluss.formats import kernel
 from fluss.formats.batches.log_batch import BufferLike
-from fluss.formats.batches.row_log import DECODED_SIZE_MAX_BYTES
-from fluss.formats.rows.codecs import CompactedFormat, IndexedFormat, RowFormat, binary_array, rows_of
+from fluss.formats.rows.codecs import (
+    DECODED_SIZE_MAX_BYTES,
+    CompactedFormat,
+    IndexedFormat,
+    RowFormat,
+    binary_array,
+    rows_of,
+)
 from fluss.formats.rows.specs import kind_of, spec_of, units_per_second
 from fluss.model.descriptor import KvFormat
 from fluss.model.errors import CorruptDataError, ErrorCode, NotFoundError

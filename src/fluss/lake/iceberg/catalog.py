@@ -11,9 +11,8 @@ from filelock import FileLock
 
 from fluss.lake.filesystem import check_place, storage_errors
 from fluss.lake.format import LakeCatalog, LakeTable
-from fluss.lake.iceberg.branch import IcebergBranch
 from fluss.lake.iceberg.schema import iceberg_schema, lake_properties, partition_spec, sort_order
-from fluss.lake.iceberg.table import IcebergTable
+from fluss.lake.iceberg.table import IcebergBranch, IcebergTable
 from fluss.lake.options import REST, LakeOptions
 from fluss.model.errors import CorruptDataError, FlussError
 from fluss.model.infos import TableInfo

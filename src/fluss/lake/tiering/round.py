@@ -1,37 +1,130 @@
-"""One tiering round of one table: repair, plan, tasks, commit, registration; many are in `fluss.lake.tiering.service`.
+"""One tiering round of one table: repair, plan, tasks, commit, registration; small files made larger ones.
 
 Start offsets come from the registered snapshot, and the lake's commit is a compare-and-swap against the table as it was
-loaded before: of two rounds that began alike one wins, and the other changes nothing.
+loaded before: of two rounds that began alike one wins, and the other changes nothing. A compaction, which joins small
+files of a bucket into larger ones, is a round without new rows.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 from fluss.doors import clock
-from fluss.lake.format import LakeConflictError, LakeTable, TieredSnapshot
-from fluss.lake.options import LakeOptions
-from fluss.lake.place import check_tiered, named_lake, warn_of_other_lake
+from fluss.lake.format import LakeConflictError, LakeFile, LakeTable, TieredSnapshot, by_bucket
+from fluss.lake.options import LakeOptions, check_tiered, named_lake, warn_of_other_lake
+from fluss.lake.parquet import FileTarget
 from fluss.lake.report import Progress, Status, TieringEvent, TieringReport
-from fluss.lake.tiering.compaction import compact
-from fluss.lake.tiering.executors import Executor
-from fluss.lake.tiering.pending_commit import Merger, PendingCommit, write_pending
-from fluss.lake.tiering.plan import RoundPlan, plan_round
-from fluss.lake.tiering.registration import has_snapshot, prepare, register, repair, unknown_snapshot
+from fluss.lake.tiering.pending_commit import (
+    Merger,
+    PendingCommit,
+    has_snapshot,
+    prepare,
+    register,
+    repair,
+    unknown_snapshot,
+    write_pending,
+)
+from fluss.lake.tiering.task import Executor, RewritePart, RoundPlan, TieredTable, plan_round
 from fluss.model.errors import ConnectError, FlussError, TimeoutError
 from fluss.model.infos import LakeSnapshot, TableInfo
-from fluss.model.paths import TablePath
+from fluss.model.paths import TableBucket, TablePath
 from fluss.model.tables.options import DATALAKE_AUTO_COMPACTION, is_true
 from fluss.model.trust import Trust
 
 if TYPE_CHECKING:
     from fluss.sync import FlussConnection
+
+
+SMALL_BYTES: Final = 16 * 1024 * 1024
+FILES_MIN: Final = 4
+# A task has the rows of its files in memory, where they take several times as much.
+TASK_BYTES_MAX: Final = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """What has become of a table's files; no snapshot where there was nothing to do."""
+
+    table_path: TablePath
+    files_removed: int = 0
+    files_added: int = 0
+    row_count: int = 0
+    snapshot_id: int | None = None
+
+
+def compact(
+    connection: FlussConnection,
+    path: TablePath,
+    executor: Executor | None = None,
+    *,
+    warehouse: str | None = None,
+    catalog: Mapping[str, str] | None = None,
+    small_bytes: int = SMALL_BYTES,
+    files_min: int = FILES_MIN,
+) -> Compaction:
+    """Join files below `small_bytes`, and those of which rows were deleted, where a bucket has at least `files_min`.
+
+    Raises LakeConflictError, and changes nothing, if a tiering round or another job commits to the lake first.
+    """
+    from fluss.lake.tiering.task import LocalExecutor
+
+    info = connection.get_admin().get_table_info(path)
+    check_tiered(info)
+    options = named_lake(info, warehouse, catalog, Trust.of(connection.config))
+    registry = LakeRegistry(connection)
+    lake, known = options.open().load_table(path), registry.latest(path)
+    if not has_snapshot(lake, known):
+        assert known is not None
+        raise unknown_snapshot(info, known, options.warehouse or options.uri or "")
+    known = None if lake is None else repair(registry, info, lake, known)
+    if lake is None or known is None:
+        return Compaction(path)
+    tasks = [*_tasks(info, lake, small_bytes, files_min)]
+    if not tasks:
+        return Compaction(path)
+    pending = write_pending(executor or LocalExecutor(connection), lake, tasks)
+    try:
+        # A file with the offsets of the last snapshot for the new one: servers remove it with its own.
+        offsets_path = prepare(registry, info, {})
+        snapshot_id = lake.commit(pending.added, pending.removed, offsets_path)
+    except FlussError:
+        pending.discard()
+        raise
+    snapshot = next(item for item in lake.all_tiered() if item.snapshot_id == snapshot_id)
+    register(registry, info, lake, snapshot, known.table_buckets_offset)
+    return Compaction(path, pending.files_removed, pending.files_added, pending.row_count, snapshot_id)
+
+
+def _tasks(info: TableInfo, lake: LakeTable, small_bytes: int, files_min: int) -> Iterator[RewritePart]:
+    target = FileTarget(lake.location, lake.file_schema, tuple(info.partition_keys), lake.io_properties)
+    common = TieredTable(info.table_path, info.table_id, tuple(info.get_column_names()), target)
+    all_files = lake.files(lake.snapshot_id)
+    small = by_bucket(file for file in all_files if file.size_bytes < small_bytes or file.has_deletes)
+    for (partition, bucket), files in small.items():
+        for some in _groups(files):
+            if len(some) >= files_min:
+                yield RewritePart(common, TableBucket(info.table_id, bucket), partition, 0, 0, tuple(some))
+
+
+def _groups(files: Iterable[LakeFile]) -> Iterator[list[LakeFile]]:
+    """Files that one task can take."""
+    found: list[LakeFile] = []
+    size_bytes = 0
+    for file in files:
+        if found and size_bytes + file.size_bytes > TASK_BYTES_MAX:
+            yield found
+            found, size_bytes = [], 0
+        found.append(file)
+        size_bytes += file.size_bytes
+    if found:
+        yield found
+
 
 # Steps of a round at which a test can end the process, as a crash would: FLUSS_TIERING_CRASH=<step>.
 TASKS_DONE: Final = "tasks-done"

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from fluss.api.lake import LakeRegistry
+from fluss.api.operations import LakeRegistry
 from fluss.doors import threads
 from fluss.lake.format import LakeConflictError
-from fluss.lake.place import is_tiered, table_infos
+from fluss.lake.options import is_tiered, table_infos
 from fluss.lake.report import Progress, Status, TieringReport
-from fluss.lake.tiering.executors import Executor
 from fluss.lake.tiering.pending_commit import Merger
 from fluss.lake.tiering.round import TieringSettings, tier_table
+from fluss.lake.tiering.task import Executor
 from fluss.model.errors import ConnectError, FlussError, InvalidRequestError, TimeoutError
 from fluss.model.paths import TablePath, check_database_name, check_table_name
 from fluss.model.staging import Assigned

@@ -1,4 +1,4 @@
-"""Lake and log read as one: `plan` says what is read, `rows` reads it, for Python, for DuckDB and for Spark's tasks.
+"""Lake and log read as one: `plan` says what is read, `reader` reads it, for Python, for DuckDB and for Spark.
 
-`reader` is what a scan hands its rows over with, `duck` has DuckDB read what it can, and `sql` runs statements.
+`sql` runs statements over it.
 """

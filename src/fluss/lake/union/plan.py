@@ -135,7 +135,7 @@ class UnionPlanner:
 
     def snapshot(self) -> LakeSnapshot | None:
         """The snapshot that the server knows."""
-        from fluss.api.lake import LakeRegistry
+        from fluss.api.operations import LakeRegistry
 
         if self._mode == NONE:
             return None

@@ -1,4 +1,4 @@
-"""Values in other forms: types and filters as text, JSON and Arrow, tables as HTML.
+"""Values in other forms: types and filters as text and Arrow.
 
-`type_json` is how definitions travel and are stored; `arrow_types` and `html` are imported when they are used.
+`arrow_types` is imported when it is used: it needs pyarrow.
 """

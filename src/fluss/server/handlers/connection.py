@@ -1,4 +1,4 @@
-"""Requests about the connection: versions, metadata, logins, tokens, settings.
+"""Requests about the connection and the server: versions, metadata, logins, tokens, settings, backups.
 
 Logins are SASL PLAIN. A client of Apache Fluss's Rust library answers the empty challenge of a successful login with a
 second, empty Authenticate; so on a connection that is logged in the request has an empty answer.
@@ -7,17 +7,17 @@ second, empty Authenticate; so on a connection that is logged in the request has
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
-from fluss.model.errors import AuthenticationError, ErrorCode, error_from_code
+from fluss.model.errors import AuthenticationError, ErrorCode, InvalidRequestError, error_from_code
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.protobuf import Encoded
 from fluss.server.config import effective_settings
-from fluss.server.net.context import ConnectionContext, InTurn
+from fluss.server.net.context import ConnectionContext, InTurn, code_and_text
 from fluss.server.net.logins import MECHANISM, parse_plain
-from fluss.server.tables.formats import MetadataResponse
-from fluss.server.tables.rules import check_count, table_path
+from fluss.server.tables.rules import MetadataResponse, check_count, table_path
 from fluss.storage.catalog.catalog import PartitionEntry, TableEntry
 
 
@@ -133,3 +133,38 @@ def get_file_system_security_token(
 ) -> pb.GetFileSystemSecurityTokenResponse:
     # Clients ask before they scan; all data is served here, so there is no file system to log in to.
     return pb.GetFileSystemSecurityTokenResponse(schema="file", token=b"")
+
+
+ID_CHARACTERS_MAX: Final = 100
+PATH_CHARACTERS_MAX: Final = 4_096
+
+
+def start_backup(context: ConnectionContext, request: pb.StartBackupRequest) -> pb.StartBackupResponse:
+    _check_text(request.backup_id, "backup_id", ID_CHARACTERS_MAX)
+    _check_text(request.directory, "directory", PATH_CHARACTERS_MAX)
+    context.server.backups.start(request.backup_id, Path(request.directory))
+    return pb.StartBackupResponse()
+
+
+def get_backup(context: ConnectionContext, request: pb.GetBackupRequest) -> pb.GetBackupResponse:
+    found = context.server.backups.find(request.backup_id)
+    backup = found.backup
+    response = pb.GetBackupResponse(
+        is_done=found.task.done(),
+        table_count=backup.table_count,
+        bucket_count=backup.bucket_count,
+        bytes_done=backup.bytes_done,
+        bytes_total=backup.bytes_total,
+        elapsed_ms=found.elapsed_ms,
+    )
+    if found.error is not None:
+        response.error_code, response.error_message = code_and_text(found.error)
+    return response
+
+
+def _check_text(text: object, name: str, characters_max: int) -> None:
+    # protobuf leaves bytes where a text is not UTF-8.
+    if not isinstance(text, str) or not 0 < len(text) <= characters_max or "\0" in text:
+        raise InvalidRequestError(
+            f"{name} must be a text of 1 to {characters_max} characters.", ErrorCode.INVALID_CONFIG_EXCEPTION
+        )

@@ -13,13 +13,10 @@ from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.staging import StagedTask
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.writes import BucketBatch, ReceivedStage
-from fluss.server.handlers.put_kv import check_merge
-from fluss.server.handlers.writes import check_batch, check_size, write_wait_ms
-from fluss.server.net.concurrent_reply import Concurrent, reply_concurrently
-from fluss.server.net.context import ConnectionContext
-from fluss.server.tables.formats import table_format
-from fluss.server.tables.rules import check_count
-from fluss.storage.staging.files import StagedKey, StagedRequest, query_name
+from fluss.server.handlers.writes import check_batch, check_merge, check_size, write_wait_ms
+from fluss.server.net.context import Concurrent, ConnectionContext, reply_concurrently
+from fluss.server.tables.rules import check_count, table_format
+from fluss.storage.staging.commit import StagedKey, StagedRequest, query_name
 from fluss.storage.staging.staging import REQUESTS_MAX
 
 

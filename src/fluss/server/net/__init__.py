@@ -1,5 +1,5 @@
 """Connections and their requests: frames in, logins, routes, turns, answers out, and what clients may cost.
 
-In the order of a request: `connection`, `session`, `routes` and `resources`, `context`, `answers`. `logins` and `users`
-say who may ask, and `limits`, `budgets`, `patience` and `turns` how much. `concurrent_reply` is for what takes long.
+In the order of a request: `connection`, `session`, `routes`, `context`, which has the shapes of answers. `logins` and
+`users` say who may ask, `limits` and `budgets` how much.
 """

@@ -12,10 +12,9 @@ from fluss.model.errors import CorruptDataError, FlussError
 from fluss.protocol import frames
 from fluss.protocol.protobuf import Part
 from fluss.server.config import Address
-from fluss.server.net.answers import error_frame
 from fluss.server.net.budgets import FrameShare
-from fluss.server.net.context import ConnectionContext, ServerContext
-from fluss.server.net.patience import ConnectionPatience, Seen
+from fluss.server.net.context import ConnectionContext, ServerContext, error_frame
+from fluss.server.net.limits import ConnectionPatience, Seen
 from fluss.server.net.session import Session
 
 _log = logging.getLogger(__name__)

@@ -1,29 +1,139 @@
-"""The context of request handlers: what they may use, and the shapes of what they return."""
+"""The context of request handlers: what they may use, counters, and the shapes of what they return."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
-from fluss.model.errors import ConnectError
+from google.protobuf.message import Message
+
+from fluss.model.errors import ConnectError, ErrorCode, FlussError, InvalidRequestError, TimeoutError
+from fluss.model.paths import TableBucket
+from fluss.protocol import api_keys, frames
+from fluss.protocol import messages_pb2 as pb
+from fluss.protocol.protobuf import Encoded, Part
 from fluss.server.config import Address, ServerConfig
-from fluss.server.metrics import Metrics
-from fluss.server.net.answers import Answer
-from fluss.server.net.budgets import RequestBudget, ResponseBudget
+from fluss.server.net.budgets import Pace, RequestBudget, ResponseBudget, Turns
 from fluss.server.net.logins import Logins
-from fluss.server.net.turns import Pace, Turns
 from fluss.server.read.kv_scanners import ConnectionScanners, ServerScanners
-from fluss.server.tables.auto_partition import AutoPartitioner
-from fluss.server.tables.backups import Backups
-from fluss.server.tables.lake import LakeLocations
-from fluss.server.tables.tiering import Tiering
+from fluss.server.tables.jobs import AutoPartitioner, Backups
+from fluss.server.tables.lake import LakeLocations, Tiering
 from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.store import Storage
 
 if TYPE_CHECKING:
     from fluss.storage.damage.scrub import Scrubber
+
+
+UNKNOWN_API_KEY = -1
+
+
+class Metrics:
+    """What the server has done since its start."""
+
+    __slots__ = (
+        "errors",
+        "logins_refused",
+        "lookup_keys",
+        "put_batches",
+        "put_bytes",
+        "received_bytes",
+        "refused_connections",
+        "requests",
+        "sent_bytes",
+    )
+
+    def __init__(self) -> None:
+        self.requests: Counter[int] = Counter()  # by api key; only keys that are served
+        self.errors: Counter[tuple[int, int]] = Counter()  # by api key and error code
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.refused_connections = 0
+        self.logins_refused = 0
+        self.put_batches = 0
+        self.put_bytes = 0
+        self.lookup_keys = 0
+
+    def failed(self, api_key: int, error: BaseException) -> None:
+        """Count a request that is answered with an error."""
+        known = api_key if api_key in api_keys.BY_KEY else UNKNOWN_API_KEY
+        code = error.error_code if isinstance(error, FlussError) else ErrorCode.UNKNOWN_SERVER_ERROR
+        self.errors[known, code] += 1
+
+
+_log = logging.getLogger(__name__)
+
+ERROR_TEXT_LENGTH_MAX: Final = 1_000
+# Answers up to this are copied together: a write of several pieces takes longer than that.
+_JOINED_BYTES_MAX: Final = 4 << 10
+
+Answer: TypeAlias = Message | Encoded
+
+
+def success_frame(request_id: int, answer: Answer) -> list[Part]:
+    """The response frame for an answer."""
+    if isinstance(answer, Encoded):
+        parts = [frames.response_header(frames.SUCCESS, request_id, answer.size_bytes), *answer.parts]
+        return [b"".join(parts)] if answer.size_bytes <= _JOINED_BYTES_MAX else parts
+    body = answer.SerializeToString()
+    return [frames.response_header(frames.SUCCESS, request_id, len(body)) + body]
+
+
+def error_frame(request_id: int, error: BaseException) -> list[Part]:
+    """The response frame for an error."""
+    code, text = code_and_text(error)
+    body = pb.ErrorResponse(error_code=code, error_message=text).SerializeToString()
+    return [frames.response_header(frames.ERROR, request_id, len(body)) + body]
+
+
+def code_and_text(error: BaseException) -> tuple[int, str]:
+    """The code and message to send for an error; one that is not ours is logged and its text kept back."""
+    if isinstance(error, FlussError):
+        code = error.error_code if error.error_code > 0 else ErrorCode.UNKNOWN_SERVER_ERROR
+        return code, error.message[:ERROR_TEXT_LENGTH_MAX]
+    _log.error("a request failed", exc_info=error)
+    return ErrorCode.UNKNOWN_SERVER_ERROR, "The server failed on this request; its log has the details."
+
+
+class AnswerSize:
+    """The bytes of one answer in the making; use it as a context manager that ends when the answer is made."""
+
+    def __init__(self, budget: ResponseBudget, bytes_max: int, advice: str) -> None:
+        self._budget = budget
+        self._bytes_max = bytes_max
+        self._advice = advice
+        self._bytes = 0
+
+    def __enter__(self) -> AnswerSize:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._budget.release(self._bytes)
+
+    @property
+    def left_bytes(self) -> int:
+        return self._bytes_max - self._bytes
+
+    def add(self, size_bytes: int) -> None:
+        """Count more of the answer; raises when it gets too large, or when the server has too much unsent."""
+        self._budget.release(self._bytes)
+        allowed = self._bytes + size_bytes <= self._budget.allowance_bytes()
+        self._bytes += size_bytes
+        self._budget.add(self._bytes)
+        if self._bytes > self._bytes_max:
+            raise InvalidRequestError(
+                f"The answer has more than {self._bytes_max} bytes; {self._advice}.",
+                ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+            )
+        if not allowed:
+            raise TimeoutError("The server waits for its clients to take their answers; try again later.")
 
 
 SCRUB_WAIT_S: Final = 60.0  # for the first table
@@ -144,3 +254,85 @@ class Deferred(Protocol):
 # A coroutine is awaited before the connection's next request begins.
 InTurn: TypeAlias = Answer | Coroutine[Any, Any, Answer]
 Handled: TypeAlias = Answer | Deferred | Coroutine[Any, Any, Answer | Deferred]
+
+
+Work: TypeAlias = Callable[[], Coroutine[Any, Any, Answer]]
+
+
+def reply_concurrently(context: ConnectionContext, work: Work, wait_ms: int | None = None) -> Concurrent:
+    """Let the next requests begin, unless the connection has enough of this kind under way."""
+    if context.reads_running >= context.limits.reads_running_per_connection_max:
+        return work()
+    return ConcurrentReply(context, work, context.limits.request_wait_ms_max if wait_ms is None else wait_ms)
+
+
+class ConcurrentReply:
+    """A deferred reply: that of work under way, once it is done."""
+
+    def __init__(self, context: ConnectionContext, work: Work, wait_ms: int) -> None:
+        self.wait_ms = wait_ms
+        self._context = context
+        self._work = work
+        self._replier: Replier | None = None
+
+    def start(self, replier: Replier) -> None:
+        self._replier = replier
+        self._context.reads_running += 1
+        task = asyncio.get_running_loop().create_task(self._work())
+        task.add_done_callback(self._done)
+
+    def expire(self) -> None:
+        if self._replier is not None:
+            self._replier.fail(TimeoutError("The server did not finish this request within its time; try again."))
+            self._replier = None
+
+    def hurry(self) -> None:
+        """It is under way already."""
+
+    def abandon(self) -> None:
+        """The work goes on to its end; what it writes may be half done otherwise."""
+        self._replier = None
+
+    def _done(self, task: asyncio.Task[Answer]) -> None:
+        self._context.reads_running -= 1
+        error = None if task.cancelled() else task.exception()
+        if self._replier is None or task.cancelled():
+            return
+        if error is not None:
+            self._replier.fail(error)
+        else:
+            self._replier.reply(task.result())
+
+
+Concurrent: TypeAlias = Answer | ConcurrentReply | Coroutine[Any, Any, Answer]
+
+
+BUCKETS_AT_ONCE: Final = 64  # that a request may name and still be answered in one go
+_OPENED_AT_ONCE: Final = 128
+
+_Outcome = TypeVar("_Outcome")
+
+
+def with_open_logs(
+    storage: Storage, buckets: Collection[TableBucket], handle: Callable[[], _Outcome]
+) -> _Outcome | Coroutine[Any, Any, _Outcome]:
+    """What `handle` returns, now or once the buckets are open."""
+    opening = storage.opening(buckets)
+    return handle() if opening is None else _after(opening, handle)
+
+
+async def _after(opening: Coroutine[None, None, None], handle: Callable[[], _Outcome]) -> _Outcome:
+    await opening
+    return handle()
+
+
+async def each_open(context: ConnectionContext, buckets: Sequence[TableBucket]) -> AsyncIterator[int]:
+    """The numbers of many buckets, each when it is open; others have their turns in between."""
+    pace = context.pace()
+    for begin in range(0, len(buckets), _OPENED_AT_ONCE):
+        part = buckets[begin : begin + _OPENED_AT_ONCE]
+        if (opening := context.storage.opening(part)) is not None:
+            await opening
+        for number in range(begin, begin + len(part)):
+            yield number
+            await pace.rest()

@@ -65,7 +65,7 @@ class SharedSecret:
         return await self.check(user, password)
 
     async def check(self, user: str, password: str) -> bool:
-        # Only here: see query_name in fluss.storage.staging.files.
+        # Only here: see query_name in fluss.storage.staging.commit.
         import hmac
 
         return hmac.compare_digest(self._expected, _joined(user, password))

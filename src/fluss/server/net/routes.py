@@ -1,39 +1,171 @@
-"""The table of all requests that the server answers, and the way of each to its handler.
+"""The table of all requests that the server answers: the way of each to its handler, and what it touches.
+
+Of the resources that a request touches, and on which rights can be given: the cluster has databases, and they have
+tables. Names and ids are taken as they come: whether there is such a table, and whether a name could be one, is the
+handler's business. What a request touches follows Apache Fluss: to create a database touches the cluster, to create a
+table the database, and all that is in a table touches the table.
 
 A new request is a row here and an `Api` in `protocol/api_keys.py`; docs/hacking.md has all the steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
+from fluss.model.paths import TablePath
 from fluss.protocol import api_keys as apis
+from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api, Req, Resp
 from fluss.protocol.frames import Request
 from fluss.protocol.protobuf import parse_request
 from fluss.protocol.writes import parse_produce_log, parse_put_kv, parse_stage_write
-from fluss.server.handlers import (
-    backup,
-    connection,
-    databases,
-    fetch,
-    kv_snapshots,
-    lake,
-    lookup,
-    offsets,
-    produce,
-    put_kv,
-    scans,
-    staging,
-    tables,
-)
-from fluss.server.net import resources
+from fluss.server.handlers import connection, keys, logs, snapshots, staging, tables, writes
 from fluss.server.net.context import ConnectionContext, Handled, InTurn
-from fluss.server.net.resources import Resources
+
+
+class ResourceKind(Enum):
+    """What is named, and how."""
+
+    CLUSTER = auto()
+    DATABASE = auto()
+    """By name"""
+    TABLE = auto()
+    """By path"""
+    TABLE_ID = auto()
+    """A table, by its id"""
+    PARTITION_ID = auto()
+    """The table of a partition, by the id of that"""
+    LEASE = auto()
+    """The tables with snapshots that a lease keeps, by its name"""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Something that a request names."""
+
+    kind: ResourceKind
+    name: str | int | TablePath | None = None
+
+
+Resources: TypeAlias = tuple[Resource, ...]
+"""Each once, in the order of the request; none if anybody may ask it"""
+
+_CLUSTER: Final = (Resource(ResourceKind.CLUSTER),)
+
+
+class _NamesDatabase(Protocol):
+    @property
+    def database_name(self) -> str: ...
+
+
+class _NamesTable(Protocol):
+    @property
+    def table_path(self) -> pb.PbTablePath: ...
+
+
+class _NamesTableId(Protocol):
+    @property
+    def table_id(self) -> int: ...
+
+
+def nothing(_: object) -> Resources:
+    """Of what anybody may ask."""
+    return ()
+
+
+def cluster(_: object) -> Resources:
+    """The cluster as a whole."""
+    return _CLUSTER
+
+
+def database(request: _NamesDatabase) -> Resources:
+    """The database that is named."""
+    return (Resource(ResourceKind.DATABASE, request.database_name),)
+
+
+def database_of_table(request: _NamesTable) -> Resources:
+    """The database of a table that is to be."""
+    return database(request.table_path)
+
+
+def table(request: _NamesTable) -> Resources:
+    """The table that is named."""
+    return _tables([request.table_path])
+
+
+def table_id(request: _NamesTableId) -> Resources:
+    """The table whose id is given."""
+    return _table_ids([request])
+
+
+def written_tables(request: pb.InitWriterRequest) -> Resources:
+    """The tables that are to be written; a writer that names none may write them all."""
+    return _tables(request.table_path) or _CLUSTER
+
+
+def described_tables(request: pb.MetadataRequest) -> Resources:
+    """The tables that are named, those of partitions, too."""
+    paths: list[pb.PbTablePath | pb.PbPhysicalTablePath] = [*request.table_path, *request.partitions_path]
+    partitions = (Resource(ResourceKind.PARTITION_ID, partition_id) for partition_id in request.partitions_id)
+    return _once([*_tables(paths), *partitions])
+
+
+def fetched_tables(request: pb.FetchLogRequest) -> Resources:
+    """The tables that are read."""
+    return _table_ids(request.tables_req)
+
+
+def scanned_table(request: pb.ScanKvRequest) -> Resources:
+    """The table that a scan begins with; who goes on with one has named its table on the same connection."""
+    return _table_ids([request.bucket_scan_req]) if request.HasField("bucket_scan_req") else ()
+
+
+def prepared_tables(request: pb.PrepareLakeTableSnapshotRequest) -> Resources:
+    """The tables whose offsets are told."""
+    return _tables([item.table_path for item in request.bucket_offsets])
+
+
+def committed_tables(request: pb.CommitLakeTableSnapshotRequest) -> Resources:
+    """The tables whose snapshots are told."""
+    return _table_ids([*request.lake_table_snapshot_metadata, *request.tables_req])
+
+
+def tiered_tables(request: pb.LakeTieringHeartbeatRequest) -> Resources:
+    """The cluster, of which a tiering job gets any table, and the tables that it reports."""
+    reported = _table_ids([*request.tiering_tables, *request.finished_tables, *request.failed_tables])
+    forced = (Resource(ResourceKind.TABLE_ID, number) for number in request.force_finished_tables)
+    return _once([*_CLUSTER, *reported, *forced])
+
+
+def leased_tables(request: pb.AcquireKvSnapshotLeaseRequest) -> Resources:
+    """The tables whose snapshots are to be kept."""
+    return _table_ids(request.snapshots_to_lease)
+
+
+def released_tables(request: pb.ReleaseKvSnapshotLeaseRequest) -> Resources:
+    """The tables whose snapshots need not be kept any more."""
+    return _table_ids(request.buckets_to_release)
+
+
+def tables_of_lease(request: pb.DropKvSnapshotLeaseRequest) -> Resources:
+    """All tables of a lease."""
+    return (Resource(ResourceKind.LEASE, request.lease_id),)
+
+
+def _tables(paths: Sequence[pb.PbTablePath | pb.PbPhysicalTablePath]) -> Resources:
+    return _once(Resource(ResourceKind.TABLE, TablePath(path.database_name, path.table_name)) for path in paths)
+
+
+def _table_ids(items: Iterable[_NamesTableId]) -> Resources:
+    return _once(Resource(ResourceKind.TABLE_ID, item.table_id) for item in items)
+
+
+def _once(found: Iterable[Resource]) -> Resources:
+    return tuple(dict.fromkeys(found))
 
 
 class Reply(Enum):
@@ -86,77 +218,75 @@ def _by_key(*routes: Route) -> dict[int, Route]:
 
 ROUTES: Final = _by_key(
     # Connections and the cluster
-    _in_turn(apis.API_VERSIONS, connection.api_versions, resources.nothing),
-    _in_turn(apis.AUTHENTICATE, connection.authenticate, resources.nothing),
-    _in_turn(apis.GET_FILE_SYSTEM_SECURITY_TOKEN, connection.get_file_system_security_token, resources.nothing),
-    _in_turn(apis.METADATA, connection.metadata, resources.described_tables),
-    _in_turn(apis.DESCRIBE_CLUSTER_CONFIGS, connection.describe_cluster_configs, resources.cluster),
+    _in_turn(apis.API_VERSIONS, connection.api_versions, nothing),
+    _in_turn(apis.AUTHENTICATE, connection.authenticate, nothing),
+    _in_turn(apis.GET_FILE_SYSTEM_SECURITY_TOKEN, connection.get_file_system_security_token, nothing),
+    _in_turn(apis.METADATA, connection.metadata, described_tables),
+    _in_turn(apis.DESCRIBE_CLUSTER_CONFIGS, connection.describe_cluster_configs, cluster),
     # Databases, tables, partitions
-    _in_turn(apis.CREATE_DATABASE, databases.create_database, resources.cluster),
-    _in_turn(apis.DROP_DATABASE, databases.drop_database, resources.database),
-    _in_turn(apis.LIST_DATABASES, databases.list_databases, resources.cluster),
-    _in_turn(apis.DATABASE_EXISTS, databases.database_exists, resources.database),
-    _in_turn(apis.GET_DATABASE_INFO, databases.get_database_info, resources.database),
-    _in_turn(apis.CREATE_TABLE, tables.create_table, resources.database_of_table, needs_room=True),
-    _in_turn(apis.ALTER_TABLE, tables.alter_table, resources.table),
-    _in_turn(apis.DROP_TABLE, tables.drop_table, resources.table),
-    _in_turn(apis.LIST_TABLES, tables.list_tables, resources.database),
-    _in_turn(apis.TABLE_EXISTS, tables.table_exists, resources.table),
-    _in_turn(apis.GET_TABLE_INFO, tables.get_table_info, resources.table),
-    _in_turn(apis.GET_TABLE_SCHEMA, tables.get_table_schema, resources.table),
-    _in_turn(apis.CREATE_PARTITION, databases.create_partition, resources.table, needs_room=True),
-    _in_turn(apis.DROP_PARTITION, databases.drop_partition, resources.table),
-    _in_turn(apis.LIST_PARTITION_INFOS, databases.list_partition_infos, resources.table),
+    _in_turn(apis.CREATE_DATABASE, tables.create_database, cluster),
+    _in_turn(apis.DROP_DATABASE, tables.drop_database, database),
+    _in_turn(apis.LIST_DATABASES, tables.list_databases, cluster),
+    _in_turn(apis.DATABASE_EXISTS, tables.database_exists, database),
+    _in_turn(apis.GET_DATABASE_INFO, tables.get_database_info, database),
+    _in_turn(apis.CREATE_TABLE, tables.create_table, database_of_table, needs_room=True),
+    _in_turn(apis.ALTER_TABLE, tables.alter_table, table),
+    _in_turn(apis.DROP_TABLE, tables.drop_table, table),
+    _in_turn(apis.LIST_TABLES, tables.list_tables, database),
+    _in_turn(apis.TABLE_EXISTS, tables.table_exists, table),
+    _in_turn(apis.GET_TABLE_INFO, tables.get_table_info, table),
+    _in_turn(apis.GET_TABLE_SCHEMA, tables.get_table_schema, table),
+    _in_turn(apis.CREATE_PARTITION, tables.create_partition, table, needs_room=True),
+    _in_turn(apis.DROP_PARTITION, tables.drop_partition, table),
+    _in_turn(apis.LIST_PARTITION_INFOS, tables.list_partition_infos, table),
     # Writing
-    _in_turn(apis.INIT_WRITER, produce.init_writer, resources.written_tables),
-    Route(
-        apis.PRODUCE_LOG, produce.produce_log, resources.table_id, Reply.DEFERRED, parse_produce_log, is_at_once=True
-    ),
+    _in_turn(apis.INIT_WRITER, writes.init_writer, written_tables),
+    Route(apis.PRODUCE_LOG, writes.produce_log, table_id, Reply.DEFERRED, parse_produce_log, is_at_once=True),
     Route(
         apis.PUT_KV,
-        put_kv.put_kv,
-        resources.table_id,
+        writes.put_kv,
+        table_id,
         Reply.DEFERRED,
         parse_put_kv,
         is_at_once=True,
         is_versioned=True,
     ),
-    Route(apis.STAGE_WRITE, staging.stage_write, resources.table_id, Reply.CONCURRENT, parse_stage_write),
-    Route(apis.COMMIT_STAGED, staging.commit_staged, resources.table_id, Reply.CONCURRENT),
-    _in_turn(apis.DROP_STAGED, staging.drop_staged, resources.table_id),
-    _in_turn(apis.LIST_STAGED, staging.list_staged, resources.cluster),
-    _in_turn(apis.ACCEPT_STAGED, staging.accept_staged, resources.table_id),
-    _in_turn(apis.RESET_STAGED, staging.reset_staged, resources.table_id),
+    Route(apis.STAGE_WRITE, staging.stage_write, table_id, Reply.CONCURRENT, parse_stage_write),
+    Route(apis.COMMIT_STAGED, staging.commit_staged, table_id, Reply.CONCURRENT),
+    _in_turn(apis.DROP_STAGED, staging.drop_staged, table_id),
+    _in_turn(apis.LIST_STAGED, staging.list_staged, cluster),
+    _in_turn(apis.ACCEPT_STAGED, staging.accept_staged, table_id),
+    _in_turn(apis.RESET_STAGED, staging.reset_staged, table_id),
     # Reading
-    Route(apis.FETCH_LOG, fetch.fetch_log, resources.fetched_tables, Reply.DEFERRED, is_at_once=True),
-    _in_turn(apis.LIST_OFFSETS, offsets.list_offsets, resources.table_id),
-    Route(apis.LOOKUP, lookup.lookup, resources.table_id, Reply.CONCURRENT, is_at_once=True, is_versioned=True),
+    Route(apis.FETCH_LOG, logs.fetch_log, fetched_tables, Reply.DEFERRED, is_at_once=True),
+    _in_turn(apis.LIST_OFFSETS, logs.list_offsets, table_id),
+    Route(apis.LOOKUP, keys.lookup, table_id, Reply.CONCURRENT, is_at_once=True, is_versioned=True),
     Route(
         apis.PREFIX_LOOKUP,
-        lookup.prefix_lookup,
-        resources.table_id,
+        keys.prefix_lookup,
+        table_id,
         Reply.CONCURRENT,
         is_at_once=True,
         is_versioned=True,
     ),
-    _in_turn(apis.LIMIT_SCAN, scans.limit_scan, resources.table_id),
-    _in_turn(apis.SCAN_KV, scans.scan_kv, resources.scanned_table),
-    _in_turn(apis.GET_TABLE_STATS, offsets.get_table_stats, resources.table_id),
-    _in_turn(apis.GET_LATEST_KV_SNAPSHOTS, kv_snapshots.get_latest_kv_snapshots, resources.table),
-    _in_turn(apis.GET_KV_SNAPSHOT_METADATA, kv_snapshots.get_kv_snapshot_metadata, resources.table_id),
-    _in_turn(apis.ACQUIRE_KV_SNAPSHOT_LEASE, kv_snapshots.acquire_kv_snapshot_lease, resources.leased_tables),
-    _in_turn(apis.RELEASE_KV_SNAPSHOT_LEASE, kv_snapshots.release_kv_snapshot_lease, resources.released_tables),
-    _in_turn(apis.DROP_KV_SNAPSHOT_LEASE, kv_snapshots.drop_kv_snapshot_lease, resources.tables_of_lease),
+    _in_turn(apis.LIMIT_SCAN, keys.limit_scan, table_id),
+    _in_turn(apis.SCAN_KV, keys.scan_kv, scanned_table),
+    _in_turn(apis.GET_TABLE_STATS, logs.get_table_stats, table_id),
+    _in_turn(apis.GET_LATEST_KV_SNAPSHOTS, snapshots.get_latest_kv_snapshots, table),
+    _in_turn(apis.GET_KV_SNAPSHOT_METADATA, snapshots.get_kv_snapshot_metadata, table_id),
+    _in_turn(apis.ACQUIRE_KV_SNAPSHOT_LEASE, snapshots.acquire_kv_snapshot_lease, leased_tables),
+    _in_turn(apis.RELEASE_KV_SNAPSHOT_LEASE, snapshots.release_kv_snapshot_lease, released_tables),
+    _in_turn(apis.DROP_KV_SNAPSHOT_LEASE, snapshots.drop_kv_snapshot_lease, tables_of_lease),
     # The lake, backups
-    _in_turn(apis.GET_LAKE_SNAPSHOT, lake.get_lake_snapshot, resources.table),
-    _in_turn(apis.PREPARE_LAKE_TABLE_SNAPSHOT, lake.prepare_lake_table_snapshot, resources.prepared_tables),
-    _in_turn(apis.COMMIT_LAKE_TABLE_SNAPSHOT, lake.commit_lake_table_snapshot, resources.committed_tables),
-    _in_turn(apis.LAKE_TIERING_HEARTBEAT, lake.lake_tiering_heartbeat, resources.tiered_tables),
-    _in_turn(apis.REPORT_LAKE_ROUND, lake.report_lake_round, resources.table_id),
-    _in_turn(apis.GET_LAKE_ERROR, lake.get_lake_error, resources.table_id),
-    _in_turn(apis.FORGET_LAKE_SNAPSHOTS, lake.forget_lake_snapshots, resources.table_id),
-    _in_turn(apis.START_BACKUP, backup.start_backup, resources.cluster),
-    _in_turn(apis.GET_BACKUP, backup.get_backup, resources.cluster),
+    _in_turn(apis.GET_LAKE_SNAPSHOT, snapshots.get_lake_snapshot, table),
+    _in_turn(apis.PREPARE_LAKE_TABLE_SNAPSHOT, snapshots.prepare_lake_table_snapshot, prepared_tables),
+    _in_turn(apis.COMMIT_LAKE_TABLE_SNAPSHOT, snapshots.commit_lake_table_snapshot, committed_tables),
+    _in_turn(apis.LAKE_TIERING_HEARTBEAT, snapshots.lake_tiering_heartbeat, tiered_tables),
+    _in_turn(apis.REPORT_LAKE_ROUND, snapshots.report_lake_round, table_id),
+    _in_turn(apis.GET_LAKE_ERROR, snapshots.get_lake_error, table_id),
+    _in_turn(apis.FORGET_LAKE_SNAPSHOTS, snapshots.forget_lake_snapshots, table_id),
+    _in_turn(apis.START_BACKUP, connection.start_backup, cluster),
+    _in_turn(apis.GET_BACKUP, connection.get_backup, cluster),
 )
 
 

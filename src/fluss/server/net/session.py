@@ -17,8 +17,7 @@ from fluss.doors import clock
 from fluss.model.errors import FlussError, TimeoutError
 from fluss.protocol import frames
 from fluss.protocol.protobuf import Part
-from fluss.server.net.answers import Answer, error_frame, success_frame
-from fluss.server.net.context import ConnectionContext, Deferred, GateCallback
+from fluss.server.net.context import Answer, ConnectionContext, Deferred, GateCallback, error_frame, success_frame
 from fluss.server.net.routes import ROUTES, dispatch
 
 # Executed without waiting for a turn; what else there is may take longer, and one turn more is not noticed.

@@ -1,5 +1,5 @@
 """Reading for fetches and scans: what is asked, filters by statistics, projections, open scans.
 
-`fetch_plan` is the way of a fetch, through `projection` and `filter`; `kv_access` that of lookups and scans, of which
-`kv_scanners` keeps those that go on.
+`fetch_plan` is the way of a fetch, through `filter`; `kv_access` that of lookups and scans, of which `kv_scanners`
+keeps those that go on.
 """

@@ -18,7 +18,7 @@ from fluss.model.predicates import DEPTH_MAX
 from fluss.model.types import DataType, TypeRoot
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.protobuf import unreadable
-from fluss.server.tables.formats import SchemaColumns, schema_columns
+from fluss.server.tables.rules import SchemaColumns, schema_columns
 from fluss.storage.catalog.catalog import Catalog
 
 # Predicates and literals of one filter.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.paths import TableBucket
-from fluss.server.tables.formats import table_format
+from fluss.server.tables.rules import table_format
 from fluss.storage.store import Storage
 
 if TYPE_CHECKING:

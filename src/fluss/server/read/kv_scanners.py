@@ -16,7 +16,7 @@ from fluss.model.paths import TableBucket
 from fluss.server.net.limits import Limits
 
 if TYPE_CHECKING:
-    from fluss.storage.kv.reads import BucketScan
+    from fluss.storage.kv.store import BucketScan
 
 _ID_BYTES: Final = 16
 _EXPIRED_REMEMBERED_MAX: Final = 256  # per connection, to tell why a scanner is gone

@@ -1,4 +1,4 @@
-"""Batch reads, in the order of the way: options, reader, plan, parts of a log, the lake's part.
+"""Batch reads, in the order of the way: options, reader, plan, parts of a log and of the lake.
 
 `reader` is what Spark calls, on the driver and in tasks.
 """

@@ -29,12 +29,11 @@ from pyspark.sql import types as st
 
 from fluss.lake.modes import AUTO, MODES
 from fluss.model.errors import InvalidRequestError, SchemaMismatchError
-from fluss.model.forms.type_json import parse_json
 from fluss.model.infos import TableInfo
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
 from fluss.model.schema import Column
-from fluss.model.types import DataTypes
-from fluss.spark.columns import check_read_schema
+from fluss.model.types import DataTypes, parse_json
+from fluss.spark.columns import check_read_schema, spark_schema, spark_type
 from fluss.spark.source_options import (
     LAKE_CATALOG,
     LAKE_MODE,
@@ -44,7 +43,6 @@ from fluss.spark.source_options import (
     SourceOptions,
     bad_option,
 )
-from fluss.spark.types import spark_schema, spark_type
 
 CHANGELOG_COLUMNS = {
     CHANGE_TYPE: Column(CHANGE_TYPE, DataTypes.string().not_null()),

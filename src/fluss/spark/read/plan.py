@@ -16,8 +16,7 @@ from fluss.model.paths import TableBucket
 from fluss.model.tables.merge_rules import has_old_images
 from fluss.spark.read.options import BucketOffsets, ReadOptions
 from fluss.spark.read.parts import BucketPart, BucketRange, BucketRowsAt
-from fluss.spark.source_options import bad_option
-from fluss.spark.tables import OpenTable
+from fluss.spark.source_options import OpenTable, bad_option
 
 Partitions: TypeAlias = Mapping[int | None, str | None]
 """Names by partition id; a table without partitions is its own partition None"""

@@ -18,15 +18,23 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader
 
 from fluss.lake.modes import AUTO, NONE, ONLY
-from fluss.lake.options import LakeOptions
-from fluss.lake.place import is_tiered
+from fluss.lake.options import LakeOptions, is_tiered
 from fluss.lake.union.plan import UnionBucket, UnionPlan, named_options, plan_union
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
-from fluss.spark.read.lake import LakeRows, LakeSlice, cut_file, join_slices, merged_part
 from fluss.spark.read.options import BucketOffsets, ReadOptions, check_chosen_once, read_columns
-from fluss.spark.read.parts import BucketPart, BucketRange, read_part, scan_of
+from fluss.spark.read.parts import (
+    BucketPart,
+    BucketRange,
+    LakeRows,
+    LakeSlice,
+    cut_file,
+    join_slices,
+    merged_part,
+    read_part,
+    scan_of,
+)
 from fluss.spark.read.plan import (
     BucketKey,
     bucket_offsets,
@@ -38,8 +46,7 @@ from fluss.spark.read.plan import (
     rows_at,
     split_ranges,
 )
-from fluss.spark.source_options import LAKE_MODE, SourceOptions, bad_option
-from fluss.spark.tables import OpenTable, open_table
+from fluss.spark.source_options import LAKE_MODE, OpenTable, SourceOptions, bad_option, open_table
 from fluss.spark.waiting import told_shortly
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
 """Streams that are read: positions, limits, one reader for each generation of Spark, the lake first.
 
-`reader` is what both generations share.
+`offsets` are what a checkpoint keeps, and `reader` is what both generations share.
 """

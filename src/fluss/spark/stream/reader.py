@@ -19,21 +19,23 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
-from fluss.spark.read.lake import LakeBucket, LakeRows
 from fluss.spark.read.options import read_columns
-from fluss.spark.read.parts import BucketPart, BucketRange, BucketRowsAt, read_part, scan_of
+from fluss.spark.read.parts import BucketPart, BucketRange, BucketRowsAt, LakeBucket, LakeRows, read_part, scan_of
 from fluss.spark.read.plan import bucket_offsets, chosen_partitions, split_ranges
-from fluss.spark.source_options import SourceOptions
-from fluss.spark.stream.offsets import CURRENT_ROWS, Offsets, StreamOffset, limited, sample_range
-from fluss.spark.stream.positions import (
+from fluss.spark.source_options import SourceOptions, open_table
+from fluss.spark.stream.offsets import (
+    CURRENT_ROWS,
+    Offsets,
+    StreamOffset,
     beginning,
     check_stream_options,
     initial_offset,
     latest_offsets,
+    limited,
+    sample_range,
     snapshot_parts,
     without_unread,
 )
-from fluss.spark.tables import open_table
 from fluss.spark.waiting import told_shortly
 
 if TYPE_CHECKING:

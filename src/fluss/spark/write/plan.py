@@ -30,8 +30,7 @@ from fluss.model.errors import ConnectError, InvalidRequestError
 from fluss.model.partitions import NEWER_MAX, PartitionBound
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
 from fluss.spark.columns import check_write_schema
-from fluss.spark.source_options import READ_OPTIONS, SourceOptions, bad_option
-from fluss.spark.tables import OpenTable, open_table
+from fluss.spark.source_options import READ_OPTIONS, OpenTable, SourceOptions, bad_option, open_table
 
 if TYPE_CHECKING:
     from fluss.model.infos import TableInfo

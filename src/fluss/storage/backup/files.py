@@ -27,10 +27,9 @@ from fluss.storage import files
 from fluss.storage.directory import FORMAT_VERSION
 from fluss.storage.failpoints import Site
 from fluss.storage.kv.snapshot_files import files_of, list_snapshots
-from fluss.storage.log.index import Checkpoint, OffsetIndex
+from fluss.storage.log.index import Checkpoint, CorruptBatchError, OffsetIndex, scan
 from fluss.storage.log.log import LogCut
 from fluss.storage.log.segment import INDEX_SUFFIX, LOG_SUFFIX, WRITERS_SUFFIX, segment_path
-from fluss.storage.log.walk import CorruptBatchError, scan
 
 NAME: Final = "backup.json"
 VERSION: Final = 1

@@ -38,8 +38,7 @@ from fluss.storage.catalog.db import (
     file_checksum,
     look_at,
 )
-from fluss.storage.catalog.row_ids import RowIds, block_of
-from fluss.storage.catalog.view import CatalogView, check_partitioned
+from fluss.storage.catalog.view import CatalogView, RowIds, block_of, check_partitioned
 from fluss.storage.directory import MARKS_NAME, DataDirectoryError
 from fluss.storage.log.marks import CatalogMark, Marks
 

@@ -30,11 +30,10 @@ from fluss.storage.kv.rocks import STATE_KEY, decode_state
 from fluss.storage.kv.rocks_files import CURRENT_NAME, manifest_problem
 from fluss.storage.kv.rocks_settings import META_FAMILY, Resources
 from fluss.storage.kv.store import EMPTY, MEMORY_BYTES_MIN, DamagedKvStoreError, KvState
-from fluss.storage.log.index import Checkpoint, OffsetIndex
+from fluss.storage.log.index import Checkpoint, CorruptBatchError, OffsetIndex, scan
 from fluss.storage.log.marks import UNKNOWN_HEADS, Mark
 from fluss.storage.log.recovery import SafeEnd, last_is_missing, safe_end
 from fluss.storage.log.segment import INDEX_SUFFIX, LOG_SUFFIX, WRITERS_SUFFIX, list_base_offsets, segment_path
-from fluss.storage.log.walk import CorruptBatchError, scan
 from fluss.storage.log.writers import WriterTable
 
 OnBytes = Callable[[int], None]

@@ -12,8 +12,8 @@ from fluss.formats.batches.log_batch import BatchHeader, verify_crc
 from fluss.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
 from fluss.storage import files
 from fluss.storage.directory import CATALOG_NAME, TABLES_NAME, VERSION_NAME
+from fluss.storage.log.index import scan
 from fluss.storage.log.segment import LOG_SUFFIX, list_base_offsets, segment_path
-from fluss.storage.log.walk import scan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -172,7 +172,7 @@ class RowReader:
 
     def _decoded(self, batch: DumpedBatch) -> tuple[bytes | None, pa.RecordBatch]:
         from fluss.formats.arrow import payload
-        from fluss.formats.batches import row_log
+        from fluss.formats.rows import codecs
         from fluss.model.descriptor import LogFormat
 
         header = batch.header
@@ -183,7 +183,7 @@ class RowReader:
             return None, schema.empty_table().to_batches(max_chunksize=1)[0]
         if self._log_format is LogFormat.ARROW:
             return payload.decode_changes(batch.data, 0, header, schema)
-        return row_log.decode_rows(batch.data, 0, header, self._schemas[header.schema_id], self._log_format)
+        return codecs.decode_rows(batch.data, 0, header, self._schemas[header.schema_id], self._log_format)
 
 
 def _place(path: Path) -> tuple[Path, int]:

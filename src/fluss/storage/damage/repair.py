@@ -33,8 +33,7 @@ from fluss.storage.catalog.db import (
     CatalogDatabase,
     TableEntry,
 )
-from fluss.storage.catalog.row_ids import FIRST_ROW_ID, ROW_ID_MAX, block_of
-from fluss.storage.catalog.view import has_primary_key
+from fluss.storage.catalog.view import FIRST_ROW_ID, ROW_ID_MAX, block_of, has_primary_key
 from fluss.storage.damage.checks import CheckedSegment, LogCheck, Piece
 from fluss.storage.damage.survey import CatalogDamage, Damage, LogDamage, MovableDamage, SnapshotDamage, Survey
 from fluss.storage.directory import LOST_NAME, PARTITION_PREFIX, STORE_NAME, TABLES_NAME, DataDirectory

@@ -24,8 +24,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from zlib import crc32
 
 from fluss.doors import clock
-from fluss.formats.batches.checksum import crc32c
-from fluss.formats.batches.log_batch import head_checksum
+from fluss.formats.batches.log_batch import crc32c, head_checksum
 from fluss.model.errors import CorruptDataError
 from fluss.storage import files
 from fluss.storage.directory import SCRUB_NAME
@@ -39,10 +38,9 @@ from fluss.storage.kv.rocks_files import (
     manifest_name,
     table_name,
 )
-from fluss.storage.log.index import Checkpoint, OffsetIndex
+from fluss.storage.log.index import Checkpoint, CorruptBatchError, OffsetIndex, scan
 from fluss.storage.log.marks import UNKNOWN_HEADS
 from fluss.storage.log.segment import INDEX_SUFFIX, segment_path
-from fluss.storage.log.walk import CorruptBatchError, scan
 
 _log = logging.getLogger(__name__)
 

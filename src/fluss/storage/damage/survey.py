@@ -32,7 +32,7 @@ from fluss.storage.kv.store import DamagedKvStoreError, KvState
 from fluss.storage.lake_snapshots import offsets_of
 from fluss.storage.log.marks import Mark, Marks
 from fluss.storage.log.segment import list_aside, list_base_offsets
-from fluss.storage.staging import files
+from fluss.storage.staging import commit
 from fluss.storage.store import numbered
 
 # Each offset that is lost becomes an empty batch: 480 MB.
@@ -331,9 +331,9 @@ class _Surveyor:
 
     def _check_staged(self) -> None:
         for directory in self._directory.tables_path.glob(f"*/{STAGING_NAME}"):
-            for file in files.listed(directory):
+            for file in commit.listed(directory):
                 try:
-                    files.read(directory, file.key)
+                    commit.read(directory, file.key)
                 except FileNotFoundError:
                     continue
                 except FlussError:

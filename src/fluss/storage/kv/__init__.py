@@ -1,5 +1,5 @@
 """Primary-key tables: puts, reads and scans of buckets, stores in RocksDB, snapshots, recovery.
 
 In the order of a put: `engine`, `bucket`, `put`, `table`, `store`, `rocks`. `pool` opens stores and `recovery` makes
-them good; `reads` is for lookups and scans, `snapshots` for what a store can be rebuilt from.
+them good; `snapshots` are what a store can be rebuilt from.
 """

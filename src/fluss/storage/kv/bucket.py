@@ -28,8 +28,19 @@ from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage.kv.pool import RunBlocking
 from fluss.storage.kv.put import Prepared, Put, PutRequest, apply, check_schema, prepare
-from fluss.storage.kv.reads import READ_BYTES_MAX, BucketScan, first_values, values_at, values_by_prefix
-from fluss.storage.kv.store import NO_ROWS, DamagedKvStoreError, KvState, KvStoreError, ReadableStore, as_kv_error
+from fluss.storage.kv.store import (
+    NO_ROWS,
+    READ_BYTES_MAX,
+    BucketScan,
+    DamagedKvStoreError,
+    KvState,
+    KvStoreError,
+    ReadableStore,
+    as_kv_error,
+    first_values,
+    values_at,
+    values_by_prefix,
+)
 
 if TYPE_CHECKING:
     from fluss.storage.kv.engine import KvEngine

@@ -23,16 +23,15 @@ from fluss.storage.failpoints import Site
 from fluss.storage.kv.bucket import KvBucket
 from fluss.storage.kv.pool import OPENINGS_MAX, KvPool, RunBlocking
 from fluss.storage.kv.put import check
-from fluss.storage.kv.reads import few_by_prefix
 from fluss.storage.kv.recovery import CHUNK_BYTES, Recovery, replay
 from fluss.storage.kv.rocks import STALL_POLL_S, STALL_WAIT_S_MAX, open_store
 from fluss.storage.kv.rocks_settings import Resources
 from fluss.storage.kv.snapshot_files import recovery_candidates
-from fluss.storage.kv.store import DamagedKvStoreError, KvStore, as_kv_error
+from fluss.storage.kv.store import DamagedKvStoreError, KvStore, as_kv_error, few_by_prefix
 from fluss.storage.kv.table import KvTable
+from fluss.storage.log.index import CorruptBatchError
 from fluss.storage.log.log import BucketLog
 from fluss.storage.log.recovery import make_lineage
-from fluss.storage.log.walk import CorruptBatchError
 from fluss.storage.table_turns import TableThreads
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ from fluss.formats.changelog.aggregation import CHANGES_SIZE_MAX_BYTES, too_larg
 from fluss.formats.changelog.fold import Numbering
 from fluss.model.errors import CorruptDataError, ErrorCode, InvalidRequestError
 from fluss.storage import files
-from fluss.storage.kv.reads import read_in_parts
 from fluss.storage.kv.recovery import row_count_change, write
-from fluss.storage.kv.store import KvState, KvStore, KvStoreError
+from fluss.storage.kv.store import KvState, KvStore, KvStoreError, read_in_parts
 from fluss.storage.kv.table import KvTable
 from fluss.storage.log.group_commit import Durable
 

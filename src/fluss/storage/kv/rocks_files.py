@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-from fluss.formats.batches.checksum import crc32c
+from fluss.formats.batches.log_batch import crc32c
 
 CURRENT_NAME: Final = "CURRENT"
 TABLE_FORMAT_VERSION: Final = 5

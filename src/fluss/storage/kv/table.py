@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from fluss.formats.arrow import payload as arrow_payload
 from fluss.formats.arrow.payload import Codec
-from fluss.formats.batches import row_log
 from fluss.formats.batches.kv_batch import KvRecords
 from fluss.formats.batches.log_batch import BatchHeader, BufferLike, encode_batch
 from fluss.formats.changelog.fold import Changes, Folder
+from fluss.formats.rows import codecs
 from fluss.formats.rows.keys import primary_key_encoder
 from fluss.formats.rows.values import ValueCodec
 from fluss.model.descriptor import KvFormat, LogFormat, TableDescriptor
@@ -78,7 +78,7 @@ class KvTable:
             if self._log_format is LogFormat.ARROW:
                 payload = arrow_payload.encode(rows, self._compression)
             else:
-                payload = row_log.encode(rows, self.codec.schema, self._log_format, change_types)
+                payload = codecs.encode(rows, self.codec.schema, self._log_format, change_types)
                 change_types = None
         return encode_batch(
             payload,
@@ -96,7 +96,7 @@ class KvTable:
         if self._log_format is LogFormat.ARROW:
             change_types, rows = arrow_payload.decode_changes(buf, position, header, codec.arrow_schema)
         else:
-            change_types, rows = row_log.decode_rows(buf, position, header, codec.schema, self._log_format)
+            change_types, rows = codecs.decode_rows(buf, position, header, codec.schema, self._log_format)
         if change_types is None and header.record_count:
             raise CorruptDataError(f"The log batch at offset {header.base_offset} has no change types.")
         return change_types or b"", rows

@@ -25,8 +25,7 @@ from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from fluss.doors import clock, threads
-from fluss.storage.files import lacks_descriptor
-from fluss.storage.stats import StorageStats
+from fluss.storage.files import StorageStats, lacks_descriptor
 
 _log = logging.getLogger(__name__)
 

@@ -27,14 +27,20 @@ from fluss.formats.batches.log_batch import NO_WRITER_ID, BatchHeader, stamp, ve
 from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
 from fluss.storage import files
 from fluss.storage.failpoints import Site
+from fluss.storage.files import StorageStats
 from fluss.storage.log.group_commit import UNPROVEN_SYNC_S, Durable, GroupCommit
+from fluss.storage.log.index import ALL_BATCHES, CorruptBatchError
 from fluss.storage.log.marks import UNKNOWN_HEADS, LogMark, Mark
 from fluss.storage.log.recovery import Recovered, lineage, make_lineage, recover, write_disposable
-from fluss.storage.log.segment import WRITERS_SUFFIX, Segment, remove_segment_files, segment_path
-from fluss.storage.log.segments import SegmentList, unreadable
-from fluss.storage.log.walk import ALL_BATCHES, CorruptBatchError
+from fluss.storage.log.segment import (
+    WRITERS_SUFFIX,
+    Segment,
+    SegmentList,
+    remove_segment_files,
+    segment_path,
+    unreadable,
+)
 from fluss.storage.log.writers import EXPIRY_MS, KeepsWriter, StoredBatch, keeps_none
-from fluss.storage.stats import StorageStats
 
 _log = logging.getLogger(__name__)
 

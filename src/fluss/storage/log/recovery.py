@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from fluss.storage import files
 from fluss.storage.failpoints import Site
-from fluss.storage.log.index import Checkpoint
+from fluss.storage.log.index import Checkpoint, CorruptBatchError, WrongHeadsError, scan
 from fluss.storage.log.marks import UNKNOWN_HEADS, Mark
 from fluss.storage.log.segment import (
     LOG_SUFFIX,
@@ -31,7 +31,6 @@ from fluss.storage.log.segment import (
     remove_unnamed,
     segment_path,
 )
-from fluss.storage.log.walk import CorruptBatchError, WrongHeadsError, scan
 from fluss.storage.log.writers import KeepsWriter, WriterTable
 
 _log = logging.getLogger(__name__)

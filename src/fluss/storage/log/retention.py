@@ -30,9 +30,8 @@ from fluss.storage import files
 from fluss.storage.catalog.catalog import TableEntry
 from fluss.storage.catalog.view import DefinitionCache, has_primary_key, lake_freshness_ms
 from fluss.storage.kv.snapshots import KvSnapshots
-from fluss.storage.log.index import OffsetIndex
+from fluss.storage.log.index import OffsetIndex, scan
 from fluss.storage.log.segment import INDEX_SUFFIX, LOG_SUFFIX, list_base_offsets, segment_path
-from fluss.storage.log.walk import scan
 from fluss.storage.store import Storage
 
 _log = logging.getLogger(__name__)

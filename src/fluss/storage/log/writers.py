@@ -12,8 +12,7 @@ from collections.abc import Callable
 from itertools import filterfalse
 from typing import Final, NamedTuple, TypeAlias
 
-from fluss.formats.batches.checksum import crc32c
-from fluss.formats.batches.log_batch import BatchHeader
+from fluss.formats.batches.log_batch import BatchHeader, crc32c
 from fluss.model.errors import ErrorCode, FlussError
 
 REMEMBERED_BATCHES: Final = 5

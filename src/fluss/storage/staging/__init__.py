@@ -1,4 +1,4 @@
 """Staged writes: kept aside until a commit names them, then stored once.
 
-`staging` takes requests, `files` keeps them, `commit` appends what was named.
+`staging` takes requests, `commit` keeps them and appends what was named.
 """

@@ -23,10 +23,9 @@ from fluss.model.paths import TablePath
 from fluss.model.staging import NO_BATCH, StagedQueryInfo, StagedRows, StagedTask
 from fluss.storage import files
 from fluss.storage.catalog.db import StagedDecision, StagedQuery
+from fluss.storage.staging import commit as staged_files
 from fluss.storage.staging import commit as staged_repeats
-from fluss.storage.staging import files as staged_files
-from fluss.storage.staging.commit import StagedCommit
-from fluss.storage.staging.files import StagedFile, StagedKey, StagedRequest, query_name
+from fluss.storage.staging.commit import StagedCommit, StagedFile, StagedKey, StagedRequest, query_name
 
 if TYPE_CHECKING:
     from fluss.storage.store import Storage

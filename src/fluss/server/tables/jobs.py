@@ -1,8 +1,8 @@
-"""Partitions of auto-partitioned tables: made ahead of time, dropped when they are older than their table keeps.
+"""Jobs of the server: partitions made ahead of time and dropped when they are old; and backups, one at a time.
 
-Each run compares what there is with what there should be now, so one that was cut short, or missed while the server
-was down, is made good by the next. Partitions that the table's time unit could not have named are left to those who
-made them.
+Partitions: each run compares what there is with what there should be now, so one that was cut short, or missed while
+the server was down, is made good by the next. Partitions that the table's time unit could not have named are left to
+those who made them.
 """
 
 from __future__ import annotations
@@ -11,13 +11,18 @@ import asyncio
 import datetime as dt
 import json
 import logging
+from pathlib import Path
 from typing import Final
 
+from fluss.doors import clock
 from fluss.model.clock import Clock
-from fluss.model.errors import FlussError
+from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError
 from fluss.model.tables import options
 from fluss.model.tables.auto_partition import AutoPartition
+from fluss.storage.backup.backup import Backup
 from fluss.storage.catalog.catalog import Catalog, TableEntry
+from fluss.storage.kv.snapshots import KvSnapshots
+from fluss.storage.store import Storage
 
 _log = logging.getLogger(__name__)
 
@@ -100,3 +105,68 @@ def rule_of(entry: TableEntry) -> AutoPartition | None:
         # Such as a time zone that this machine's time zone data does not have.
         _log.warning("table %s: %s is not kept: %s", entry.path, options.AUTO_PARTITION_ENABLED, error)
         return None
+
+
+class RunningBackup:
+    """It goes on to its end, whether somebody asks for it or not."""
+
+    def __init__(self, backup_id: str, backup: Backup) -> None:
+        self.backup_id = backup_id
+        self.backup = backup
+        self._began_s = clock.monotonic()
+        self._ended_s: float | None = None
+        self.task = asyncio.get_running_loop().create_task(backup.run())
+        self.task.add_done_callback(self._done)
+
+    @property
+    def elapsed_ms(self) -> int:
+        return round(((self._ended_s or clock.monotonic()) - self._began_s) * 1_000)
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why it failed, if it did."""
+        return self.task.exception() if self.task.done() and not self.task.cancelled() else None
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._ended_s = clock.monotonic()
+        if self.error is not None:
+            _log.error("backup %s failed: %s", self.backup_id, self.error)
+
+
+class Backups:
+    def __init__(self, storage: Storage, kv_snapshots: KvSnapshots) -> None:
+        self._storage = storage
+        self._kv_snapshots = kv_snapshots
+        self._last: RunningBackup | None = None
+        self._closed = False
+
+    def start(self, backup_id: str, target: Path) -> None:
+        """Begin a backup, unless it is this one that runs, or ran last."""
+        last = self._last
+        if last is not None and last.backup_id == backup_id:
+            return
+        if self._closed or (last is not None and not last.task.done()):
+            reason = (
+                "the server is stopping" if self._closed or last is None else f"it makes one to {last.backup.target}"
+            )
+            raise InvalidRequestError(
+                f"The server can't begin a backup now, {reason}; try again later.", ErrorCode.INVALID_CONFIG_EXCEPTION
+            )
+        self._last = RunningBackup(backup_id, Backup(self._storage, self._kv_snapshots, target))
+
+    def find(self, backup_id: str) -> RunningBackup:
+        """The one that runs, or ran last; the server remembers no others."""
+        if self._last is None or self._last.backup_id != backup_id:
+            raise NotFoundError(
+                "The server does not know this backup: it was restarted, or has begun another one since. Without "
+                "its backup.json it is not finished; remove it and make it anew.",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            )
+        return self._last
+
+    async def close(self) -> None:
+        """Return when no backup is being made; one that was is removed."""
+        self._closed = True
+        if self._last is not None:
+            self._last.backup.stop()
+            await asyncio.wait([self._last.task])
