@@ -2,9 +2,9 @@
 
 A client and a server run in one interpreter, each with threads of its own, and every call into a file of `fluss` is
 noted. A way is run until everything is connected and known, then five times; files that all five have in common count.
-A change of folder is one between two files that follow each other in the order in which they were first called, on
-either side. The kernels run as plain Python, or their file would not be seen. What the server does by the clock is
-switched off. Spark's part is driven as Spark does it, without its JVM.
+A change of folder, or of package, the outermost folder, is one between two files that follow each other in the order in
+which they were first called, on either side. The kernels run as plain Python, or their file would not be seen. What the
+server does by the clock is switched off. Spark's part is driven as Spark does it, without its JVM.
 
 `--write docs/map.md` puts the result between the marks of that page.
 """
@@ -53,6 +53,11 @@ class Step(NamedTuple):
     def folder(self) -> str:
         """Where it lies below `fluss`."""
         return self.file.rpartition("/")[0] or "."
+
+    @property
+    def package(self) -> str:
+        """The outermost of its folders."""
+        return self.folder.partition("/")[0]
 
 
 class Recorder:
@@ -147,12 +152,17 @@ def _poll(connection: fluss.FlussConnection) -> Way:
     table = _table(connection, "polled")
     _append_row(table)
 
-    def run() -> None:
-        with table.new_scan().create_log_scanner() as scanner:
-            scanner.subscribe(0, fluss.EARLIEST_OFFSET)
-            assert len(scanner.poll(timeout_ms=10_000))
+    scanners = [table.new_scan().create_log_scanner()]
 
-    return Way("Poll the first rows of a table", run)
+    def prepare() -> None:
+        scanners.pop().close()
+        scanners.append(table.new_scan().create_log_scanner())
+
+    def run() -> None:
+        scanners[0].subscribe(0, fluss.EARLIEST_OFFSET)
+        assert len(scanners[0].poll(timeout_ms=10_000))
+
+    return Way("Subscribe to a table and poll its first rows", run, prepare)
 
 
 def _upsert(connection: fluss.FlussConnection) -> Way:
@@ -252,17 +262,17 @@ def files_of(steps: list[Step]) -> list[str]:
     return list(dict.fromkeys(step.file for step in steps))
 
 
-def folder_changes(steps: list[Step]) -> int:
-    """How often the next file lies in another folder."""
-    folders = [step.folder for step in steps]
-    return sum(before != after for before, after in pairwise(folders))
+def changes(places: Iterable[str]) -> int:
+    """How often the next place is another one."""
+    return sum(before != after for before, after in pairwise(places))
 
 
 def report(traces: dict[str, list[Step]]) -> str:
     """The result as Markdown."""
-    lines = ["| way | files | changes of folder |", "|---|---|---|"]
+    lines = ["| way | files | changes of folder | of package |", "|---|---|---|---|"]
     for title, steps in traces.items():
-        lines.append(f"| {title} | {len(files_of(steps))} | {folder_changes(steps)} |")
+        counts = (len(files_of(steps)), changes(s.folder for s in steps), changes(s.package for s in steps))
+        lines.append(f"| {title} | {' | '.join(map(str, counts))} |")
     for title, steps in traces.items():
         lines += ["", f"**{title}**", "", "| side | folder | files |", "|---|---|---|", *_stretches(steps)]
     return "\n".join(lines) + "\n"

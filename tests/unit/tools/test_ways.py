@@ -27,16 +27,16 @@ STEPS = [
 
 def test_files_count_once_and_folders_whenever_they_change() -> None:
     assert ways.files_of(STEPS) == [step.file for step in STEPS if step is not STEPS[4]]
-    assert ways.folder_changes(STEPS) == 4
-    assert ways.folder_changes([]) == 0
+    assert ways.changes(step.folder for step in STEPS) == 4
+    assert ways.changes([]) == 0
 
 
 def test_report() -> None:
     text = ways.report({"Append": STEPS})
-    assert "| Append | 6 | 4 |" in text
+    assert "| Append | 6 | 4 | 4 |" in text
     assert "| client | api | `append.py` |\n|  | client | `writer.py`, `sender.py` |\n" in text
     assert (
-        "| server | protocol | `frames.py` |\n|  | server/handlers | `produce.py` |\n| client | . | `sync.py` |" in text
+        "| server | protocol | `frames.py` |\n|  | server/handlers | `writes.py` |\n| client | . | `sync.py` |" in text
     )
 
 
