@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 EXCEPTIONS: Final = Path("tools", "tidy-exceptions.toml")
 
+TREE_MODULES_MAX: Final = 320
 FOLDER_MODULES_MAX: Final = 18
 MODULE_LINES_MIN, MODULE_LINES_MAX, MODULE_LINES_LIMIT = 80, 600, 900
 FUNCTION_LINES_MAX: Final = 70
@@ -245,6 +246,14 @@ def check_folders(modules: Iterable[Module]) -> Iterator[Finding]:
             yield Finding("folder-modules", folder, count, folder, text)
 
 
+def check_tree(modules: Iterable[Module]) -> Iterator[Finding]:
+    """The tree has no more modules than a reader can know, the sentences of folders apart."""
+    count = sum(not module.is_package for module in modules)
+    if count > TREE_MODULES_MAX:
+        text = f"{count} modules, {TREE_MODULES_MAX} at most: merge what is always read together"
+        yield Finding("tree-modules", "src", count, "src", text)
+
+
 def check_sizes(modules: Iterable[Module]) -> Iterator[Finding]:
     """A module is large enough to be worth a name and small enough to be read."""
     for module in modules:
@@ -381,9 +390,10 @@ def _way(door: Door) -> str:
     return f"go through {door.module}"
 
 
-CHECKS: Final = (check_folders, check_sizes, check_functions, check_classes, check_cycles, check_doors)
+CHECKS: Final = (check_tree, check_folders, check_sizes, check_functions, check_classes, check_cycles, check_doors)
 RULES: Final = (
-    *("folder-modules", "folder-docstring", "module-small", "module-large", "function-long", "class-name", "cycle"),
+    *("tree-modules", "folder-modules", "folder-docstring", "module-small", "module-large", "function-long"),
+    *("class-name", "cycle"),
     *DOORS,
 )
 

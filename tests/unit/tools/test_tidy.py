@@ -68,6 +68,15 @@ def test_a_large_module_needs_a_reason_and_has_a_limit(plant: Plant, lines: int,
     assert [problem.split(": ")[1] for problem in found] == ["module-large"] * wrong
 
 
+def test_the_tree_has_a_bounded_number_of_modules(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tidy, "TREE_MODULES_MAX", 3)
+    root = plant({f"client/module_{number}.py": "" for number in range(3)})  # the folder's own file does not count
+    assert tidy.problems(root) == []
+    plant({"model/one_more.py": ""})
+    (problem,) = tidy.problems(root)
+    assert problem.startswith("src: tree-modules: 4 modules, 3 at most")
+
+
 def test_a_folder_has_at_most_eighteen_modules(plant: Plant) -> None:
     root = plant({f"client/module_{number}.py": "" for number in range(18)})
     assert tidy.problems(root) == []
@@ -166,7 +175,7 @@ def test_only_storage_needs_the_door_to_the_disk(plant: Plant) -> None:
 
 def test_doors_themselves_and_tools_of_measurement_are_free(plant: Plant) -> None:
     text = "import time; now = time.time()"
-    assert tidy.problems(plant({"doors/clock.py": text, "bench/bench.py": text, "testing/server.py": text})) == []
+    assert tidy.problems(plant({"doors/clock.py": text, "bench/bench.py": text, "testing/processes.py": text})) == []
 
 
 @pytest.mark.parametrize(
@@ -221,7 +230,7 @@ def test_pruning_adds_nothing(plant: Plant) -> None:
 def test_an_unknown_rule_is_named(plant: Plant) -> None:
     root = plant({"client/writer.py": ""})
     except_(root, '[clocks]\n"src/fluss/client/writer.py" = 3\n')
-    with pytest.raises(SystemExit, match=r"no such rule: clocks\. There are: folder-modules"):
+    with pytest.raises(SystemExit, match=r"no such rule: clocks\. There are: tree-modules"):
         tidy.problems(root)
 
 
