@@ -47,7 +47,7 @@ from fluss.storage.log.group_commit import THREADS, GroupCommit
 from fluss.storage.log.log import SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES_MAX, BucketLog, LogOptions
 from fluss.storage.log.marks import LogMark, Mark, Marks
 from fluss.storage.log.recovery import Recovered, recover
-from fluss.storage.log.writers import EXPIRY_MS
+from fluss.storage.log.writer_state import EXPIRY_MS
 from fluss.storage.staging.staging import BYTES_MAX, EXPIRE_MS, Staging
 from fluss.storage.table_turns import TableTurns
 

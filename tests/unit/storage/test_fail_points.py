@@ -17,7 +17,7 @@ from fluss.formats.batches.log_batch import encode_batch, parse_header
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints
 from fluss.storage.failpoints import ENVIRONMENT_VARIABLE, NAMES, FailPoint, FailPointError
-from fluss.storage.log.writers import REMEMBERED_BATCHES
+from fluss.storage.log.writer_state import REMEMBERED_BATCHES
 from fluss.storage.store import Storage, StorageOptions
 
 from . import crash_driver

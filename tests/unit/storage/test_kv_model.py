@@ -12,7 +12,7 @@ import pytest
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TablePath
 from fluss.storage import failpoints
-from fluss.storage.log.writers import REMEMBERED_BATCHES
+from fluss.storage.log.writer_state import REMEMBERED_BATCHES
 
 from .kv_support import Row, Table, by_id, fold, opened, row
 from .support import crash_image

@@ -14,7 +14,7 @@ from fluss.model.paths import TableBucket, TablePath
 from fluss.model.staging import StagedTask
 from fluss.storage import failpoints
 from fluss.storage.catalog.catalog import TableEntry
-from fluss.storage.log import writers
+from fluss.storage.log import writer_state
 from fluss.storage.staging import staging
 from fluss.storage.staging import staging as staged_index
 from fluss.storage.store import Storage
@@ -359,7 +359,7 @@ async def test_a_caller_that_goes_away_does_not_stop_its_commit(tmp_path: Path) 
 
 async def test_a_writer_that_commits_is_not_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many others write meanwhile, and however long it takes."""
-    monkeypatch.setattr(writers, "WRITERS_MAX", 3)
+    monkeypatch.setattr(writer_state, "WRITERS_MAX", 3)
     async with opened(tmp_path / "data", writer_expiry_ms=1) as storage:
         await create_all(storage)
         entry = storage.catalog.table(LOG)

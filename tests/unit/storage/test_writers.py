@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fluss.model.errors import FlussError
 from fluss.storage.log.log import BucketLog, LogOptions
-from fluss.storage.log.writers import REMEMBERED_BATCHES, SEQUENCE_MAX, WRITERS_MAX, StoredBatch, WriterTable
+from fluss.storage.log.writer_state import REMEMBERED_BATCHES, SEQUENCE_MAX, WRITERS_MAX, StoredBatch, WriterTable
 
 from .support import NOW_MS, append, crash_image, opened
 

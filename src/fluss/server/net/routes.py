@@ -23,7 +23,7 @@ from fluss.protocol.api_keys import Api, Req, Resp
 from fluss.protocol.frames import Request
 from fluss.protocol.protobuf import parse_request
 from fluss.protocol.writes import parse_produce_log, parse_put_kv, parse_stage_write
-from fluss.server.handlers import connection, keys, logs, snapshots, staging, tables, writes
+from fluss.server.handlers import connection, logs, lookups, snapshots, staging, tables, writes
 from fluss.server.net.context import ConnectionContext, Handled, InTurn
 
 
@@ -260,17 +260,17 @@ ROUTES: Final = _by_key(
     # Reading
     Route(apis.FETCH_LOG, logs.fetch_log, fetched_tables, Reply.DEFERRED, is_at_once=True),
     _in_turn(apis.LIST_OFFSETS, logs.list_offsets, table_id),
-    Route(apis.LOOKUP, keys.lookup, table_id, Reply.CONCURRENT, is_at_once=True, is_versioned=True),
+    Route(apis.LOOKUP, lookups.lookup, table_id, Reply.CONCURRENT, is_at_once=True, is_versioned=True),
     Route(
         apis.PREFIX_LOOKUP,
-        keys.prefix_lookup,
+        lookups.prefix_lookup,
         table_id,
         Reply.CONCURRENT,
         is_at_once=True,
         is_versioned=True,
     ),
-    _in_turn(apis.LIMIT_SCAN, keys.limit_scan, table_id),
-    _in_turn(apis.SCAN_KV, keys.scan_kv, scanned_table),
+    _in_turn(apis.LIMIT_SCAN, lookups.limit_scan, table_id),
+    _in_turn(apis.SCAN_KV, lookups.scan_kv, scanned_table),
     _in_turn(apis.GET_TABLE_STATS, logs.get_table_stats, table_id),
     _in_turn(apis.GET_LATEST_KV_SNAPSHOTS, snapshots.get_latest_kv_snapshots, table),
     _in_turn(apis.GET_KV_SNAPSHOT_METADATA, snapshots.get_kv_snapshot_metadata, table_id),

@@ -34,7 +34,7 @@ from fluss.storage.log.index import Checkpoint, CorruptBatchError, OffsetIndex, 
 from fluss.storage.log.marks import UNKNOWN_HEADS, Mark
 from fluss.storage.log.recovery import SafeEnd, last_is_missing, safe_end
 from fluss.storage.log.segment import INDEX_SUFFIX, LOG_SUFFIX, WRITERS_SUFFIX, list_base_offsets, segment_path
-from fluss.storage.log.writers import WriterTable
+from fluss.storage.log.writer_state import WriterTable
 
 OnBytes = Callable[[int], None]
 _PROGRESS_BYTES: Final = 4 << 20

@@ -1,5 +1,5 @@
 """Logs of buckets: segments, indexes, writers, group commit, marks, recovery and retention.
 
-In the order of an append: `log`, `writers`, `segment`, `index`, `group_commit`, `marks`. `recovery` opens what is
+In the order of an append: `log`, `writer_state`, `segment`, `index`, `group_commit`, `marks`. `recovery` opens what is
 there, `retention` removes it.
 """

@@ -40,7 +40,7 @@ from fluss.storage.log.segment import (
     segment_path,
     unreadable,
 )
-from fluss.storage.log.writers import EXPIRY_MS, KeepsWriter, StoredBatch, keeps_none
+from fluss.storage.log.writer_state import EXPIRY_MS, KeepsWriter, StoredBatch, keeps_none
 
 _log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from fluss.storage.log.segment import (
     remove_unnamed,
     segment_path,
 )
-from fluss.storage.log.writers import KeepsWriter, WriterTable
+from fluss.storage.log.writer_state import KeepsWriter, WriterTable
 
 _log = logging.getLogger(__name__)
 
