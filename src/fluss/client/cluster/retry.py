@@ -107,8 +107,8 @@ class Tries:
 
     @property
     def wait_s(self) -> float:
-        """A limit for the next try."""
-        return min(self.backoff.wait_s, self._limit_s)
+        """A limit for the next try: what remains, no more than one try may take, and never nothing."""
+        return max(min(self.backoff.remaining_s, self._limit_s), LAST_TRY_S_MIN)
 
     async def again(self, error: FlussError | NotReadyError) -> None:
         """Return when it is time for another try; raise the error if none would help, or the time is over."""
