@@ -34,11 +34,6 @@ class Backoff:
         return max(0.0, self.deadline - clock.monotonic())
 
     @property
-    def wait_s(self) -> float:
-        """A limit for the next try: what remains, and never nothing."""
-        return max(self.remaining_s, LAST_TRY_S_MIN)
-
-    @property
     def expired(self) -> bool:
         return clock.monotonic() >= self.deadline
 
