@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import glob
 from pathlib import Path
 
 from fluss.storage.directory import SCRUB_NAME
@@ -81,13 +82,18 @@ def test_rot_under_a_running_server_is_told(tmp_path: Path) -> None:
     assert damaged.name in (tmp_path / "data" / SCRUB_NAME).read_text()
 
 
+def snapshot_files(data: Path) -> list[Path]:
+    """SST files of snapshots; glob, other than Path.rglob, goes on where a folder goes away meanwhile."""
+    return sorted(map(Path, glob(f"{data}/tables/**/snapshots/*-*/*.sst", recursive=True)))
+
+
 def test_a_store_that_rots_under_a_running_server_is_replaced(tmp_path: Path) -> None:
     settings = {"metrics_port": 0, "scrub_interval_ms": INTERVAL_MS, "kv_snapshot_interval_ms": 20}
     with RunningServer(tmp_path / "data", **settings) as running, running.connect() as wire:
         table_id = create_kv_table(wire)
         put(wire, table_id, kv_batch([(number, "x" * 50, 1.0) for number in range(500)]))
         with told(", 0 files are damaged") as clean:
-            while not (tables := sorted((tmp_path / "data" / "tables").rglob("snapshots/*-*/*.sst"))):
+            while not (tables := snapshot_files(tmp_path / "data")):
                 clean.wait()
         answer = lookup(wire, table_id, 7)
         with told("damaged files are replaced") as replaced:
