@@ -17,8 +17,8 @@ from fluss.client.admin import make_backup
 from fluss.client.runtime import run
 from fluss.storage import failpoints
 from fluss.storage.backup import files
-from fluss.storage.backup.backup import check, restore
 from fluss.storage.backup.files import BackupManifest
+from fluss.storage.backup.restore import check, restore
 from fluss.storage.failpoints import STEPS, Site
 from fluss.testing import FlussServer
 from tests.crash.servers import new_server

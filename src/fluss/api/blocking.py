@@ -17,7 +17,7 @@ from fluss.client.scan.batches import FetchedBatch, to_record_batches, to_record
 from fluss.client.scan.scanner import LogScannerCore
 from fluss.client.write.row_buffer import WriteHandle
 from fluss.client.write.writer import WriterCore
-from fluss.formats.rows.python_rows import ScanRecord
+from fluss.formats.rows.records import ScanRecord
 from fluss.model.records import RecordBatch
 
 if TYPE_CHECKING:

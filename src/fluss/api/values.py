@@ -1,6 +1,6 @@
 """Value classes, the same objects in all three facades. None of them needs pyarrow to be imported."""
 
-from fluss.formats.rows.python_rows import ScanRecord, ScanRecords
+from fluss.formats.rows.records import ScanRecord, ScanRecords
 from fluss.model.aggregation import AggFunction
 from fluss.model.config import Config
 from fluss.model.descriptor import (

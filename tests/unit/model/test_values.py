@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 
-from fluss.formats.rows.python_rows import ScanRecord, ScanRecords
+from fluss.formats.rows.records import ScanRecord, ScanRecords
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError, error_from_code
 from fluss.model.offsets import OffsetSpec

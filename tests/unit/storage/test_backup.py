@@ -21,8 +21,9 @@ from fluss.model.paths import TableBucket, TablePath
 from fluss.model.staging import StagedTask
 from fluss.storage import failpoints
 from fluss.storage.backup import files
-from fluss.storage.backup.backup import Backup, check, restore
+from fluss.storage.backup.backup import Backup
 from fluss.storage.backup.files import NAME, BackupManifest
+from fluss.storage.backup.restore import check, restore
 from fluss.storage.catalog.db import StagedDecision, StagedQuery
 from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.lake_snapshots import offsets_of

@@ -9,7 +9,7 @@ import pytest
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage.backup import files
-from fluss.storage.backup.backup import check, restore
+from fluss.storage.backup.restore import check, restore
 from fluss.storage.failpoints import NAMES
 from fluss.storage.store import Storage
 

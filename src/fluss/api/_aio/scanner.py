@@ -12,7 +12,7 @@ from fluss.api.conversions import to_duckdb, to_pandas, to_polars
 from fluss.client.runtime import run
 from fluss.client.scan.batches import to_record_batches, to_records, to_table
 from fluss.client.scan.scanner import LogScannerCore
-from fluss.formats.rows.python_rows import ScanRecord, ScanRecords
+from fluss.formats.rows.records import ScanRecord, ScanRecords
 from fluss.model.errors import InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.model.positions import Positions

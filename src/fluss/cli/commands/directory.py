@@ -65,9 +65,9 @@ def restore(backup: Path, data_dir: Path) -> None:
       fluss server --data-dir ./fluss-data
     """
     from fluss.storage.backup import files
-    from fluss.storage.backup.backup import check
-    from fluss.storage.backup.backup import restore as copy
     from fluss.storage.backup.files import check_target
+    from fluss.storage.backup.restore import check
+    from fluss.storage.backup.restore import restore as copy
 
     manifest = files.read(backup)
     check_target(data_dir)

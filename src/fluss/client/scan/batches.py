@@ -27,7 +27,8 @@ from fluss.formats.batches.log_batch import BatchHeader, payload_of, verify_crc,
 from fluss.formats.changelog.fold import LastChangeFold
 from fluss.formats.rows.codecs import decode_rows
 from fluss.formats.rows.keys import PrimaryKeyEncoder
-from fluss.formats.rows.python_rows import ScanRecord, ScanRecords, to_rows
+from fluss.formats.rows.python_rows import to_rows
+from fluss.formats.rows.records import ScanRecord, ScanRecords
 from fluss.model.descriptor import LogFormat
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.forms.arrow_types import arrow_schema

@@ -1,5 +1,5 @@
 """Rows as bytes and as Python values: codecs, keys, stored values, partitions and buckets of rows.
 
 `specs` says what kernels know of a column, and `codecs` are the formats. `keys` and `values` use them; `python_rows`
-is for rows of programs, `digest` for staged ones.
+and `records` are for rows of programs, `digest` for staged ones.
 """

@@ -1,4 +1,4 @@
 """Backups of a data directory, and directories made of them.
 
-`backup` makes and uses one, and `files` is what it knows of its files.
+`backup` makes one, `restore` uses one, and `files` is what both know of its files.
 """
