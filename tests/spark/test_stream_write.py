@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -184,6 +186,21 @@ def test_exactly_once_changes(ours: Backend, feed: Feed) -> None:
     frame = feed.stream().selectExpr("id", "value", f"explode({kinds}) AS _change_type")
     feed.run(frame, ours, path, **{"exactly.once": "true", "write.mode": "changelog"})
     assert sorted(_rows(ours, path)) == [(number, BATCHES - 1) for number in range(100, ROWS)]
+
+
+def test_a_table_that_gets_a_column_meanwhile(ours: Backend, feed: Feed) -> None:
+    path = ours.create("events", EVENTS)
+    feed.run(feed.stream(), ours, path)
+    ours.connection.get_admin().alter_table(path, add_columns=[("more note", DataTypes.array(DataTypes.string()))])
+    feed.add(BATCHES, _events(BATCHES))
+    advice = "'*', 'CAST(NULL AS array<string>) AS `more note`'"
+    with pytest.raises(StreamingQueryException, match=re.escape(f"lacks the column 'more note' of {path}")) as error:
+        feed.run(feed.stream(), ours, path)
+    assert f"To append nulls, use .selectExpr({advice})." in str(error.value)
+    feed.run(feed.stream().selectExpr(*ast.literal_eval(f"[{advice}]")), ours, path)
+    found = ours.rows(path)
+    assert found.num_rows == (BATCHES + 1) * ROWS
+    assert found["more note"].null_count == found.num_rows
 
 
 @pytest.mark.parametrize(

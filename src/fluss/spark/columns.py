@@ -371,7 +371,20 @@ def _write_hint(schema: Schema, problem: str, found: Sequence[str], present: Seq
     if problem == "lacks" and keys and set(keys) < set(present):
         targets = ", ".join(name for name in present if name != CHANGE_TYPE)
         return f" To write only these columns and keep the others, use .option('target.columns', {targets!r})."
+    if problem == "lacks" and not keys:
+        return _null_hint([column for column in schema.columns if column.name in found])
     return ""
+
+
+def _null_hint(missing: Sequence[Column]) -> str:
+    """How rows are appended that have no values for some columns: a table may have got them since."""
+    if not all(column.data_type.nullable for column in missing):
+        return ""
+    types = [(column.name, spark_type(column.data_type)) for column in missing]
+    nulls = [f"CAST(NULL AS {found.simpleString()}) AS `{name}`" for name, found in types if found is not None]
+    return (
+        f" To append nulls, use .selectExpr({', '.join(map(repr, ['*', *nulls]))})." if len(nulls) == len(types) else ""
+    )
 
 
 def _check_written_type(table_path: TablePath, column: Column, given: Any) -> None:
