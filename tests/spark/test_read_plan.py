@@ -277,6 +277,44 @@ def test_a_partition_that_was_dropped_before_it_was_read(reads: Reads) -> None:
         reads.read(parts)
 
 
+# ---- many partitions ----
+
+DAYS = [f"d{number:02}" for number in range(40)]
+
+
+def _of_many_days(reads: Reads, primary_keys: list[str]) -> None:
+    schema = Schema(pa.schema([("id", pa.int64()), ("day", pa.string())]), primary_keys)
+    reads.create(schema, bucket_count=2, partition_keys=["day"])
+    for day in DAYS:
+        reads.connection.get_admin().create_partition(reads.path, {"day": day})
+    ids = list(range(len(DAYS) * 10))
+    table = reads.connection.get_table(reads.path)
+    with (table.new_upsert() if primary_keys else table.new_append()).create_writer() as writer:
+        writer.write_arrow(pa.table({"id": ids, "day": DAYS * 10}, table.arrow_schema))
+
+
+@pytest.mark.parametrize("primary_keys", [[], ["id", "day"]])
+def test_small_buckets_of_many_partitions_are_read_together(reads: Reads, primary_keys: list[str]) -> None:
+    _of_many_days(reads, primary_keys)
+    parts, singles = reads.plan(), reads.plan(**{"scan.maxRecordsPerPartition": "10"})
+    assert len(singles) >= len(DAYS)
+    assert len(parts) < len(singles) / 10
+    assert sorted(reads.read(parts)["id"].to_pylist()) == list(range(len(DAYS) * 10))
+    assert reads.read(parts).sort_by("id") == reads.read(singles).sort_by("id")
+    assert len(reads.plan(partitions="day=d01, day=d02")) in range(2, 5)  # few parts stay as they are
+    changes = reads.plan(changelog="true")
+    assert len(changes) < len(singles) / 10
+    assert sorted(reads.read(changes, changelog="true")["id"].to_pylist()) == list(range(len(DAYS) * 10))
+
+
+def test_one_of_many_partitions_that_was_dropped_before_it_was_read(reads: Reads) -> None:
+    _of_many_days(reads, [])
+    parts = reads.plan()
+    reads.connection.get_admin().drop_partition(reads.path, {"day": "d07"})
+    with pytest.raises(InvalidRequestError, match=r"of partition d07, .* gone with their partition\. Load"):
+        reads.read(parts)
+
+
 # ---- primary-key tables and changes ----
 
 

@@ -238,6 +238,20 @@ def test_a_partition_that_is_dropped_after_planning_ends(tables: Tables) -> None
     assert len(stream.reader.partitions(stream.begin, end)) == 1
 
 
+def test_one_of_many_partitions_that_is_dropped_after_planning_ends(tables: Tables) -> None:
+    path = tables.create("sales", SALES, partition_keys=["day"])
+    for number in range(40):
+        tables.admin.create_partition(path, {"day": f"d{number}"})
+        tables.append(path, number, number + 1, day=f"d{number}")
+    stream = tables.stream(path)
+    end = stream.reader.next_offset(stream.begin, is_limited=False)
+    parts = stream.reader.partitions(stream.begin, end)
+    assert len(parts) < 5
+    tables.admin.drop_partition(path, {"day": "d7"})
+    found = [row["id"] for part in parts for batch in stream.reader.read(part) for row in batch.to_pylist()]
+    assert sorted(found) == [number for number in range(40) if number != 7]
+
+
 def test_chosen_partitions(tables: Tables) -> None:
     path = tables.create("sales", SALES, partition_keys=["day"])
     for day in ("d1", "d2"):

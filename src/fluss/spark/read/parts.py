@@ -1,8 +1,12 @@
-"""Parts of a read, one for each Spark partition: a range of a log, rows at an offset, rows of the lake."""
+"""Parts of a read, one for each Spark partition: a range of a log, rows at an offset, rows of the lake.
+
+A table of many partitions has many small buckets; of more than a few, several are one part.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -11,6 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from fluss.lake.format import OFFSET, TIMESTAMP, LakeFile
+from fluss.lake.log_ranges import PART_ROWS_MIN
 from fluss.lake.union.plan import LakeSource, UnionBucket
 from fluss.lake.union.reader import BucketReader
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, TimeoutError
@@ -167,6 +172,10 @@ def merged_part(table_id: int, source: LakeSource, bucket: UnionBucket) -> LakeB
 
 # Smaller batches are joined up to about this: each one costs Spark a fixed time.
 BATCH_ROWS = 32_768
+# So many parts, or fewer, stay as they are: one for each bucket.
+UNGROUPED_PARTS_MAX = 32
+# To begin with a bucket takes as long as to read about so many rows.
+BUCKET_ROWS = 5_000
 
 
 @dataclass(frozen=True)
@@ -180,6 +189,11 @@ class BucketRange(InputPartition):  # type: ignore[misc]
     end_offset: int
     partition_name: str | None = None
 
+    @property
+    def rows_max(self) -> int:
+        """At most how many rows it has."""
+        return self.end_offset - self.start_offset
+
 
 @dataclass(frozen=True)
 class BucketRowsAt(InputPartition):  # type: ignore[misc]
@@ -189,20 +203,63 @@ class BucketRowsAt(InputPartition):  # type: ignore[misc]
     partition_id: int | None
     bucket: int
     offset: int | None
+    rows_max: int
+    """At most how many rows it has: one for each change"""
     partition_name: str | None = None
 
 
-BucketPart: TypeAlias = BucketRange | BucketRowsAt | LakePart
+@dataclass(frozen=True)
+class BucketGroup(InputPartition):  # type: ignore[misc]
+    """Small parts of several buckets, which one task reads one after the other."""
+
+    table_id: int
+    parts: tuple[BucketRange | BucketRowsAt, ...]
 
 
-def read_part(options: SourceOptions, schema: Any, part: BucketPart) -> Iterator[pa.RecordBatch]:
+SinglePart: TypeAlias = BucketRange | BucketRowsAt | LakePart
+BucketPart: TypeAlias = SinglePart | BucketGroup
+
+
+def group_parts(parts: Sequence[SinglePart], rows_wanted: int | None) -> list[BucketPart]:
+    """The parts; if there are many, small ones of buckets together, because a task takes longer to start than to read.
+
+    `rows_wanted` are about how many rows a part is to have, if that was said.
+    """
+    if len(parts) <= UNGROUPED_PARTS_MAX:
+        return list(parts)
+    limit = min(PART_ROWS_MIN, rows_wanted or PART_ROWS_MIN)
+    groups: list[list[Any]] = []
+    row_count = 0
+    for part in parts:
+        part_rows = sys.maxsize if isinstance(part, LakeRows | LakeBucket) else part.rows_max + BUCKET_ROWS
+        if groups and isinstance(part, type(groups[-1][0])) and row_count + part_rows <= limit:
+            groups[-1].append(part)
+            row_count += part_rows
+        else:
+            groups.append([part])
+            row_count = part_rows
+    return [found[0] if len(found) == 1 else BucketGroup(found[0].table_id, tuple(found)) for found in groups]
+
+
+ErrorHandler: TypeAlias = Callable[[FlussError, SinglePart], None]
+"""Returns if a part that failed has no more rows, and raises otherwise"""
+
+
+def raise_error(error: FlussError, part: SinglePart) -> None:
+    """No error of a part means that it has no more rows."""
+    raise error
+
+
+def read_part(
+    options: SourceOptions, schema: Any, part: BucketPart, on_error: ErrorHandler = raise_error
+) -> Iterator[pa.RecordBatch]:
     """The rows of a part in the columns of a Spark schema, as Arrow batches that Spark takes.
 
     Without `changelog=true`, a range of changes gives rows as they were after each insert or update, and no deletes.
     """
     from fluss.spark.columns import spark_arrow_schema, to_spark
 
-    if not isinstance(part, BucketRange | BucketRowsAt | LakeRows | LakeBucket):
+    if not isinstance(part, BucketRange | BucketRowsAt | BucketGroup | LakeRows | LakeBucket):
         return  # where there are no parts Spark asks for one of its own
     read_options = ReadOptions.of(options)
     with open_table(options) as opened:
@@ -211,11 +268,21 @@ def read_part(options: SourceOptions, schema: Any, part: BucketPart) -> Iterator
             raise InvalidRequestError(f"{info.table_path} was dropped and created again; load it again.")
         columns = read_columns(info, schema, read_options.changelog)
         arrow_schema = spark_arrow_schema(schema)
+        for batch in _joined(_all_rows(opened, columns, read_options, part, on_error)):
+            yield to_spark(batch, arrow_schema)
+
+
+def _all_rows(
+    opened: OpenTable, columns: list[Column], options: ReadOptions, part: BucketPart, on_error: ErrorHandler
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a part, or of one after the other of a group."""
+    for item in part.parts if isinstance(part, BucketGroup) else (part,):
         try:
-            for batch in _joined(_rows(opened, columns, read_options, part)):
-                yield to_spark(batch, arrow_schema)
+            yield from _rows(opened, columns, options, item)
         except FlussError as error:
-            raise _explained(error, opened, part) from error
+            explained = _explained(error, opened, item)
+            explained.__cause__ = error
+            on_error(explained, item)
 
 
 def scan_of(opened: OpenTable, columns: Iterable[Column], filter_text: str | None) -> TableScan:
@@ -229,7 +296,7 @@ def scan_of(opened: OpenTable, columns: Iterable[Column], filter_text: str | Non
     return scan if filter_text is None else scan.filter(parse_predicate(filter_text, schema))
 
 
-def _rows(opened: OpenTable, columns: list[Column], options: ReadOptions, part: BucketPart) -> Iterator[pa.RecordBatch]:
+def _rows(opened: OpenTable, columns: list[Column], options: ReadOptions, part: SinglePart) -> Iterator[pa.RecordBatch]:
     if isinstance(part, LakeRows | LakeBucket):
         return read_lake(opened, columns, options.filter, part)
     scan = scan_of(opened, columns, options.filter)
@@ -291,7 +358,7 @@ def _is_behind(opened: OpenTable, part: BucketRange) -> bool:
     return ends[TableBucket(part.table_id, part.bucket, part.partition_id)] < part.end_offset
 
 
-def _explained(error: FlussError, opened: OpenTable, part: BucketPart) -> FlussError:
+def _explained(error: FlussError, opened: OpenTable, part: SinglePart) -> FlussError:
     """The error; where what was planned is gone, with what to do."""
     if isinstance(part, LakeRows):
         return error

@@ -15,7 +15,7 @@ from fluss.model.partitions import PartitionSpec
 from fluss.model.paths import TableBucket
 from fluss.model.tables.merge_rules import has_old_images
 from fluss.spark.read.options import BucketOffsets, ReadOptions
-from fluss.spark.read.parts import BucketPart, BucketRange, BucketRowsAt
+from fluss.spark.read.parts import BucketRange, BucketRowsAt, SinglePart
 from fluss.spark.source_options import OpenTable, bad_option
 
 Partitions: TypeAlias = Mapping[int | None, str | None]
@@ -24,7 +24,7 @@ BucketKey: TypeAlias = tuple[int | None, int]
 """(partition id or None, bucket)"""
 
 
-def plan_parts(opened: OpenTable, options: ReadOptions) -> list[BucketPart]:
+def plan_parts(opened: OpenTable, options: ReadOptions) -> list[SinglePart]:
     """The parts of a batch read; those without rows are left out."""
     info = opened.info
     partitions = chosen_partitions(opened, options.partitions)
@@ -61,6 +61,7 @@ def rows_at(
         partition_id,
         bucket,
         offset if has_old_images(info.properties) or is_asked_for else None,
+        offset,
         partition_name,
     )
 

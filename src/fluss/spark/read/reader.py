@@ -29,7 +29,9 @@ from fluss.spark.read.parts import (
     BucketRange,
     LakeRows,
     LakeSlice,
+    SinglePart,
     cut_file,
+    group_parts,
     join_slices,
     merged_part,
     read_part,
@@ -66,7 +68,7 @@ def reads_lake(info: TableInfo, options: ReadOptions) -> bool:
     return True
 
 
-def plan_lake_parts(opened: OpenTable, options: ReadOptions) -> list[BucketPart] | None:
+def plan_lake_parts(opened: OpenTable, options: ReadOptions) -> list[SinglePart] | None:
     """The parts of a batch read of lake and log; None if nothing was tiered yet."""
     info = opened.info
     if info.has_primary_key():
@@ -119,7 +121,7 @@ def explained(info: TableInfo, error: ImportError | FlussError) -> FlussError:
     )
 
 
-def key_parts(info: TableInfo, union: UnionPlan, rows_wanted: int | None) -> list[BucketPart]:
+def key_parts(info: TableInfo, union: UnionPlan, rows_wanted: int | None) -> list[SinglePart]:
     """The parts of a primary-key table: buckets that have changes since, rows of files, buckets the lake has not."""
     merged = [
         merged_part(info.table_id, union.source, item) for item in union.buckets if item.is_tiered and item.tail_rows
@@ -133,7 +135,7 @@ def key_parts(info: TableInfo, union: UnionPlan, rows_wanted: int | None) -> lis
     return [*live, *merged, *file_parts(info, union, still, {}, rows_wanted)]
 
 
-def _log_parts(opened: OpenTable, union: UnionPlan, options: ReadOptions) -> list[BucketPart]:
+def _log_parts(opened: OpenTable, union: UnionPlan, options: ReadOptions) -> list[SinglePart]:
     info = opened.info
     starts, ends = _given(union, options, "start"), _given(union, options, "end")
     for name, end in ends.items():
@@ -235,7 +237,8 @@ class FlussReader(DataSourceReader):  # type: ignore[misc]
             columns = read_columns(opened.info, self._schema, read_options.changelog)
             scan_of(opened, columns, read_options.filter)  # raises when the filter does not fit the table
             parts = plan_lake_parts(opened, read_options) if reads_lake(opened.info, read_options) else None
-            return plan_parts(opened, read_options) if parts is None else parts
+            found = plan_parts(opened, read_options) if parts is None else parts
+            return group_parts(found, read_options.rows_per_partition_max)
 
     def read(self, partition: BucketPart) -> Iterator[pa.RecordBatch]:
         """The rows of a part as Arrow batches."""

@@ -35,7 +35,7 @@ from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
 from fluss.model.partitions import spec_of_name
 from fluss.spark.read.options import ReadOptions, StartupMode
-from fluss.spark.read.parts import BucketPart, BucketRange
+from fluss.spark.read.parts import BucketRange, SinglePart
 from fluss.spark.read.plan import (
     BucketKey,
     Partitions,
@@ -171,7 +171,7 @@ def first_snapshot(opened: OpenTable, options: ReadOptions) -> tuple[int, dict[B
 
 def snapshot_parts(
     opened: OpenTable, options: ReadOptions, snapshot_id: int, names: Partitions, starts: Offsets, ends: Offsets
-) -> list[BucketPart]:
+) -> list[SinglePart]:
     """The rows of a snapshot; those of a primary-key table with the changes up to the end of the micro-batch.
 
     Buckets of which the snapshot has nothing are left to others.

@@ -20,7 +20,17 @@ from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
 from fluss.spark.read.options import read_columns
-from fluss.spark.read.parts import BucketPart, BucketRange, BucketRowsAt, LakeBucket, LakeRows, read_part, scan_of
+from fluss.spark.read.parts import (
+    BucketPart,
+    BucketRange,
+    BucketRowsAt,
+    LakeBucket,
+    LakeRows,
+    SinglePart,
+    group_parts,
+    read_part,
+    scan_of,
+)
 from fluss.spark.read.plan import bucket_offsets, chosen_partitions, split_ranges
 from fluss.spark.source_options import SourceOptions, open_table
 from fluss.spark.stream.offsets import (
@@ -137,7 +147,7 @@ class FlussStreamReader(DataSourceStreamReader):  # type: ignore[misc]
             if self._latest is None:  # planned before a restart of the driver, of a server that may have been another
                 latest = latest_offsets(opened, self._read_options)
                 _check_not_behind(info, {key: at for key, at in after.offsets.items() if key in latest}, latest)
-            parts: list[BucketPart] = []
+            parts: list[SinglePart] = []
             ranges: list[BucketRange] = []
             if lake is not None:
                 parts += snapshot_parts(opened, self._read_options, lake, names, starts, after.offsets)
@@ -147,29 +157,28 @@ class FlussStreamReader(DataSourceStreamReader):  # type: ignore[misc]
                     continue
                 if begin == CURRENT_ROWS:
                     if stop > 0:
-                        parts.append(BucketRowsAt(info.table_id, *key, stop, names[key[0]]))
+                        parts.append(BucketRowsAt(info.table_id, *key, stop, stop, names[key[0]]))
                 elif lake is None or not info.has_primary_key():  # otherwise it is merged with the lake's rows
                     ranges.append(BucketRange(info.table_id, *key, begin, stop, names[key[0]]))
-            return [*parts, *split_ranges(opened, ranges, self._read_options.rows_per_partition_max)]
+            rows_wanted = self._read_options.rows_per_partition_max
+            return group_parts([*parts, *split_ranges(opened, ranges, rows_wanted)], rows_wanted)
 
     def read(self, partition: BucketPart) -> Iterator[pa.RecordBatch]:
         """The rows of a part as Arrow batches; a partition that is gone has no more."""
         with told_shortly():
-            yield from self._read(partition)
+            yield from read_part(self._options, self._schema, partition, self._check_gone)
 
-    def _read(self, partition: BucketPart) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from read_part(self._options, self._schema, partition)
-        except FlussError as error:
-            if isinstance(partition, LakeRows):
-                raise
-            # Together with its history it is read again, without what is gone.
-            if error.error_code == ErrorCode.PARTITION_NOT_EXISTS and not isinstance(partition, LakeBucket):
-                _log.warning("%s", error.message)
-            elif error.error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
-                raise _expired(self._options, partition) from error
-            else:
-                raise
+    def _check_gone(self, error: FlussError, part: SinglePart) -> None:
+        """Raise unless the part is of a partition that is gone."""
+        if isinstance(part, LakeRows):
+            raise error
+        # Together with its history it is read again, without what is gone.
+        if error.error_code == ErrorCode.PARTITION_NOT_EXISTS and not isinstance(part, LakeBucket):
+            _log.warning("%s", error.message)
+        elif error.error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
+            raise _expired(self._options, part) from error
+        else:
+            raise error
 
     def stop(self) -> None:
         """Spark calls this at the end, in the process that it runs for this reader alone.
