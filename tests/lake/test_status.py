@@ -175,6 +175,8 @@ def test_the_command(own: Lake) -> None:
         assert row["tiered_at"].endswith("Z")
     assert command(own, "db.no").exit_code == 1
     assert "no table db.no" in command(own, "db.no").stderr
+    assert command(own, "fluss").exit_code == 0
+    assert "There is no database nowhere, neither on the server nor in the lake" in command(own, "nowhere").stderr
     assert "Invalid database name" in command(own, "no such").stderr
 
 

@@ -63,7 +63,10 @@ def lake_status(
                 raise found.error
             raise NotFoundError(f"There is no table {found.table_path}, neither on the server nor in the lake.")
         return [_status(connection, found)]
-    return [_status(connection, found) for found in _inventories(connection, database, warehouse, catalog)]
+    statuses = [_status(connection, found) for found in _inventories(connection, database, warehouse, catalog)]
+    if database is not None and not statuses and not connection.get_admin().database_exists(database):
+        raise NotFoundError(f"There is no database {database}, neither on the server nor in the lake.")
+    return statuses
 
 
 def _inventories(
