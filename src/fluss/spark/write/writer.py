@@ -39,7 +39,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from fluss.doors import randomness
 from fluss.formats.rows.keys import partition_names
@@ -311,6 +312,8 @@ def store_rows(plan: WritePlan, iterator: Iterator[pa.RecordBatch]) -> RowsStore
 # What Spark tells the tasks of a micro-batch.
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 ATTEMPT_BITS = 63
+# Spark 4.0 has no such writer; there the source refuses streams, and batches are written all the same.
+_StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", object)
 
 _log = logging.getLogger(__name__)
 
@@ -325,7 +328,7 @@ class RowsStaged(WriterCommitMessage):  # type: ignore[misc]
     row_count: int
 
 
-class FlussStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+class FlussStreamWriter(_StreamWriter):  # type: ignore[misc]
     """Spark makes one on the driver for each micro-batch and ships it to the tasks, and makes another to commit."""
 
     def __init__(self, options: SourceOptions, schema: Any, *, plans: bool = True) -> None:
