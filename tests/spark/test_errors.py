@@ -37,6 +37,14 @@ def test_missing_options(ours: Backend) -> None:
         ours.spark.read.format("fluss").option("bootstrap.servers", ours.address).load()
 
 
+def test_names_of_sparks_catalog_that_were_not_attached(ours: Backend) -> None:
+    writer = ours.spark.range(1).write.format("fluss").option("bootstrap.servers", ours.address).mode("append")
+    with pytest.raises(
+        Exception, match=r"name in toTable\(\) or saveAsTable\(\) is one of Spark's catalog: \S+Catalog\("
+    ):
+        writer.saveAsTable("not_attached")
+
+
 def test_nobody_at_the_address(ours: Backend) -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
     reader = ours.spark.read.format("fluss").option("bootstrap.servers", address)

@@ -332,7 +332,11 @@ def _table_path(table: str | None, path: str | None) -> TablePath:
         raise bad_option(f"Two tables are named: {table!r} by the option, {path!r} by load() or save().")
     name = table or path
     if not name:
-        raise bad_option(f"The data source 'fluss' needs a table: .option({TABLE!r}, 'database.table').")
+        raise bad_option(
+            f"The data source 'fluss' needs a table: .option({TABLE!r}, 'database.table'). A name in toTable() or "
+            "saveAsTable() is one of Spark's catalog: fluss.spark.Catalog(spark, 'host:port').attach('database.table') "
+            "puts a table there."
+        )
     return parse_table_path(name)
 
 
