@@ -46,7 +46,7 @@ async def test_the_last_batch_is_done_if_it_has_the_same_rows(tmp_path: Path) ->
         assert not await write(storage, entry, 5, "a", "b")
         assert await write(storage, entry, 5, "b", "a", attempt=1)
         for contents in (("a",), ("a", "c"), ("a", "b", "b"), ("a", "a"), ()):
-            with pytest.raises(InvalidRequestError, match="with other rows"):
+            with pytest.raises(InvalidRequestError, match=r"with other rows .* Does another program run this query"):
                 await write(storage, entry, 5, *contents, attempt=2)
         assert found(storage, entry) == ["a", "b"]
         assert staged_files(storage) == []
@@ -68,6 +68,7 @@ async def test_an_earlier_batch_is_refused_with_the_way_on(tmp_path: Path) -> No
                 await write(storage, entry, 5, *contents, attempt=1)
             for part in (
                 "Batch 5 of query 'a query' is refused: batch 6 is the last one committed to table fluss.log",
+                "Does another program run this query, from the same checkpoint? Then stop one of them",
                 "`fluss staged accept fluss.log 'a query' 6`",
                 "`fluss staged reset fluss.log 'a query' --to 4`",
             ):

@@ -215,6 +215,10 @@ def listed(directory: Path) -> Iterator[StagedFile]:
         yield StagedFile(key, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
+# First, because the commands that follow would store rows twice then.
+_TWICE = "Does another program run this query, from the same checkpoint? Then stop one of them, and that is all."
+
+
 def is_done(query: StagedQuery, path: TablePath, batch_id: int, rows: StagedRows | None) -> bool:
     """Whether the batch is committed; raises for one that comes again and may not."""
     if batch_id > query.committed:
@@ -234,7 +238,7 @@ def is_done(query: StagedQuery, path: TablePath, batch_id: int, rows: StagedRows
 def check_order(query: StagedQuery, path: TablePath, batch_id: int) -> None:
     """Raise for a batch before the last one, unless it was accepted."""
     if query.accepted < batch_id < _last(query):
-        raise _refused(query, path, batch_id, ". Was the query put back to an earlier checkpoint?")
+        raise _refused(query, path, batch_id, f". {_TWICE} Or was it put back to an earlier checkpoint?")
 
 
 def _last(query: StagedQuery) -> int:
@@ -244,7 +248,8 @@ def _last(query: StagedQuery) -> int:
 
 def _difference(rows: StagedRows, committed: StagedRows) -> str:
     counts = f"{rows.row_count} rows now, {committed.row_count} then"
-    return f", with other rows ({counts}). Was the query put back to an earlier checkpoint, or is it not deterministic?"
+    guesses = f"{_TWICE} Or was it put back to an earlier checkpoint, or is it not deterministic?"
+    return f", with other rows ({counts}). {guesses}"
 
 
 def _refused(query: StagedQuery, path: TablePath, batch_id: int, reason: str) -> InvalidRequestError:
