@@ -12,9 +12,7 @@ from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.tables.options import DATALAKE_FORMATS, ICEBERG, PROPERTY_LENGTH_MAX
 from fluss.server.net.limits import Limits
 from fluss.storage.catalog.catalog import BUCKETS_MAX, PARTITIONS_PER_TABLE_MAX
-from fluss.storage.damage.scrub_files import BYTES_PER_SECOND as SCRUB_BYTES_PER_SECOND
-from fluss.storage.damage.scrub_files import INTERVAL_MS as SCRUB_INTERVAL_MS
-from fluss.storage.damage.scrub_files import OFF as SCRUB_OFF
+from fluss.storage.directory import SCRUB_BYTES_PER_SECOND, SCRUB_INTERVAL_MS, SCRUB_OFF
 from fluss.storage.kv.pool import OPEN_STORES_MAX
 from fluss.storage.kv.snapshots import INTERVAL_MS as SNAPSHOT_INTERVAL_MS
 from fluss.storage.kv.store import MEMORY_BYTES, MEMORY_BYTES_MIN

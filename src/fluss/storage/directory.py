@@ -63,6 +63,10 @@ LAKE_OFFSETS_NAME: Final = "lake-offsets"
 STORE_NAME: Final = "kv"
 HELD_NAME: Final = "server.backup"
 SCRUB_NAME: Final = "server.scrub"
+# How the scrubber reads, if nothing else is said; it is not loaded before there is a table.
+SCRUB_BYTES_PER_SECOND: Final = 4 << 20
+SCRUB_OFF: Final = 0
+SCRUB_INTERVAL_MS: Final = 7 * 24 * 60 * 60 * 1_000
 CLOCK_NAME: Final = "server.clock"
 LOST_NAME: Final = "lost"  # what repairs have taken out of the way
 

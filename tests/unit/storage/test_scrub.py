@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from fluss.storage import failpoints
-from fluss.storage.damage.scrub import OFF, Scrubber
+from fluss.storage.damage.scrub import Scrubber
 from fluss.storage.damage.scrub_files import CHUNK_BYTES, PacedFile, ScrubPace, ScrubReport, read_report
-from fluss.storage.directory import SCRUB_NAME
+from fluss.storage.directory import SCRUB_NAME, SCRUB_OFF
 from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.log.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
@@ -412,7 +412,7 @@ async def test_a_pass_takes_the_time_that_its_bytes_need(tmp_path: Path) -> None
 
 async def test_off_means_that_nothing_is_read(tmp_path: Path) -> None:
     async with opened(tmp_path) as world:
-        scrubber = world.scrubber(bytes_per_second=OFF)
+        scrubber = world.scrubber(bytes_per_second=SCRUB_OFF)
         await scrubber.run()
         assert scrubber.read_bytes == 0
         assert not (tmp_path / SCRUB_NAME).exists()

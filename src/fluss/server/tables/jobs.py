@@ -12,17 +12,19 @@ import datetime as dt
 import json
 import logging
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fluss.doors import clock
 from fluss.model.clock import Clock
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError
 from fluss.model.tables import options
 from fluss.model.tables.auto_partition import AutoPartition
-from fluss.storage.backup.backup import Backup
 from fluss.storage.catalog.catalog import Catalog, TableEntry
 from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.store import Storage
+
+if TYPE_CHECKING:
+    from fluss.storage.backup.backup import Backup
 
 _log = logging.getLogger(__name__)
 
@@ -152,6 +154,9 @@ class Backups:
             raise InvalidRequestError(
                 f"The server can't begin a backup now, {reason}; try again later.", ErrorCode.INVALID_CONFIG_EXCEPTION
             )
+        # Imported here: an idle server does without.
+        from fluss.storage.backup.backup import Backup
+
         self._last = RunningBackup(backup_id, Backup(self._storage, self._kv_snapshots, target))
 
     def find(self, backup_id: str) -> RunningBackup:

@@ -27,17 +27,14 @@ from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from fluss.storage.catalog.catalog import TableEntry
 from fluss.storage.catalog.view import has_primary_key
-from fluss.storage.damage.scrub_files import (
-    BYTES_PER_SECOND,
-    INTERVAL_MS,
-    OFF,
-    ScrubFinding,
-    ScrubReport,
-    UnitKey,
-    read_report,
-    write_report,
+from fluss.storage.damage.scrub_files import ScrubFinding, ScrubReport, UnitKey, read_report, write_report
+from fluss.storage.directory import (
+    CATALOG_NAME,
+    SCRUB_BYTES_PER_SECOND,
+    SCRUB_INTERVAL_MS,
+    SCRUB_OFF,
+    STORE_NAME,
 )
-from fluss.storage.directory import CATALOG_NAME, STORE_NAME
 from fluss.storage.kv import snapshot_files as on_disk
 from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.log.marks import UNKNOWN_HEADS, Mark
@@ -89,8 +86,8 @@ class Scrubber:
         storage: Storage,
         kv_snapshots: KvSnapshots,
         *,
-        bytes_per_second: int = BYTES_PER_SECOND,
-        interval_ms: int = INTERVAL_MS,
+        bytes_per_second: int = SCRUB_BYTES_PER_SECOND,
+        interval_ms: int = SCRUB_INTERVAL_MS,
         make_pace: Callable[[int], ScrubPace] | None = None,
         now_ms: Callable[[], int] | None = None,
     ) -> None:
@@ -119,7 +116,7 @@ class Scrubber:
 
     async def run(self) -> None:
         """A pass every so often, until cancelled."""
-        if self._bytes_per_second == OFF:
+        if self._bytes_per_second == SCRUB_OFF:
             return
         delay_s = min(START_DELAY_S, self._interval_ms / 1_000)
         await self._load()

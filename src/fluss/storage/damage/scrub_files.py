@@ -44,9 +44,6 @@ from fluss.storage.log.segment import INDEX_SUFFIX, segment_path
 
 _log = logging.getLogger(__name__)
 
-BYTES_PER_SECOND: Final = 4 << 20
-OFF: Final = 0
-INTERVAL_MS: Final = 7 * 24 * 60 * 60 * 1_000
 FINDINGS_MAX: Final = 1_000
 _VERSION: Final = 1
 
