@@ -43,7 +43,6 @@ _CATALOG_MAGIC: Final = 0x54434C46
 _BOOT_MASK: Final = (1 << 31) - 1
 _SYNCED: Final = 1 << 31
 _NUMBER_MASK: Final = (1 << 32) - 1
-_OFFSETS: Final = 4  # with which a Mark begins, in the order of _LOG
 
 
 class Mark(NamedTuple):
@@ -225,8 +224,11 @@ class Marks:
     def _put(self, names: _Names, mark: Mark) -> None:
         known = self._known.get(names)
         place = self._free_place() if known is None else known.place
-        boot = self._boot | _SYNCED if mark.is_synced else self._boot
-        self._write(place, _LOG, boot, *names, mark.heads_checksum, *mark[:_OFFSETS])
+        start_offset, segment_base_offset, position, end_offset, heads, _, is_synced = mark
+        boot = self._boot | _SYNCED if is_synced else self._boot
+        number = (place.number + 1) & _NUMBER_MASK
+        offsets = (start_offset, segment_base_offset, position, end_offset)
+        self._write(place, number, _LOG.pack(number, boot, *names, heads, *offsets))
         if known is None:
             self._known[names] = _Known(self._free.pop(), mark)
         else:
@@ -240,7 +242,9 @@ class Marks:
     def put_catalog(self, mark: CatalogMark) -> None:
         """Write the mark of the catalog; raises OSError when it can't be kept."""
         generation, is_settled, size_bytes, crc = mark
-        self._write(self._catalog_place, _CATALOG, _CATALOG_MAGIC, is_settled, generation, size_bytes, crc)
+        number = (self._catalog_place.number + 1) & _NUMBER_MASK
+        body = _CATALOG.pack(number, _CATALOG_MAGIC, is_settled, generation, size_bytes, crc)
+        self._write(self._catalog_place, number, body)
         self.catalog = mark
 
     def forget(self, bucket: TableBucket) -> None:
@@ -256,10 +260,8 @@ class Marks:
         self._free.append(_Place(place.position, place.number))
         self.on_dirty()
 
-    def _write(self, place: _Place, layout: struct.Struct, *fields: int) -> None:
+    def _write(self, place: _Place, number: int, body: bytes) -> None:
         assert self._fd is not None, "these marks are only looked at"
-        number = (place.number + 1) & _NUMBER_MASK
-        body = layout.pack(number, *fields)
         content = _CRC.pack(crc32(body)) + body
         with self._lock:
             slot = place.free
