@@ -12,7 +12,7 @@ from fluss.model.errors import RETRIABLE_CODES
 from fluss.model.schema import Schema
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.handlers.writes import _FOR_OLD_CLIENTS, _failed
+from fluss.server.handlers.writes import _FOR_OLD_CLIENTS, _put_failed
 from fluss.server.net.limits import Limits
 from fluss.storage.kv.bucket import QUEUED_BYTES_MAX
 from fluss.storage.kv.store import KvStoreBusyError
@@ -332,7 +332,7 @@ def test_old_clients_are_refused_where_they_would_encode_other_keys(
 def test_back_pressure_is_told_in_a_code_the_client_knows() -> None:
     for recoded, code in (({}, 72), (_FOR_OLD_CLIENTS, 11)):
         entry = pb.PbPutKvBucketResponse(bucket_id=0)
-        _failed(entry, recoded, KvStoreBusyError("the disk is slow"))
+        _put_failed(entry, recoded, KvStoreBusyError("the disk is slow"))
         assert (entry.error_code, entry.error_message) == (code, "the disk is slow")
 
 
