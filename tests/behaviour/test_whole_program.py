@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.backends import Backend
+from tests.kit.backends import Backend
 from tests.unit.api import whole_api
 
 DEADLINE_S = 120.0

@@ -17,10 +17,7 @@ from fluss.formats.rows import codecs
 from fluss.formats.rows.python_rows import to_rows
 from fluss.model.errors import FlussError
 from tests.crash.batch_samples import FLAT_ROWS, NESTED_ROWS, good_batches
-from tests.crash.conftest import chance, seed
 from tests.crash.mutations import mutated_batch
-
-__all__ = ["chance", "seed"]
 
 SHORT_S, LONG_S = 1.5, 300.0
 DURATIONS = pytest.mark.parametrize(
