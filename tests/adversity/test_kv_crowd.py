@@ -20,9 +20,9 @@ from fluss.formats.rows.keys import KeyEncoder
 from fluss.protocol import api_keys
 from fluss.testing import FlussServer
 from tests.adversity import upsert_flood
-from tests.adversity.memory import MIB, Memory
 from tests.adversity.test_crowd import BUDGET_EXCESS, CLIENTS, FLOOD_WRITERS, READER_GROWTH_BYTES_MAX, flood, server
 from tests.crash.kv_target import put_request
+from tests.kit.memory import MIB, Memory
 
 __all__ = ["server"]
 

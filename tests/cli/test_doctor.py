@@ -15,7 +15,7 @@ import pytest
 import fluss
 import fluss.sync
 from fluss.testing import FlussServer
-from tests.cli.command import fluss as command
+from tests.kit.command import fluss as command
 
 PATH: Final = fluss.TablePath("fluss", "orders")
 

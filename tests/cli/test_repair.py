@@ -12,8 +12,8 @@ import fluss
 import fluss.sync
 from fluss.formats.batches.log_batch import walk
 from fluss.testing import FlussServer
-from tests.cli.command import fluss as command
-from tests.crash.rot_image import DirectoryImage
+from tests.kit.command import fluss as command
+from tests.kit.directory_image import DirectoryImage
 
 PATH: Final = fluss.TablePath("fluss", "orders")
 

@@ -19,7 +19,6 @@ from fluss.lake.tiering.service import tier
 from fluss.lake.tiering.task import LocalExecutor
 from fluss.sync import NotFoundError, TablePath
 from fluss.testing import FlussServer
-from tests.compat.ourclient import OurPeer
 from tests.lake.oracle import arranged, expected_rows
 from tests.lake.samples import (
     KEYED_NESTED,
@@ -33,6 +32,7 @@ from tests.lake.samples import (
 from tests.lake.tiered import iceberg_table
 from tests.lake.unions import WAYS, read_union
 from tests.peers.mergingspark import MergingSpark, spark_conf
+from tests.peers.ourclient import OurPeer
 from tests.peers.peer import Row
 
 pytestmark = pytest.mark.compat

@@ -34,9 +34,9 @@ from fluss.storage.staging.commit import StagedKey, StagedRequest, query_name
 from fluss.storage.store import Storage, StorageOptions
 from tests.crash import kv_model, rows
 from tests.crash.kv_stored import rows_of
-from tests.crash.rot_image import DirectoryImage
 from tests.crash.rot_reader import RotReader
 from tests.crash.rows import Row
+from tests.kit.directory_image import DirectoryImage
 
 SEGMENT_SIZE_BYTES: Final = 2 << 10
 LOG, PARTS, LAKE, STAGED = "log", "parts", "lake", "staged"

@@ -31,8 +31,8 @@ from tests.crash.rot_directory import (
     descriptors,
     table_path,
 )
-from tests.crash.rot_image import DirectoryImage
 from tests.crash.rows import Row
+from tests.kit.directory_image import DirectoryImage
 
 ROUNDS: Final = 3
 APPENDS: Final = 5

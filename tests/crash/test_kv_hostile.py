@@ -26,12 +26,12 @@ from fluss.model.errors import ErrorCode
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.limits import Limits
-from tests.adversity.memory import MIB, Memory
 from tests.crash.kv_target import BUCKET, STORES_BYTES, KvTarget, kv_target, put_request
 from tests.crash.mutations import sealed_kv
 from tests.crash.test_hostile import PROGRESS_S_MAX
 from tests.crash.wire import Wire, parsed
 from tests.crash.writers import POLL_INTERVAL_S, client_config
+from tests.kit.memory import MIB, Memory
 
 __all__ = ["kv_target"]
 

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tests.compat.ourclient import OurPeer
+from tests.peers.ourclient import OurPeer
 from tests.peers.peer import Record, Row
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

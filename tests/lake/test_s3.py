@@ -26,7 +26,7 @@ from fluss.lake.tiering.task import LocalExecutor
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.sync import Config, FlussConnection, FlussTable
 from fluss.testing import FlussServer
-from tests.cli.command import fluss, here
+from tests.kit.command import fluss, here
 from tests.lake.conftest import Lake
 from tests.lake.hostile import Listener, server_settings
 from tests.lake.unions import WAYS, read_union
