@@ -17,11 +17,11 @@ from fluss.protocol import messages_pb2 as pb
 from fluss.testing import FlussServer
 from tests.crash.kv_clients import BUCKETS, KvLoad, make_tables
 from tests.crash.kv_samples import KvSample, kv_samples
-from tests.crash.mutations import Pools
 from tests.crash.servers import new_server
 from tests.crash.test_hostile import Target
-from tests.crash.wire import Wire
 from tests.crash.writers import client_config
+from tests.kit.mutations import Pools
+from tests.kit.wire import Wire
 
 STORES_BYTES: Final = 32 << 20
 END_S_MAX: Final = 60.0

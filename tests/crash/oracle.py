@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from tests.crash.rows import Row, StoredBatch
+from tests.kit.rows import Row, StoredBatch
 
 _SHOWN_MAX = 20
 

@@ -21,7 +21,7 @@ from fluss.storage.store import Storage
 from tests.crash.kv_model import ARROW_SCHEMA, SCHEMA, Batch, Change, Model, Op, Row, random_batch
 from tests.crash.kv_stored import READ_BYTES, read_rows
 from tests.crash.power_tables import PoweredTable, StagedTable, safe_end
-from tests.crash.rows import Row as StagedRow
+from tests.kit.rows import Row as StagedRow
 
 KEYS = 12
 ROWS_MAX = 5

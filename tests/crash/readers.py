@@ -6,8 +6,8 @@ import threading
 
 import fluss
 from tests.crash.oracle import Bucket, ReaderLog
-from tests.crash.rows import rows_of
 from tests.crash.writers import opened_table
+from tests.kit.rows import rows_of
 
 _POLL_MS = 200
 

@@ -34,8 +34,8 @@ from tests.crash.rot_server import (
     staged_write,
     table_rows,
 )
-from tests.crash.rows import Row
 from tests.kit.directory_image import DirectoryImage
+from tests.kit.rows import Row
 
 READS_MAX: Final = 2
 TIMEOUTS_MAX: Final = 2

@@ -49,8 +49,8 @@ from tests.crash.rot_directory import (
 )
 from tests.crash.rot_judgement import Judgement, Scope, is_within
 from tests.crash.rot_reader import RotReader, split
-from tests.crash.rows import Row, stored_batches
 from tests.kit.directory_image import DirectoryImage
+from tests.kit.rows import Row, stored_batches
 
 # A store that is found damaged while it is read is rebuilt at its next use.
 READS_MAX: Final = 3

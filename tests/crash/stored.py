@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import fluss
 from tests.crash.oracle import Bucket, BucketContent
-from tests.crash.wire import Wire
+from tests.kit.wire import Wire
 
 
 def read_stored(address: str, tables: Iterable[tuple[fluss.TablePath, int]]) -> dict[Bucket, BucketContent]:

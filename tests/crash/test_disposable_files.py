@@ -12,7 +12,7 @@ import pytest
 from fluss.model.errors import ErrorCode
 from tests.crash.bucket_files import WrittenBucket, rows_in, written_bucket
 from tests.crash.oracle import Fate
-from tests.crash.rows import Row, wire_batch
+from tests.kit.rows import Row, wire_batch
 
 BATCHES = [40] * 40
 REMEMBERED = 5

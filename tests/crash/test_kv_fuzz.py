@@ -15,7 +15,6 @@ from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from tests.crash.kv_samples import KvSample
 from tests.crash.kv_target import BUCKET, END_S_MAX, STORES_BYTES, KvTarget, kv_target, put_request
-from tests.crash.mutations import Pools, mutated, mutated_kv_batch, random_message
 from tests.crash.test_fuzz import (
     ANSWER_S_MAX,
     BATCHES_AT_ONCE,
@@ -25,7 +24,8 @@ from tests.crash.test_fuzz import (
     rounds,
     watched,
 )
-from tests.crash.wire import Wire, parsed
+from tests.kit.mutations import Pools, mutated, mutated_kv_batch, random_message
+from tests.kit.wire import Wire, parsed
 
 __all__ = ["kv_target"]
 

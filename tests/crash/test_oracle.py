@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.crash.oracle import Bucket, BucketContent, Fate, ReaderLog, WriterLog, check, violations
-from tests.crash.rows import Row, StoredBatch
+from tests.kit.rows import Row, StoredBatch
 
 BUCKET = Bucket("t", 0)
 

@@ -11,10 +11,10 @@ from typing import Any, Self
 import fluss
 from tests.crash.oracle import Bucket, BucketContent, ReaderLog, WriterLog, check
 from tests.crash.readers import Follower
-from tests.crash.rows import descriptor
 from tests.crash.stored import read_stored
-from tests.crash.wire import Wire
 from tests.crash.writers import POLL_INTERVAL_S, BatchWriter, PlainWriter, RowWriter, WriterThread, client_config
+from tests.kit.rows import descriptor
+from tests.kit.wire import Wire
 
 DATABASE = "fluss"
 PROGRESS_S_MAX = 30.0

@@ -21,8 +21,8 @@ from fluss.model.errors import FlussError
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from tests.crash.oracle import Fate, WriterLog
-from tests.crash.rows import Row, arrow_batch, values, wire_batch
-from tests.crash.wire import ConnectionLostError, Wire, parsed, produce_request, produced
+from tests.kit.rows import Row, arrow_batch, values, wire_batch
+from tests.kit.wire import ConnectionLostError, Wire, parsed, produce_request, produced
 
 POLL_INTERVAL_S = 0.01
 OPEN_S_MAX = 30.0

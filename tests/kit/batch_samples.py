@@ -11,7 +11,7 @@ from fluss.formats.arrow.payload import Codec, Compression, encode
 from fluss.formats.batches import statistics
 from fluss.formats.batches.log_batch import encode_batch
 from fluss.formats.rows import codecs
-from tests.crash.mutations import with_epoch
+from tests.kit.mutations import with_epoch
 
 FLAT = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.decimal128(10, 2)), ("flag", pa.bool_())])
 NESTED = pa.schema(

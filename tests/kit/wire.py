@@ -16,7 +16,7 @@ from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.api_keys import Api, Req, Resp
 from fluss.testing.processes import parse_address
-from tests.crash.rows import StoredBatch, stored_batches
+from tests.kit.rows import StoredBatch, stored_batches
 
 TIMEOUT_S = 20.0
 ACKS_ALL = -1
