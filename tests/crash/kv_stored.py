@@ -13,7 +13,7 @@ from fluss.formats.rows.values import ValueCodec
 from fluss.model.paths import TableBucket
 from fluss.storage.kv.bucket import KvBucket
 from fluss.storage.store import Storage, StorageOptions
-from tests.crash.kv_model import ARROW_SCHEMA, SCHEMA, Change, Row, fold
+from tests.kit.loads.kv_model import ARROW_SCHEMA, SCHEMA, Change, Row, fold
 
 PATH: Final = fluss.TablePath("fluss", "model")
 BUCKET: Final = TableBucket(0, 0)

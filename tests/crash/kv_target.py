@@ -15,11 +15,11 @@ import fluss.sync
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.testing import FlussServer
-from tests.crash.kv_clients import BUCKETS, KvLoad, make_tables
 from tests.crash.kv_samples import KvSample, kv_samples
 from tests.crash.servers import new_server
 from tests.crash.test_hostile import Target
-from tests.crash.writers import client_config
+from tests.kit.loads.kv_clients import BUCKETS, KvLoad, make_tables
+from tests.kit.loads.writers import client_config
 from tests.kit.mutations import Pools
 from tests.kit.wire import Wire
 

@@ -18,9 +18,9 @@ from fluss.storage.kv.put import Put
 from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.staging.commit import StagedRequest
 from fluss.storage.store import Storage
-from tests.crash.kv_model import ARROW_SCHEMA, SCHEMA, Batch, Change, Model, Op, Row, random_batch
 from tests.crash.kv_stored import READ_BYTES, read_rows
 from tests.crash.power_tables import PoweredTable, StagedTable, safe_end
+from tests.kit.loads.kv_model import ARROW_SCHEMA, SCHEMA, Batch, Change, Model, Op, Row, random_batch
 from tests.kit.rows import Row as StagedRow
 
 KEYS = 12

@@ -23,8 +23,8 @@ from fluss.testing import FlussServer, ProcessFailedError
 from tests.crash.partitions import PATH as PARTED
 from tests.crash.partitions import Partitions
 from tests.crash.servers import new_server
-from tests.crash.workload import DATABASE, Plan, Workload
-from tests.crash.writers import POLL_INTERVAL_S
+from tests.kit.loads.workload import DATABASE, Plan, Workload
+from tests.kit.loads.writers import POLL_INTERVAL_S
 from tests.kit.rows import SCHEMA, Row, descriptor, wire_batch
 from tests.kit.wire import ConnectionLostError, Wire
 

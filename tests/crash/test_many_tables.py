@@ -20,7 +20,7 @@ from fluss.storage.catalog.catalog import Catalog
 from fluss.storage.store import OPEN_LOGS_MAX
 from fluss.testing import FlussServer
 from tests.crash.servers import new_server
-from tests.crash.writers import POLL_INTERVAL_S
+from tests.kit.loads.writers import POLL_INTERVAL_S
 from tests.kit.rows import SCHEMA, Row, descriptor, wire_batch
 from tests.kit.wire import Wire
 

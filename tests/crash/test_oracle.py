@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.crash.oracle import Bucket, BucketContent, Fate, ReaderLog, WriterLog, check, violations
+from tests.kit.loads.oracle import Bucket, BucketContent, Fate, ReaderLog, WriterLog, check, violations
 from tests.kit.rows import Row, StoredBatch
 
 BUCKET = Bucket("t", 0)

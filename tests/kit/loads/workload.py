@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import fluss
-from tests.crash.oracle import Bucket, BucketContent, ReaderLog, WriterLog, check
-from tests.crash.readers import Follower
-from tests.crash.stored import read_stored
-from tests.crash.writers import POLL_INTERVAL_S, BatchWriter, PlainWriter, RowWriter, WriterThread, client_config
+from tests.kit.loads.oracle import Bucket, BucketContent, ReaderLog, WriterLog, check
+from tests.kit.loads.readers import Follower
+from tests.kit.loads.stored import read_stored
+from tests.kit.loads.writers import POLL_INTERVAL_S, BatchWriter, PlainWriter, RowWriter, WriterThread, client_config
 from tests.kit.rows import descriptor
 from tests.kit.wire import Wire
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import fluss
-from tests.crash.oracle import Bucket, BucketContent
+from tests.kit.loads.oracle import Bucket, BucketContent
 from tests.kit.wire import Wire
 
 

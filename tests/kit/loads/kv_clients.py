@@ -15,8 +15,8 @@ import pyarrow as pa
 
 import fluss
 import fluss.sync
-from tests.crash.kv_model import Batch, Change, Model, Row, fold, random_batch
-from tests.crash.writers import OPEN_S_MAX, POLL_INTERVAL_S, client_config
+from tests.kit.loads.kv_model import Batch, Change, Model, Row, fold, random_batch
+from tests.kit.loads.writers import OPEN_S_MAX, POLL_INTERVAL_S, client_config
 
 DATABASE: Final = "fluss"
 PLAIN: Final = fluss.TablePath(DATABASE, "kv_plain")

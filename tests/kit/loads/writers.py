@@ -20,7 +20,7 @@ import fluss.sync
 from fluss.model.errors import FlussError
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
-from tests.crash.oracle import Fate, WriterLog
+from tests.kit.loads.oracle import Fate, WriterLog
 from tests.kit.rows import Row, arrow_batch, values, wire_batch
 from tests.kit.wire import ConnectionLostError, Wire, parsed, produce_request, produced
 

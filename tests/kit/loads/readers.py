@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 import fluss
-from tests.crash.oracle import Bucket, ReaderLog
-from tests.crash.writers import opened_table
+from tests.kit.loads.oracle import Bucket, ReaderLog
+from tests.kit.loads.writers import opened_table
 from tests.kit.rows import rows_of
 
 _POLL_MS = 200
