@@ -19,8 +19,8 @@ from fluss.lake.tiering.round import TieringSettings, tier_table
 from fluss.lake.tiering.task import LocalExecutor
 from fluss.sync import TablePath
 from fluss.testing import FlussServer
-from tests.lake.oracle import arranged, expected_rows
-from tests.lake.samples import (
+from tests.kit.lake.oracle import arranged, expected_rows
+from tests.kit.lake.samples import (
     KEYED_LOG,
     KEYED_NESTED,
     NESTED_TYPES,

@@ -15,8 +15,8 @@ from fluss.formats.changelog import fold as changelog_fold
 from fluss.lake import fold
 from fluss.lake.report import Status
 from fluss.sync import FlussTable
-from tests.lake.conftest import Lake
-from tests.lake.tiered import check_lake, check_no_orphans, iceberg_table, tier_here
+from tests.kit.lake.lake import Lake
+from tests.kit.lake.tiered import check_lake, check_no_orphans, iceberg_table, tier_here
 
 COLUMNS = pa.schema(
     [

@@ -26,8 +26,8 @@ from fluss.lake.tiering.task import LocalExecutor
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.sync import Config, FlussConnection, FlussTable, Schema, TableBucket, TableDescriptor, TablePath
 from fluss.testing import FlussServer
-from tests.lake.evil import code_keys
-from tests.lake.hostile import FOREIGN, HostileCatalog, Listener, hostile_catalog, server_settings
+from tests.kit.lake.evil import code_keys
+from tests.kit.lake.hostile import FOREIGN, HostileCatalog, Listener, hostile_catalog, server_settings
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = pa.schema([("id", pa.int64())])

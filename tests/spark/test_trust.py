@@ -11,8 +11,8 @@ from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status
 from fluss.model.trust import Trust
 from fluss.spark.tiering import catalog_settings, may_use, tier
-from tests.lake.evil import code_keys
-from tests.lake.hostile import Listener, hostile_catalog
+from tests.kit.lake.evil import code_keys
+from tests.kit.lake.hostile import Listener, hostile_catalog
 from tests.lake.test_trust import PATH, attacked, foreign_keys, of_service
 
 

@@ -15,7 +15,7 @@ from fluss.lake.tiering.pending_commit import repair
 from fluss.lake.tiering.service import tier
 from fluss.lake.tiering.task import LocalExecutor, plan_round
 from fluss.sync import FlussTable, OffsetSpec, TableBucket
-from tests.lake.conftest import Lake
+from tests.kit.lake.lake import Lake
 
 WAYS = ("arrow", "duckdb", "batches")
 Rows = list[dict[str, Any]]

@@ -16,7 +16,7 @@ from fluss.lake.report import TieringReport
 from fluss.lake.tiering.service import tier
 from fluss.lake.tiering.task import LocalExecutor
 from fluss.sync import FlussTable, OffsetSpec, TableBucket, TablePath
-from tests.lake.conftest import Lake
+from tests.kit.lake.lake import Lake
 
 Row = tuple[tuple[str, Any], ...]
 

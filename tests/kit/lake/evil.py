@@ -27,8 +27,8 @@ def code_keys(mark: Path) -> dict[str, str]:
     """Properties that have pyiceberg run these classes."""
     return {
         MARK: str(mark),
-        "py-io-impl": "tests.lake.evil.EvilIO",
-        "py-catalog-impl": "tests.lake.evil.EvilIO",
-        "io-impl": "tests.lake.evil.EvilIO",
-        "write.py-location-provider.impl": "tests.lake.evil.EvilLocations",
+        "py-io-impl": "tests.kit.lake.evil.EvilIO",
+        "py-catalog-impl": "tests.kit.lake.evil.EvilIO",
+        "io-impl": "tests.kit.lake.evil.EvilIO",
+        "write.py-location-provider.impl": "tests.kit.lake.evil.EvilLocations",
     }
