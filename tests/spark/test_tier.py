@@ -21,8 +21,8 @@ from fluss.spark.tiering import RUNTIME
 from fluss.sync import InvalidRequestError, NotFoundError, connect
 from fluss.testing import FlussServer
 from tests.kit.lake.lake import Lake
+from tests.kit.lake.random_rows import COLUMNS, PARTITIONS, write
 from tests.kit.lake.tiered import check_lake, check_no_orphans, tier_here
-from tests.lake.test_tiering_tables import COLUMNS, PARTITIONS, write
 
 pytestmark = pytest.mark.spark
 
