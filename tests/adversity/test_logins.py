@@ -15,7 +15,7 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.users import add_user
 from fluss.testing import FlussServer
-from tests.unit.server.support import Wire, WireError
+from tests.kit.thread_server import Wire, WireError
 from tests.unit.server.test_many_connections import _allow_files
 
 BOTS = 24

@@ -14,7 +14,7 @@ import pytest
 import fluss
 
 ROOT = Path(__file__).parents[3]
-PROGRAM = Path(__file__).with_name("whole_api.py")
+PROGRAM = ROOT / "tests" / "kit" / "whole_api.py"
 TOUR = ROOT / "examples" / "tour.py"
 
 OTHER_SPELLINGS = {

@@ -15,7 +15,7 @@ from fluss.formats.rows.python_rows import RowBuilder, to_tuples
 from fluss.model.errors import CorruptDataError, InvalidRequestError
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.schema import Column, Schema
-from tests.unit.formats.message_layout import MessageLayout
+from tests.kit.message_layout import MessageLayout
 
 from .strategies import tables
 from .vectors import AB_COLUMNS, LOG_TWO_ROWS

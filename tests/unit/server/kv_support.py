@@ -15,7 +15,7 @@ from fluss.model.schema import Column, Schema
 from fluss.model.types import DataType, TypeRoot
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.server.support import Wire, WireError, descriptor, path
+from tests.kit.thread_server import Wire, WireError, descriptor, path
 
 KV_SCHEMA = Schema.of(
     [

@@ -17,7 +17,7 @@ from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.connection import ServerConnection
 from fluss.server.net.session import Session
 from fluss.testing import FlussServer
-from tests.unit.server.support import (
+from tests.kit.thread_server import (
     TIMEOUT_S,
     RunningServer,
     Wire,

@@ -16,6 +16,17 @@ from fluss.server.handlers.writes import _FOR_OLD_CLIENTS, _put_failed
 from fluss.server.net.limits import Limits
 from fluss.storage.kv.bucket import QUEUED_BYTES_MAX
 from fluss.storage.kv.store import KvStoreBusyError
+from tests.kit.thread_server import (
+    RunningServer,
+    StalledSyncs,
+    Wire,
+    WireError,
+    create_table,
+    eventually,
+    fetch,
+    headers,
+    path,
+)
 from tests.unit.server.kv_support import (
     KV_SCHEMA,
     call,
@@ -26,17 +37,6 @@ from tests.unit.server.kv_support import (
     put,
     put_request,
     raw_batch,
-)
-from tests.unit.server.support import (
-    RunningServer,
-    StalledSyncs,
-    Wire,
-    WireError,
-    create_table,
-    eventually,
-    fetch,
-    headers,
-    path,
 )
 
 

@@ -13,9 +13,8 @@ from fluss.storage import failpoints
 from fluss.storage.backup.backup import Backup
 from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.store import Storage, StorageOptions
-
-from .kv_support import KV_MEMORY_BYTES, Table, row
-from .support import append
+from tests.kit.storage.kv_tables import KV_MEMORY_BYTES, Table, row
+from tests.kit.storage.logs import append
 
 LOG = TablePath("fluss", "log")
 ROWS = TablePath("fluss", "rows")

@@ -16,8 +16,7 @@ from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints
 from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.store import Storage, StorageOptions
-
-from .kv_support import KV_MEMORY_BYTES, Row, Table, row
+from tests.kit.storage.kv_tables import KV_MEMORY_BYTES, Row, Table, row
 
 T = TablePath("fluss", "t")
 WRITER_ID = 4

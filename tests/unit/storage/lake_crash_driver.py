@@ -10,8 +10,7 @@ from pathlib import Path
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints
 from fluss.storage.store import Storage, StorageOptions
-
-from .support import append
+from tests.kit.storage.logs import append
 
 TABLE = TablePath("fluss", "t")
 TABLE_JSON = '{"properties":{"table.datalake.enabled":"true"}}'

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from fluss.storage import failpoints
 from fluss.storage.store import Storage, StorageOptions
+from tests.kit.storage.kv_tables import KV_MEMORY_BYTES
 
-from .kv_support import KV_MEMORY_BYTES
 from .staging_support import LOG, ROWS, SUMS, create_all, write
 
 BATCHES = 3

@@ -14,9 +14,8 @@ from fluss.model.types import DataTypes
 from fluss.storage.catalog.catalog import TableEntry
 from fluss.storage.staging.commit import StagedKey, StagedRequest, query_name
 from fluss.storage.store import Storage
-
-from .kv_support import SCHEMA, Row, Table
-from .support import read_all
+from tests.kit.storage.kv_tables import SCHEMA, Row, Table
+from tests.kit.storage.logs import read_all
 
 QUERY: Final = "../a query/of mine"
 LOG, ROWS, SUMS = TablePath("fluss", "log"), TablePath("fluss", "rows"), TablePath("fluss", "sums")

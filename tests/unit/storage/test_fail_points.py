@@ -19,10 +19,10 @@ from fluss.storage import failpoints
 from fluss.storage.failpoints import ENVIRONMENT_VARIABLE, NAMES, FailPoint, FailPointError
 from fluss.storage.log.writer_state import REMEMBERED_BATCHES
 from fluss.storage.store import Storage, StorageOptions
+from tests.kit.storage.logs import NOW_MS, read_all
 
 from . import crash_driver
 from .driven import KILLED, run_driver
-from .support import NOW_MS, read_all
 
 KEPT_ROWS = 4  # of the table that keeps 400 bytes
 

@@ -14,9 +14,8 @@ from fluss.model.paths import TableBucket, TablePath
 from fluss.model.schema import Schema
 from fluss.storage.kv import bucket as kv_bucket
 from fluss.storage.kv.store import KvState
-
-from .kv_support import Row, Table, arrow, by_id, fold, make_batch, opened, row
-from .support import crash_image
+from tests.kit.storage.kv_tables import Row, Table, arrow, by_id, fold, make_batch, opened, row
+from tests.kit.storage.logs import crash_image
 
 T = TablePath("fluss", "t")
 
