@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -212,6 +212,16 @@ class Wire:
 def produce_request(table_id: int, bucket: int, batch: bytes | bytearray) -> pb.ProduceLogRequest:
     request = pb.ProduceLogRequest(acks=ACKS_ALL, table_id=table_id, timeout_ms=_PRODUCE_TIMEOUT_MS)
     request.buckets_req.add(bucket_id=bucket, records=bytes(batch))
+    return request
+
+
+def put_request(
+    table_id: int, bucket: int, batch: bytes, targets: Iterable[int] = (), agg_mode: int | None = None
+) -> pb.PutKvRequest:
+    request = pb.PutKvRequest(
+        acks=ACKS_ALL, table_id=table_id, timeout_ms=_PRODUCE_TIMEOUT_MS, target_columns=targets, agg_mode=agg_mode
+    )
+    request.buckets_req.add(bucket_id=bucket, records=batch)
     return request
 
 
