@@ -4,7 +4,7 @@ import pytest
 from benchmarks.measure import Measurement
 from benchmarks.summary import figures
 
-from tests.unit.bench.samples import BASELINE, LATENCY, OURS, OURS_ON_APACHE, RATE, measurements
+from tests.unit.benchmarks.samples import BASELINE, LATENCY, OURS, OURS_ON_APACHE, RATE, measurements
 
 
 def test_median_and_spread_over_rounds() -> None:

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 from benchmarks.plots import draw
 
-from tests.unit.bench.samples import (
+from tests.unit.benchmarks.samples import (
     BASELINE,
     OURS,
     OURS_ON_APACHE,

@@ -10,7 +10,7 @@ from benchmarks import run
 from benchmarks.measure import Measurement
 from click.testing import CliRunner
 
-from tests.unit.bench.samples import BASELINE, OURS, OURS_WITHOUT_FSYNC, RATE, measurements, scaled
+from tests.unit.benchmarks.samples import BASELINE, OURS, OURS_WITHOUT_FSYNC, RATE, measurements, scaled
 
 ROOT = Path(__file__).parents[3]
 CHOSEN = ("append_arrow_10k", "scan_filtered", "append_rows", "upsert_bulk_update", "lookup_prefix", "latency_tuned")

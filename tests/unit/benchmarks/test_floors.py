@@ -6,7 +6,7 @@ from benchmarks.floors import Floor, floors
 from benchmarks.measure import Measurement
 from benchmarks.workloads import Metric
 
-from tests.unit.bench.samples import (
+from tests.unit.benchmarks.samples import (
     BASELINE,
     OURS,
     OURS_ON_APACHE,

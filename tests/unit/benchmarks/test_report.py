@@ -4,7 +4,7 @@ import pytest
 from benchmarks.measure import Measurement
 from benchmarks.report import number, render, table
 
-from tests.unit.bench.samples import (
+from tests.unit.benchmarks.samples import (
     BASELINE,
     KAFKA,
     LATENCY,

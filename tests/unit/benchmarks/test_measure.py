@@ -8,7 +8,7 @@ from benchmarks.measure import measure
 from benchmarks.summary import failures
 from benchmarks.workloads import Sample, Sizes
 
-from tests.unit.bench.samples import BASELINE, KAFKA, OURS, RATE, SIZES, workload
+from tests.unit.benchmarks.samples import BASELINE, KAFKA, OURS, RATE, SIZES, workload
 
 
 class FakeCorner:
