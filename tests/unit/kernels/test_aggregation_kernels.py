@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from .modes import in_both_modes, needs_both
+from tests.kit.formats.modes import in_both_modes, needs_both
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 ROWS = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.booleans()), max_size=12)

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.formats import _kernel as plain
-
-from .modes import COMPILED, in_both_modes, needs_both
+from tests.kit.formats.modes import COMPILED, in_both_modes, needs_both
 
 KERNELS = [plain] if COMPILED is None else [plain, COMPILED]
 SIZE_BYTES = 64 << 10

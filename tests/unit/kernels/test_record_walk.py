@@ -9,7 +9,7 @@ import pytest
 
 from fluss.formats import _kernel, kernel
 from fluss.formats.batches.log_batch import parse_header, payload_of
-from tests.unit.formats.vectors import LOG_INDEXED_ROW
+from tests.kit.formats.vectors import LOG_INDEXED_ROW
 
 pytestmark = pytest.mark.parametrize("walker", [_kernel, kernel.implementation], ids=["plain", "in use"])
 

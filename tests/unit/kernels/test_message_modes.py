@@ -13,8 +13,7 @@ from fluss.formats.arrow.messages import ArrowLayout
 from fluss.formats.arrow.payload import Codec, Compression, encode
 from fluss.model.types import DataTypes
 from fluss.protocol import messages_pb2 as pb
-
-from .modes import damage_bytes, in_both_modes, needs_both
+from tests.kit.formats.modes import damage_bytes, in_both_modes, needs_both
 
 ROWS = pa.record_batch([pa.array([1, 2]), pa.array(["x", None]), pa.array([[1], []])], names=["a", "b", "c"])
 LAYOUT = ArrowLayout([DataTypes.bigint(), DataTypes.string(), DataTypes.array(DataTypes.bigint())])

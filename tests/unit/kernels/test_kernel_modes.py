@@ -27,10 +27,9 @@ from fluss.model.errors import FlussError
 from fluss.model.records import ChangeType
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataTypes
-
-from .batches import batch_of
-from .modes import EXPECT_COMPILED, damage_bytes, in_both_modes, needs_both, outcome_of
-from .strategies import ANYTHING, SCALARS, nested_tables, tables
+from tests.kit.formats.batches import batch_of
+from tests.kit.formats.modes import EXPECT_COMPILED, damage_bytes, in_both_modes, needs_both, outcome_of
+from tests.kit.formats.strategies import ANYTHING, SCALARS, nested_tables, tables
 
 LAYOUTS = st.sampled_from([LAYOUT_KEY, LAYOUT_COMPACTED, LAYOUT_INDEXED])
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from fluss.formats import kernel
 from fluss.model.errors import CorruptDataError
 from fluss.protocol import messages_pb2 as pb
-
-from .modes import damage_bytes, in_both_modes, needs_both
+from tests.kit.formats.modes import damage_bytes, in_both_modes, needs_both
 
 values = st.binary(min_size=1, max_size=300)
 ids = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))
