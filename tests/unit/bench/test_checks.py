@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from fluss.bench import data
 from fluss.bench.data import WrongResultError, check_equal, check_rows, joined, kv_batches, log_batches, prefix_batches
 
 EXPECTED = joined(log_batches(1_000, 300))
@@ -57,3 +60,11 @@ def test_the_data_is_whole(batch_rows: int) -> None:
     assert {len(payload) for payload in payloads} == {100}
     assert joined(prefix_batches(25, batch_rows))["owner"].to_pylist() == [number // 10 for number in range(25)]
     assert joined(log_batches(25, batch_rows))["id"].to_pylist() == list(range(25))
+
+
+def test_the_file_of_rows_can_be_loaded_beside_another_fluss() -> None:
+    """The workers of `benchmarks/` load it in the interpreters of other clients."""
+    nodes = list(ast.walk(ast.parse(Path(data.__file__).read_text())))
+    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    found |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in found} == {"__future__", "typing", "numpy", "pyarrow"}
