@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket, TablePath
-from fluss.storage import failpoints
 from fluss.storage.backup.backup import Backup
 from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.store import Storage, StorageOptions
 from tests.kit.storage.kv_tables import KV_MEMORY_BYTES, Table, row
 from tests.kit.storage.logs import append
 
+from .driver_output import drive, tell
+
 LOG = TablePath("fluss", "log")
 ROWS = TablePath("fluss", "rows")
 BATCHES = 12
 SEGMENT_SIZE_BYTES = 300
 
-_output_fd = 1
-
 
 def options(root: str | Path) -> StorageOptions:
     return StorageOptions(root, segment_size_bytes=SEGMENT_SIZE_BYTES, kv_memory_bytes=KV_MEMORY_BYTES)
-
-
-def tell(*words: object) -> None:
-    os.write(_output_fd, (" ".join(map(str, words)) + "\n").encode())
 
 
 async def fill(storage: Storage, snapshots: KvSnapshots) -> None:
@@ -64,8 +57,4 @@ async def main(root: str, target: str) -> None:
 
 def run(root: str, target: str, fail_point: str | None, output: Connection) -> None:
     """The driver as a multiprocessing target, with a pipe for its output."""
-    global _output_fd
-    _output_fd = output.fileno()
-    if fail_point is not None:
-        failpoints.arm(fail_point)
-    asyncio.run(main(root, target))
+    drive(main(root, target), fail_point, output)

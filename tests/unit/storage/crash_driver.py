@@ -8,14 +8,12 @@ exactly what was acknowledged when the process died. Run as `python -m tests.uni
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
 from multiprocessing.connection import Connection
 
 from fluss.formats.batches.log_batch import encode_batch, parse_header
 from fluss.model.paths import TableBucket, TablePath
-from fluss.storage import failpoints
 from fluss.storage.catalog.catalog import AlteredTable
 from fluss.storage.damage.scrub import Scrubber
 from fluss.storage.kv.snapshots import KvSnapshots
@@ -23,19 +21,14 @@ from fluss.storage.log.log import Appended, BucketLog
 from fluss.storage.log.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
 
+from .driver_output import drive, tell
+
 SEGMENT_SIZE_BYTES = 400
 BUCKETS = 2
 MAIN = TablePath("crash", "main")
 PARTED = TablePath("crash", "parted")
 EXPIRING = TablePath("crash", "expiring")
 EXPIRING_JSON = '{"custom_properties": {"log.retention.size-bytes": "400"}}'
-
-
-_output_fd = 1
-
-
-def tell(*words: object) -> None:
-    os.write(_output_fd, (" ".join(map(str, words)) + "\n").encode())
 
 
 class Writer:
@@ -138,11 +131,7 @@ async def change_partitions(storage: Storage, run: str) -> None:
 
 def run(data_dir: str, name: str, fail_point: str | None, output: Connection) -> None:
     """The driver as a multiprocessing target, with a pipe for its output."""
-    global _output_fd
-    _output_fd = output.fileno()
-    if fail_point is not None:
-        failpoints.arm(fail_point)
-    asyncio.run(main(data_dir, name))
+    drive(main(data_dir, name), fail_point, output)
 
 
 if __name__ == "__main__":

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from fluss.model.paths import TableBucket, TablePath
-from fluss.storage import failpoints
 from fluss.storage.store import Storage, StorageOptions
 from tests.kit.storage.logs import append
+
+from .driver_output import drive, tell
 
 TABLE = TablePath("fluss", "t")
 TABLE_JSON = '{"properties":{"table.datalake.enabled":"true"}}'
 ROUNDS = 4
 ROWS = 3  # of a batch, which makes a round
 
-_output_fd = 1
-
 
 def options(root: str | Path) -> StorageOptions:
     return StorageOptions(root)
-
-
-def tell(*words: object) -> None:
-    os.write(_output_fd, (" ".join(map(str, words)) + "\n").encode())
 
 
 async def tier(storage: Storage, round_number: int) -> None:
@@ -53,8 +46,4 @@ async def main(root: str) -> None:
 
 def run(root: str, fail_point: str | None, output: Connection) -> None:
     """The driver as a multiprocessing target, with a pipe for its output."""
-    global _output_fd
-    _output_fd = output.fileno()
-    if fail_point is not None:
-        failpoints.arm(fail_point)
-    asyncio.run(main(root))
+    drive(main(root), fail_point, output)

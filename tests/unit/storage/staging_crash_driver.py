@@ -6,31 +6,24 @@ It begins with the first batch each time, as a client would that was told nothin
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from fluss.storage import failpoints
 from fluss.storage.store import Storage, StorageOptions
 from tests.kit.storage.kv_tables import KV_MEMORY_BYTES
 
+from .driver_output import drive, tell
 from .staging_support import LOG, ROWS, SUMS, create_all, write
 
 BATCHES = 3
 SEGMENT_SIZE_BYTES = 400
 PATHS = (LOG, ROWS, SUMS)
 
-_output_fd = 1
-
 
 def options(root: str | Path) -> StorageOptions:
     return StorageOptions(root, segment_size_bytes=SEGMENT_SIZE_BYTES, kv_memory_bytes=KV_MEMORY_BYTES)
-
-
-def tell(*words: object) -> None:
-    os.write(_output_fd, (" ".join(map(str, words)) + "\n").encode())
 
 
 async def main(root: str) -> None:
@@ -48,11 +41,7 @@ async def main(root: str) -> None:
 
 def run(root: str, fail_point: str | None, output: Connection) -> None:
     """The driver as a multiprocessing target, with a pipe for its output."""
-    global _output_fd
-    _output_fd = output.fileno()
-    if fail_point is not None:
-        failpoints.arm(fail_point)
-    asyncio.run(main(root))
+    drive(main(root), fail_point, output)
 
 
 if __name__ == "__main__":
