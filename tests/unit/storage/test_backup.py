@@ -31,8 +31,7 @@ from fluss.storage.store import Storage
 from tests.kit.storage import kv_tables
 from tests.kit.storage.kv_tables import Table, fold, row
 from tests.kit.storage.logs import NOW_MS, append, read_all, texts
-
-from .staging_support import QUERY, log_batch, stage
+from tests.kit.storage.staging import QUERY, log_batch, stage
 
 LOG = TablePath("fluss", "log")
 SEGMENT_BYTES = 300

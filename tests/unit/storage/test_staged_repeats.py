@@ -17,8 +17,7 @@ from fluss.storage.catalog.catalog import TableEntry
 from fluss.storage.store import Storage
 from tests.kit.storage.kv_tables import opened
 from tests.kit.storage.logs import crash_image, texts
-
-from .staging_support import LOG, create_log, log_batch, stage, staged_files
+from tests.kit.storage.staging import LOG, create_log, log_batch, stage, staged_files
 
 QUERY = "a query"
 OTHER = TablePath("fluss", "other")

@@ -20,8 +20,7 @@ from fluss.storage.staging import staging as staged_index
 from fluss.storage.store import Storage
 from tests.kit.storage.kv_tables import opened
 from tests.kit.storage.logs import append, crash_image, read_all, texts
-
-from .staging_support import (
+from tests.kit.storage.staging import (
     BATCHES_PER_BUCKET,
     BUCKETS,
     LOG,

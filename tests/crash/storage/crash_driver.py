@@ -1,7 +1,7 @@
 """A process to be killed: writes rows, tables and writer ids, and tells on standard output what it was promised.
 
 Each line goes out with one `write`, after the promise and before the next step, so the reader of the pipe knows
-exactly what was acknowledged when the process died. Run as `python -m tests.unit.storage.crash_driver <data directory>
+exactly what was acknowledged when the process died. Run as `python -m tests.crash.storage.crash_driver <data directory>
 <run name>`, or through `run` in a forked process.
 """
 
@@ -20,8 +20,7 @@ from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.log.log import Appended, BucketLog
 from fluss.storage.log.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
-
-from .driver_output import drive, tell
+from tests.crash.storage.driver_output import drive, tell
 
 SEGMENT_SIZE_BYTES = 400
 BUCKETS = 2

@@ -8,10 +8,9 @@ import pytest
 
 from fluss.storage.failpoints import NAMES
 from fluss.storage.store import Storage
+from tests.crash.storage import kv_crash_driver as driver
+from tests.crash.storage.driven import KILLED, run_driver
 from tests.kit.storage.kv_tables import Table, by_id, fold
-
-from . import kv_crash_driver as driver
-from .driven import KILLED, run_driver
 
 _POINTS = [
     *(name for name in NAMES if name.startswith("kv.")),

@@ -10,10 +10,9 @@ from fluss.model.paths import TableBucket, TablePath
 from fluss.storage.backup.backup import Backup
 from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.store import Storage, StorageOptions
+from tests.crash.storage.driver_output import drive, tell
 from tests.kit.storage.kv_tables import KV_MEMORY_BYTES, Table, row
 from tests.kit.storage.logs import append
-
-from .driver_output import drive, tell
 
 LOG = TablePath("fluss", "log")
 ROWS = TablePath("fluss", "rows")

@@ -12,10 +12,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from fluss.storage.store import Storage, StorageOptions
+from tests.crash.storage.driver_output import drive, tell
 from tests.kit.storage.kv_tables import KV_MEMORY_BYTES
-
-from .driver_output import drive, tell
-from .staging_support import LOG, ROWS, SUMS, create_all, write
+from tests.kit.storage.staging import LOG, ROWS, SUMS, create_all, write
 
 BATCHES = 3
 SEGMENT_SIZE_BYTES = 400

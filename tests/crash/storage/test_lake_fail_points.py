@@ -10,9 +10,8 @@ from fluss.model.paths import TableBucket
 from fluss.storage.failpoints import NAMES
 from fluss.storage.lake_snapshots import offsets_of
 from fluss.storage.store import Storage
-
-from . import lake_crash_driver as driver
-from .driven import KILLED, run_driver
+from tests.crash.storage import lake_crash_driver as driver
+from tests.crash.storage.driven import KILLED, run_driver
 
 _POINTS = [
     *(name for name in NAMES if name.startswith("lake.")),

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage.store import Storage, StorageOptions
+from tests.crash.storage.driver_output import drive, tell
 from tests.kit.storage.logs import append
-
-from .driver_output import drive, tell
 
 TABLE = TablePath("fluss", "t")
 TABLE_JSON = '{"properties":{"table.datalake.enabled":"true"}}'

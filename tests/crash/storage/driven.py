@@ -6,7 +6,13 @@ import multiprocessing
 import signal
 from collections.abc import Callable
 
-from . import backup_crash_driver, crash_driver, kv_crash_driver, lake_crash_driver, staging_crash_driver
+from tests.crash.storage import (
+    backup_crash_driver,
+    crash_driver,
+    kv_crash_driver,
+    lake_crash_driver,
+    staging_crash_driver,
+)
 
 KILLED = -signal.SIGKILL
 

@@ -9,10 +9,9 @@ import pytest
 from fluss.model.paths import TablePath
 from fluss.storage.failpoints import NAMES
 from fluss.storage.store import Storage
-
-from . import staging_crash_driver as driver
-from .driven import KILLED, run_driver
-from .staging_support import check, create_all, staged_files, write
+from tests.crash.storage import staging_crash_driver as driver
+from tests.crash.storage.driven import KILLED, run_driver
+from tests.kit.storage.staging import check, create_all, staged_files, write
 
 # What a run without a kill passes: the decision and the end of each of nine commits, appends to six buckets.
 _POINTS = [

@@ -12,11 +12,10 @@ from fluss.storage.backup import files
 from fluss.storage.backup.backup import check, restore
 from fluss.storage.failpoints import NAMES
 from fluss.storage.store import Storage
+from tests.crash.storage import backup_crash_driver as driver
+from tests.crash.storage.driven import KILLED, run_driver
 from tests.kit.storage.kv_tables import Table
 from tests.kit.storage.logs import texts
-
-from . import backup_crash_driver as driver
-from .driven import KILLED, run_driver
 
 _POINTS = [
     *(name for name in NAMES if name.startswith("backup.")),

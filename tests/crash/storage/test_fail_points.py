@@ -19,10 +19,9 @@ from fluss.storage import failpoints
 from fluss.storage.failpoints import ENVIRONMENT_VARIABLE, NAMES, FailPoint, FailPointError
 from fluss.storage.log.writer_state import REMEMBERED_BATCHES
 from fluss.storage.store import Storage, StorageOptions
+from tests.crash.storage import crash_driver
+from tests.crash.storage.driven import KILLED, run_driver
 from tests.kit.storage.logs import NOW_MS, read_all
-
-from . import crash_driver
-from .driven import KILLED, run_driver
 
 KEPT_ROWS = 4  # of the table that keeps 400 bytes
 
