@@ -16,7 +16,7 @@ from fluss.client.table import TableCore
 from fluss.model.config import Config
 from fluss.protocol import api_keys
 from fluss.testing import Direction, FaultProxy, FlussServer
-from tests.unit.client.conftest import everything, make_table
+from tests.kit.client_tables import everything, make_table
 
 HEAL_S_MAX = 5.0
 SEED = 20
