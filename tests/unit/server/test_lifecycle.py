@@ -14,8 +14,8 @@ import pytest
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.testing.processes import FlussServer
+from tests.kit.kv_requests import create_kv_table
 from tests.kit.thread_server import Wire, batch, create_table, fetch, fetch_request, produce
-from tests.unit.server.kv_support import create_kv_table
 
 LOADED_LATER_MAX = 10_000  # objects; all that is loaded has more than 50,000
 

@@ -15,6 +15,15 @@ from fluss.protocol import messages_pb2 as pb
 from fluss.server import metrics_page
 from fluss.server.net.users import add_user
 from fluss.testing import FlussServer
+from tests.kit.kv_requests import (
+    create_kv_table,
+    kv_batch,
+    lookup,
+    prefix_lookup,
+    put,
+    scan,
+    scan_request,
+)
 from tests.kit.thread_server import (
     TIMEOUT_S,
     RunningServer,
@@ -25,15 +34,6 @@ from tests.kit.thread_server import (
     fetch_request,
     path,
     produce,
-)
-from tests.unit.server.kv_support import (
-    create_kv_table,
-    kv_batch,
-    lookup,
-    prefix_lookup,
-    put,
-    scan,
-    scan_request,
 )
 
 

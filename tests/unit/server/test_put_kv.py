@@ -16,6 +16,17 @@ from fluss.server.handlers.writes import _FOR_OLD_CLIENTS, _put_failed
 from fluss.server.net.limits import Limits
 from fluss.storage.kv.bucket import QUEUED_BYTES_MAX
 from fluss.storage.kv.store import KvStoreBusyError
+from tests.kit.kv_requests import (
+    KV_SCHEMA,
+    call,
+    create_kv_table,
+    key,
+    kv_batch,
+    lookup,
+    put,
+    put_request,
+    raw_batch,
+)
 from tests.kit.thread_server import (
     RunningServer,
     StalledSyncs,
@@ -26,17 +37,6 @@ from tests.kit.thread_server import (
     fetch,
     headers,
     path,
-)
-from tests.unit.server.kv_support import (
-    KV_SCHEMA,
-    call,
-    create_kv_table,
-    key,
-    kv_batch,
-    lookup,
-    put,
-    put_request,
-    raw_batch,
 )
 
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fluss.storage.directory import SCRUB_NAME
+from tests.kit.kv_requests import create_kv_table, kv_batch, lookup, put
 from tests.kit.thread_server import TIMEOUT_S, RunningServer, batch, create_table, produce
-from tests.unit.server.kv_support import create_kv_table, kv_batch, lookup, put
 from tests.unit.server.test_metrics import scrape
 
 INTERVAL_MS = 10

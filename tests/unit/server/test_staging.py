@@ -14,6 +14,7 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.limits import Limits
 from fluss.storage import failpoints
+from tests.kit.kv_requests import create_kv_table, key, kv_batch, lookup, raw_batch
 from tests.kit.thread_server import (
     SCHEMA,
     RunningServer,
@@ -25,7 +26,6 @@ from tests.kit.thread_server import (
     fetch,
     path,
 )
-from tests.unit.server.kv_support import create_kv_table, key, kv_batch, lookup, raw_batch
 
 QUERY = "query"
 
