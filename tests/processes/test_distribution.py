@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 SOURCES = ["pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in", "src"]
 
 PROGRAM = """

@@ -13,7 +13,7 @@ import pytest
 
 import fluss
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "kit" / "whole_api.py"
 TOUR = ROOT / "examples" / "tour.py"
 

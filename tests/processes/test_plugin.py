@@ -11,7 +11,7 @@ import pytest
 
 pytest_plugins = ("pytester",)
 
-SOURCE = Path(__file__).parents[3] / "src"
+SOURCE = Path(__file__).parents[2] / "src"
 
 
 @pytest.fixture(autouse=True)
