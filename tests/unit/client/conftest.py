@@ -12,7 +12,7 @@ from fluss.model.config import Config
 from fluss.testing import FlussServer
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlussServer]:
     with FlussServer(tmp_path_factory.mktemp("server") / "data") as running:
         yield running
