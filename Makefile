@@ -5,7 +5,7 @@ PYTEST := $(BIN)/python -m pytest -q
 # Two workers at a time, each takes a whole file: fixtures are made once per worker, and tests of a file go in order.
 WORKERS := -n 2 --dist loadfile
 
-.PHONY: setup java demo test check test-compat test-spark43 test-connect test-spark-smoke compat-table test-full bench bench-paths bench-spark bench-lake bench-bystander soak sync proto lock docs dist clean
+.PHONY: setup java demo test test-quick check test-compat test-spark43 test-connect test-spark-smoke compat-table test-full bench bench-paths bench-spark bench-lake bench-bystander soak sync proto lock docs dist clean
 
 setup: .venv/.ready
 
@@ -35,6 +35,10 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m tools.tidy $(if $(BASE),--since $(BASE))
+
+# What needs neither Spark nor another program: run it after each change.
+test-quick: setup
+	$(PYTEST) $(WORKERS) -m "not compat and not full" tests/unit
 
 test: setup java
 	$(BIN)/python -m tests.peers.environments pyfluss s3

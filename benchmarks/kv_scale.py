@@ -56,7 +56,7 @@ def look_up(table: fluss.FlussTable, count: int) -> float:
 
 def main() -> None:
     count = int((float(sys.argv[1]) if len(sys.argv) > 1 else MILLION_KEYS) * 1_000_000)
-    batches = kv_batches(count, VERSION)
+    batches = kv_batches(count, BATCH_ROWS, VERSION)
     with tempfile.TemporaryDirectory() as folder, FlussServer(Path(folder) / "data") as server:
         address = server.bootstrap_servers
         with fluss.connect(address) as connection:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from benchmarks.data import KV_SCHEMA, SCHEMA, batches, kv_batches, sum_of_ids
+from benchmarks.data import BATCH_ROWS, KV_SCHEMA, LOG_SCHEMA, kv_batches, log_batches, sum_of_ids
 from benchmarks.environment import describe
 from benchmarks.report import table
 from fluss.lake.options import LakeOptions
@@ -86,10 +86,10 @@ class Bench:
 def measure_tiering(bench: Bench, rows: int, rounds: int, say: Callable[[str], None]) -> dict[str, Times]:
     """Seconds of rounds of tiering and of their parts; the first warms up."""
     found: dict[str, Times] = {}
-    log, keyed = batches(rows), kv_batches(rows, 1)
-    changed = kv_batches(rows // _UPDATED_SHARE, 2)
+    log, keyed = log_batches(rows, BATCH_ROWS), kv_batches(rows, BATCH_ROWS, 1)
+    changed = kv_batches(rows // _UPDATED_SHARE, BATCH_ROWS, 2)
     for number in range(rounds + 1):
-        plain, keys = bench.create(f"log_{number}", SCHEMA), bench.create(f"keys_{number}", KV_SCHEMA, ["id"])
+        plain, keys = bench.create(f"log_{number}", LOG_SCHEMA), bench.create(f"keys_{number}", KV_SCHEMA, ["id"])
         bench.append(plain, log)
         bench.upsert(keys, keyed)
         taken = {f"log table, {rows:,} rows": bench.tier(plain)}
@@ -113,8 +113,8 @@ def measure_tiering(bench: Bench, rows: int, rounds: int, say: Callable[[str], N
 
 def measure_union(bench: Bench, tiered: int, fresh: int, rounds: int, say: Callable[[str], None]) -> Times:
     """Seconds of queries of DuckDB over lake and fresh rows, the first one apart: it opens the files."""
-    readings = bench.create("readings", SCHEMA)
-    rows = batches(tiered + fresh)
+    readings = bench.create("readings", LOG_SCHEMA)
+    rows = log_batches(tiered + fresh, BATCH_ROWS)
     bench.append(readings, rows[: tiered // rows[0].num_rows])
     seconds, report = bench.tier(readings)
     say(f"{report.row_count:,} rows tiered in {seconds:.1f} s")

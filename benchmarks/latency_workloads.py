@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
 from benchmarks.corners import RunningCorner
+from benchmarks.data import WrongResultError
 from benchmarks.log_workloads import create_log_table
-from benchmarks.workloads import CheckFailedError, Metric, Sample, Sizes, Workload, check, p99, rows_checksum
+from benchmarks.workloads import Metric, Sample, Sizes, Workload, check, p99, rows_checksum
 
 # Apache Fluss does not wake a waiting reader, so a row is visible when its wait ends: short here, 500 ms as shipped.
 TUNED_WAIT_MS = 10
@@ -53,7 +54,7 @@ def _visible(*, tuned: bool) -> Callable[[RunningCorner, Sizes], Sample]:
             seen = tail.result()
         running.drop_table(table)
         if [number for number, _ in seen] != list(range(len(written))):
-            raise CheckFailedError(f"{running.corner.title}: the reader did not see every row once and in order")
+            raise WrongResultError(f"{running.corner.title}: the reader did not see every row once and in order")
         # Both processes read the system's monotonic clock, which is one and the same.
         visible = [at - sent for (_, at), (sent, _) in zip(seen, written, strict=True)]
         return _summed_up("ack", [done - sent for sent, done in written]) | _summed_up("visible", visible)

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from benchmarks.data import SCHEMA, batches, sum_of_ids
+from benchmarks.data import BATCH_ROWS, LOG_SCHEMA, log_batches, sum_of_ids
 from benchmarks.environment import describe
 from benchmarks.report import table
 from benchmarks.spark_peers import ArrowFiles, Discard
@@ -54,7 +54,7 @@ class Bench:
 
     def prepare(self) -> None:
         """The same rows as a table, as Arrow files and as Parquet files, one per bucket."""
-        rows = batches(self.rows)
+        rows = log_batches(self.rows, BATCH_ROWS)
         self._create(_READ)
         with self.connection.get_table(_READ).new_append().create_writer() as writer:
             for batch in rows:
@@ -63,12 +63,12 @@ class Bench:
             (self.folder / kind).mkdir()
         for bucket in range(_BUCKETS):
             part = pa.Table.from_batches(rows[bucket::_BUCKETS])
-            with pa.ipc.new_file(self.folder / "arrow" / f"{bucket}.arrow", SCHEMA) as file:
+            with pa.ipc.new_file(self.folder / "arrow" / f"{bucket}.arrow", LOG_SCHEMA) as file:
                 file.write_table(part, max_chunksize=10_000)
             pq.write_table(part, self.folder / "parquet" / f"{bucket}.parquet")
 
     def _create(self, path: TablePath) -> None:
-        descriptor = TableDescriptor(Schema(SCHEMA), bucket_count=_BUCKETS)
+        descriptor = TableDescriptor(Schema(LOG_SCHEMA), bucket_count=_BUCKETS)
         self.connection.get_admin().create_table(path, descriptor, ignore_if_exists=True)
 
     def fluss(self) -> DataFrame:
@@ -114,7 +114,7 @@ class Bench:
         try:
             if source == "fluss":
                 query.processAllAvailable()
-                small = batches(_SMALL_ROWS)[0]
+                small = log_batches(_SMALL_ROWS, BATCH_ROWS)[0]
                 for _ in range(count + 1):
                     with self.connection.get_table(_READ).new_append().create_writer() as writer:
                         writer.write_arrow_batch(small)

@@ -12,8 +12,8 @@ import time
 from data import (  # type: ignore[import-not-found, unused-ignore]
     BATCH_ROWS,
     DATABASE,
-    batches,
     kv_dicts,
+    log_batches,
 )
 from worker_client import (  # type: ignore[import-not-found, unused-ignore]
     POLL_MS,
@@ -53,7 +53,7 @@ class Worker(LogCommands, KvCommands):  # type: ignore[misc, unused-ignore]
         async with opened_table(config, log_table) as handle:
             writer = handle.new_append().create_writer()
             for first in range(0, rows, BATCH_ROWS):
-                writer.write_arrow_batch(batches(min(BATCH_ROWS, rows - first), first=first)[0])
+                writer.write_arrow_batch(log_batches(min(BATCH_ROWS, rows - first), BATCH_ROWS, first)[0])
                 if first % FLUSH_ROWS == 0:
                     await writer.flush()
             await writer.flush()

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from data import (  # type: ignore[import-not-found, unused-ignore]
+    BATCH_ROWS,
     KV_SCHEMA,
     PREFIX_SCHEMA,
     ROWS_PER_PREFIX,
@@ -47,7 +48,7 @@ class KvCommands(Commands):  # type: ignore[misc, unused-ignore]
             writer = handle.new_upsert().create_writer()
             if not hasattr(writer, "write_arrow_batch"):
                 return await self.upsert_rows(config, table, rows, version, server_pid)
-            data = kv_batches(rows, version)
+            data = kv_batches(rows, BATCH_ROWS, version)
             with Clock(server_pid) as clock:
                 for batch in data:
                     writer.write_arrow_batch(batch)

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from data import (  # type: ignore[import-not-found, unused-ignore]
-    SCHEMA,
-    batches,
+    LOG_SCHEMA,
     checksum,
     dicts,
+    log_batches,
 )
 from worker_client import (  # type: ignore[import-not-found, unused-ignore]
     POLL_MS,
@@ -31,18 +31,18 @@ SETTLING_ROWS = 5
 
 class LogCommands(Commands):  # type: ignore[misc, unused-ignore]
     async def create_table(self, config: dict[str, str], table: str, buckets: int, properties: dict[str, str]) -> None:
-        await create(config, table, fluss.Schema(SCHEMA), bucket_count=buckets, properties=properties)
+        await create(config, table, fluss.Schema(LOG_SCHEMA), bucket_count=buckets, properties=properties)
 
     async def append_arrow(
         self, config: dict[str, str], table: str, rows: int, batch_rows: int, server_pid: int
     ) -> dict[str, Any]:
-        data = batches(rows, batch_rows)
+        data = log_batches(rows, batch_rows)
         async with opened_table(config, table) as handle:
             return await _append_all(handle.new_append().create_writer(), data, server_pid)
 
     async def prepare_append(self, config: dict[str, str], table: str, rows: int, batch_rows: int, first: int) -> None:
         """All but the writing, so that several workers can begin at the same time."""
-        self._prepared_data = batches(rows, batch_rows, first)
+        self._prepared_data = log_batches(rows, batch_rows, first)
         self._prepared_table = opened_table(config, table)
         self._prepared_writer = (await self._prepared_table.__aenter__()).new_append().create_writer()
 

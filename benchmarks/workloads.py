@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.corners import RunningCorner
-from benchmarks.data import PROJECTED, batches, checksum, checksum_of_rows
+from benchmarks.data import BATCH_ROWS, PROJECTED, WrongResultError, checksum, checksum_of_rows, log_batches
 
 Sample = dict[str, float]
 
@@ -54,10 +54,6 @@ class Workload:
     has_kafka: bool = False  # a peer without tables can do it as well
 
 
-class CheckFailedError(Exception):
-    """Rows were lost, doubled or changed: the figure would mean nothing."""
-
-
 KROWS_PER_S = Metric("krows_per_s", "thousand rows/s", higher_is_better=True, is_compared=True)
 CPU = (
     Metric("client_cpu_us_per_row", "client CPU µs/row", higher_is_better=False),
@@ -88,12 +84,12 @@ def check(title: str, found: Mapping[str, Any], **wanted: Any) -> None:
     """What was read is what was written."""
     actual = {key: found[key] for key in wanted}
     if actual != wanted:
-        raise CheckFailedError(f"{title}: read {actual}, wrote {wanted}")
+        raise WrongResultError(f"{title}: read {actual}, wrote {wanted}")
 
 
 @cache
 def log_checksum(rows: int, *, projected: bool = False, id_min: int = 0) -> int:
-    data = pa.Table.from_batches(batches(rows)).slice(id_min)
+    data = pa.Table.from_batches(log_batches(rows, BATCH_ROWS)).slice(id_min)
     return checksum(data.select(PROJECTED) if projected else data)
 
 

@@ -2,7 +2,13 @@
 
 import os
 
-pytest_plugins = ["tests.peers.wedged", "tests.peers.fixtures", "tests.backends", "tests.compat.report"]
+pytest_plugins = [
+    "tests.peers.wedged",
+    "tests.peers.fixtures",
+    "tests.kit.backends",
+    "tests.kit.seeds",
+    "tests.compat.report",
+]
 
 # Spark's JVMs live for minutes here: to compile much for their later speed takes a third of their processor time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -1,4 +1,4 @@
-"""A server that is reached through a fault proxy only, and the seed of random tests."""
+"""A server that is reached through a fault proxy only."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 
 from fluss.testing import FaultProxy, FlussServer
-from tests.crash.conftest import chance, seed
-
-__all__ = ["chance", "proxied", "seed"]
 
 
 @pytest.fixture

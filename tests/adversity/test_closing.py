@@ -18,7 +18,7 @@ import pytest
 import fluss
 import fluss.sync
 from fluss.testing import FaultProxy, FlussServer
-from tests.facades import FACADES, Facade
+from tests.kit.facades import FACADES, Facade
 
 PATH = fluss.TablePath("fluss", "t")
 PUT_KV = 1016

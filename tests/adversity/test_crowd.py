@@ -22,8 +22,8 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.limits import Limits
 from fluss.testing import FlussServer
-from tests.adversity.memory import MIB, Memory
-from tests.crash.wire import ConnectionLostError, Wire, produce_request
+from tests.kit.memory import MIB, Memory
+from tests.kit.wire import ConnectionLostError, Wire, produce_request
 
 CLIENTS = 200
 ROWS_PER_CLIENT = 20

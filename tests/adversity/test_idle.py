@@ -9,7 +9,7 @@ import psutil
 
 import fluss.sync as fluss
 from fluss.testing import FlussServer
-from tests.unit.server.support import Wire
+from tests.kit.thread_server import Wire
 
 IDLE_MS = 400
 PATH = fluss.TablePath("fluss", "paused")

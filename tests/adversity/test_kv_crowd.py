@@ -20,9 +20,9 @@ from fluss.formats.rows.keys import KeyEncoder
 from fluss.protocol import api_keys
 from fluss.testing import FlussServer
 from tests.adversity import upsert_flood
-from tests.adversity.memory import MIB, Memory
 from tests.adversity.test_crowd import BUDGET_EXCESS, CLIENTS, FLOOD_WRITERS, READER_GROWTH_BYTES_MAX, flood, server
-from tests.crash.kv_target import put_request
+from tests.kit.memory import MIB, Memory
+from tests.kit.wire import put_request
 
 __all__ = ["server"]
 
@@ -86,7 +86,7 @@ def test_a_flood_of_puts_stays_within_the_budget(tmp_path: Path, row_bytes: int)
     )
     with FlussServer(tmp_path / "data", args=["--config", str(settings)]) as server:
         table_id = make_table(server.bootstrap_servers, buckets=FLOOD_WRITERS)
-        requests = [put_request(table_id, kv_batch(number, row_bytes)) for number in range(FLOOD_WRITERS)]
+        requests = [put_request(table_id, 0, kv_batch(number, row_bytes)) for number in range(FLOOD_WRITERS)]
         for bucket, request in enumerate(requests):
             request.buckets_req[0].bucket_id = bucket
         bodies = [request.SerializeToString() for request in requests]

@@ -18,7 +18,7 @@ from fluss.protocol import api_keys
 from fluss.testing import Direction, FaultProxy, FlussServer
 from fluss.testing.processes import free_ports
 from tests.adversity.test_network import FAULTS, HEAL_S_MAX, ROUNDS, SLACK_S, TIMEOUT_MS, cut_all
-from tests.crash.kv_clients import KvLoad, make_tables
+from tests.kit.loads.kv_clients import KvLoad, make_tables
 
 PUT, LOOKUP, FETCH = api_keys.PUT_KV.key, api_keys.LOOKUP.key, api_keys.FETCH_LOG.key
 FINISH_S_MAX = 60.0

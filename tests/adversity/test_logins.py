@@ -15,8 +15,8 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.users import add_user
 from fluss.testing import FlussServer
-from tests.unit.server.support import Wire, WireError
-from tests.unit.server.test_many_connections import _allow_files
+from tests.kit.descriptors import allow_files
+from tests.kit.thread_server import Wire, WireError
 
 BOTS = 24
 LOGIN_S_MAX = 1.0
@@ -94,7 +94,7 @@ def test_users_log_in_at_once_under_guessing_bots(tmp_path: Path, logins: int, s
 
 @pytest.mark.parametrize("strangers", [300, pytest.param(4_200, marks=pytest.mark.full)])
 def test_strangers_are_gone_after_their_time(tmp_path: Path, strangers: int) -> None:
-    _allow_files(2 * strangers)
+    allow_files(2 * strangers)
     with guarded(tmp_path, LOGIN_WAIT_MS) as server, ExitStack() as stack:
         files = psutil.Process(server.pid).num_fds()
         user = stack.enter_context(Wire("127.0.0.1", server.port))

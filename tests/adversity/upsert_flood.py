@@ -10,7 +10,7 @@ import sys
 import threading
 
 import fluss.sync as fluss
-from tests.adversity.memory import MIB, Memory
+from tests.kit.memory import MIB, Memory
 
 BUFFER_BYTES = 16 * MIB
 ROWS_PER_WRITER = 400

@@ -20,7 +20,7 @@ import pytest
 import fluss
 import fluss.aio
 import fluss.sync
-from tests.backends import Backend
+from tests.kit.backends import Backend
 
 DEADLINE_S = 60.0
 FACADES = {"fluss": fluss, "aio": fluss.aio, "sync": fluss.sync}

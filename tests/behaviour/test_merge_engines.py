@@ -10,8 +10,8 @@ import pytest
 
 import fluss
 from fluss import DataTypes
-from tests.backends import APACHE
 from tests.behaviour.conftest import Client
+from tests.kit.backends import APACHE
 
 COLUMNS = [("id", pa.int32()), ("name", pa.string()), ("version", pa.int64())]
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import fluss
-from tests.backends import APACHE, EMBEDDED, OURS
 from tests.behaviour.conftest import Client
+from tests.kit.backends import APACHE, EMBEDDED, OURS
 
 # Apache Fluss has no staged writes.
 ON_OURS = pytest.mark.parametrize("backend", [OURS, EMBEDDED], indirect=True)

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.backends import Backend
-from tests.unit.api import whole_api
+from tests.kit import whole_api
+from tests.kit.backends import Backend
 
 DEADLINE_S = 120.0
 

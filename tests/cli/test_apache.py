@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fluss.testing import ApacheFluss
-from tests.cli.command import here
+from tests.kit.command import here
 
 pytestmark = pytest.mark.compat
 

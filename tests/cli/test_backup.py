@@ -13,7 +13,7 @@ import pytest
 import fluss
 import fluss.sync
 from fluss.testing import ApacheFluss, FlussServer
-from tests.cli.command import fluss as run
+from tests.kit.command import fluss as run
 
 PATH: Final = fluss.TablePath("fluss", "orders")
 ROWS: Final = 500

@@ -15,7 +15,7 @@ import fluss.sync as fs
 from fluss.bench import workloads
 from fluss.bench.bench import WORKLOADS
 from fluss.testing import ApacheFluss
-from tests.cli.command import fluss, here, started
+from tests.kit.command import fluss, here, started
 
 SMALL: Final = ("--rows", "500", "--batch-rows", "200", "--seconds", "0")
 WAIT_S_MAX: Final = 60

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,9 +15,8 @@ import pytest
 import fluss
 import fluss.sync
 from fluss.testing import FlussServer
-from tests.cli.command import fluss as command
-
-PATH: Final = fluss.TablePath("fluss", "orders")
+from tests.cli.tables import PATH, write_ten_batches
+from tests.kit.command import fluss as command
 
 
 def doctor(*args: object, status: int, env: dict[str, str] | None = None) -> dict[str, dict[str, Any]]:
@@ -34,12 +33,7 @@ def doctor(*args: object, status: int, env: dict[str, str] | None = None) -> dic
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlussServer]:
     server = FlussServer(tmp_path_factory.mktemp("doctor") / "data").start()
     with fluss.sync.connect(server.bootstrap_servers) as connection:
-        descriptor = fluss.TableDescriptor(fluss.Schema(pa.schema([("id", pa.int64())])), bucket_count=1)
-        connection.get_admin().create_table(PATH, descriptor)
-        writer = connection.get_table(PATH).new_append().create_writer()
-        for number in range(10):
-            writer.write_arrow(pa.table({"id": range(number * 10, number * 10 + 10)}))
-            writer.flush()
+        write_ten_batches(connection)
     yield server
     server.terminate()
 

@@ -15,7 +15,7 @@ import fluss
 import fluss.sync
 from fluss.model.schema import Schema
 from fluss.testing import FlussServer
-from tests.cli.command import fluss as command
+from tests.kit.command import fluss as command
 
 LOG: Final = fluss.TablePath("fluss", "events")
 ROWS: Final = fluss.TablePath("fluss", "orders")

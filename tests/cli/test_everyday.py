@@ -16,7 +16,7 @@ import pytest
 
 import fluss.sync as fs
 from fluss.testing import FlussServer
-from tests.cli.command import environment, fluss, here, started
+from tests.kit.command import environment, fluss, here, started
 
 NOBODY = "127.0.0.1:1"
 

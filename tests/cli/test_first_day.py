@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from tests.cli.command import fluss, here, leaves, started
+from tests.kit.command import fluss, here, leaves, started
 
 # A command, and a piece of what it prints. In the order of the day: each step needs those before it.
 STEPS: Final = [

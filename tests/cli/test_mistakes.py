@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.cli.command import fluss, leaves
+from tests.kit.command import fluss, leaves
 
 NOBODY: Final = "127.0.0.1:1"
 

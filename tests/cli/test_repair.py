@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 import pyarrow as pa
 import pytest
@@ -12,10 +11,9 @@ import fluss
 import fluss.sync
 from fluss.formats.batches.log_batch import walk
 from fluss.testing import FlussServer
-from tests.cli.command import fluss as command
-from tests.crash.rot_image import DirectoryImage
-
-PATH: Final = fluss.TablePath("fluss", "orders")
+from tests.cli.tables import PATH, write_ten_batches
+from tests.kit.command import fluss as command
+from tests.kit.directory_image import DirectoryImage
 
 
 @pytest.fixture
@@ -23,12 +21,7 @@ def data_dir(tmp_path: Path) -> Path:
     """Ten batches of ten rows."""
     server = FlussServer(tmp_path / "data").start()
     with fluss.sync.connect(server.bootstrap_servers) as connection:
-        descriptor = fluss.TableDescriptor(fluss.Schema(pa.schema([("id", pa.int64())])), bucket_count=1)
-        connection.get_admin().create_table(PATH, descriptor)
-        writer = connection.get_table(PATH).new_append().create_writer()
-        for number in range(10):
-            writer.write_arrow(pa.table({"id": range(number * 10, number * 10 + 10)}))
-            writer.flush()
+        write_ten_batches(connection)
         refused = command("repair", server.data_dir, "--apply")
         assert refused.returncode == 1
         assert "in use by another server" in refused.stderr

@@ -13,8 +13,8 @@ import pytest
 import fluss
 import fluss.sync
 from fluss.testing import FlussServer
-from tests.cli.command import fluss as run
-from tests.cli.command import here
+from tests.kit.command import fluss as run
+from tests.kit.command import here
 
 PATH = fluss.TablePath("shop", "events")
 QUERY = "5f9c7f3a-1c1e-4c1c-9d0a-0d5a2b8e6f11"

@@ -10,9 +10,9 @@ import pytest
 
 from fluss.testing import ApacheFluss, FlussServer
 from tests.compat.differences import APACHE, JAVA, OUR_CLIENT, OUR_SERVER, PYFLUSS
-from tests.compat.ourclient import OurPeer
 from tests.peers.fixtures import PeerFactory
 from tests.peers.javaclient import JavaPeer
+from tests.peers.ourclient import OurPeer
 from tests.peers.pyfluss import PyflussPeer
 
 WITHOUT_JAVA, WITH_JAVA = OUR_SERVER, f"{OUR_SERVER}, {JAVA} too"

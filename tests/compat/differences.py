@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests import backends
+from tests.kit import backends
 
 OUR_CLIENT, PYFLUSS, JAVA = "our client", "pyfluss", "Java"
 OUR_SERVER, EMBEDDED, APACHE = "our server", "embedded", "Apache Fluss"

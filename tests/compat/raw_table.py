@@ -24,7 +24,7 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.testing import ApacheFluss, FlussServer
 from fluss.testing.processes import LOOPBACK
-from tests.crash.wire import ACKS_ALL, Wire
+from tests.kit.wire import ACKS_ALL, Wire
 
 Row = Mapping[str, Any]
 

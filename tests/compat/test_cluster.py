@@ -14,8 +14,8 @@ import pytest
 import fluss.sync as fluss
 from fluss.testing import ApacheFluss
 from tests.compat.differences import APACHE, OUR_CLIENT, expected
-from tests.compat.ourclient import OurPeer
 from tests.peers.fixtures import PeerFactory
+from tests.peers.ourclient import OurPeer
 from tests.peers.pyfluss import PyflussPeer
 from tests.peers.samples import SMALL
 

@@ -25,11 +25,11 @@ from fluss.lake.tiering.task import LocalExecutor
 from fluss.model.trust import Trust
 from fluss.sync import TablePath
 from fluss.testing import ApacheFluss
-from tests.compat.ourclient import OurPeer
-from tests.lake.oracle import arranged, expected_rows
-from tests.lake.samples import KEYED_NESTED, KEYED_TYPES, KINDS, LOG, PRIMARY_KEY, TYPES, Sample
+from tests.kit.lake.oracle import arranged, expected_rows
+from tests.kit.lake.samples import KEYED_NESTED, KEYED_TYPES, KINDS, LOG, PRIMARY_KEY, TYPES, Sample
 from tests.peers.fixtures import PeerFactory
 from tests.peers.javaclient import JavaPeer
+from tests.peers.ourclient import OurPeer
 from tests.peers.peer import LakeSnapshot, Peer
 from tests.peers.pyfluss import PyflussPeer
 

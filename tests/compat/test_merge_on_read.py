@@ -19,9 +19,8 @@ from fluss.lake.tiering.service import tier
 from fluss.lake.tiering.task import LocalExecutor
 from fluss.sync import NotFoundError, TablePath
 from fluss.testing import FlussServer
-from tests.compat.ourclient import OurPeer
-from tests.lake.oracle import arranged, expected_rows
-from tests.lake.samples import (
+from tests.kit.lake.oracle import arranged, expected_rows
+from tests.kit.lake.samples import (
     KEYED_NESTED,
     KEYED_TYPES,
     LOG,
@@ -30,9 +29,10 @@ from tests.lake.samples import (
     REGIONS,
     Sample,
 )
-from tests.lake.tiered import iceberg_table
-from tests.lake.unions import WAYS, read_union
+from tests.kit.lake.tiered import iceberg_table
+from tests.kit.lake.unions import WAYS, read_union
 from tests.peers.mergingspark import MergingSpark, spark_conf
+from tests.peers.ourclient import OurPeer
 from tests.peers.peer import Row
 
 pytestmark = pytest.mark.compat

@@ -12,7 +12,7 @@ import pytest
 
 from tests.compat.conftest import Cluster
 from tests.compat.differences import OUR_CLIENT, PYFLUSS, expected
-from tests.compat.ourclient import OurPeer
+from tests.peers.ourclient import OurPeer
 from tests.peers.peer import Record, Row
 from tests.peers.samples import COLUMNS, EMPTY, FULL, NESTED, NESTED_EMPTY, NESTED_FULL, NESTED_HOLLOW
 

@@ -12,8 +12,8 @@ import pytest
 
 import fluss.aio
 import fluss.sync
-from tests.backends import APACHE, EMBEDDED, OURS, Backend
 from tests.compat.differences import OUR_CLIENT, PYFLUSS, expected, server_name
+from tests.kit.backends import APACHE, EMBEDDED, OURS, Backend
 from tests.peers.fixtures import PeerFactory
 from tests.peers.jsonlines import PeerError
 from tests.peers.pyfluss import PyflussPeer

@@ -11,9 +11,9 @@ from fluss import ErrorCode, FlussError
 from fluss.server.net.users import add_user
 from fluss.testing import ApacheFluss, FlussServer
 from tests.compat.differences import APACHE, JAVA, OUR_CLIENT, OUR_SERVER, PYFLUSS
-from tests.compat.ourclient import OurPeer
 from tests.peers.fixtures import SASL_USERS
 from tests.peers.jsonlines import PeerError
+from tests.peers.ourclient import OurPeer
 from tests.peers.samples import SMALL
 
 pytestmark = pytest.mark.feature("SASL PLAIN")

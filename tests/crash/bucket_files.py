@@ -10,10 +10,10 @@ from typing import NamedTuple
 import fluss
 from fluss.formats.batches.log_batch import walk
 from fluss.testing import FlussServer
-from tests.crash.oracle import Fate, WriterLog
-from tests.crash.rows import Row, StoredBatch, descriptor, stored_batches, wire_batch
 from tests.crash.servers import new_server
-from tests.crash.wire import Wire
+from tests.kit.loads.oracle import Fate, WriterLog
+from tests.kit.rows import Row, StoredBatch, descriptor, stored_batches, wire_batch
+from tests.kit.wire import Wire
 
 PATH = fluss.TablePath("fluss", "damaged")
 

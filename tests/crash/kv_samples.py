@@ -15,7 +15,7 @@ from fluss.formats.batches.kv_batch import encode_header, encode_records
 from fluss.formats.rows.codecs import CompactedFormat, IndexedFormat
 from fluss.formats.rows.keys import primary_key_encoder
 from fluss.model.forms.arrow_types import arrow_schema
-from tests.crash.batch_samples import NESTED, NESTED_ROWS
+from tests.kit.batch_samples import NESTED, NESTED_ROWS
 
 FLAT: Final = fluss.Schema(
     pa.schema(

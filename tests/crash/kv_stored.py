@@ -13,7 +13,7 @@ from fluss.formats.rows.values import ValueCodec
 from fluss.model.paths import TableBucket
 from fluss.storage.kv.bucket import KvBucket
 from fluss.storage.store import Storage, StorageOptions
-from tests.crash.kv_model import ARROW_SCHEMA, SCHEMA, Change, Row, fold
+from tests.kit.loads.kv_model import ARROW_SCHEMA, SCHEMA, Change, Row, fold
 
 PATH: Final = fluss.TablePath("fluss", "model")
 BUCKET: Final = TableBucket(0, 0)
@@ -58,12 +58,19 @@ async def read_rows(kv: KvBucket) -> tuple[int, dict[int, Row]]:
 async def read_changes(storage: Storage) -> list[Change | None]:
     """By offset; None where a batch has changed nothing."""
     await open_bucket(storage)
-    log = storage.bucket(BUCKET)
+    assert storage.bucket(BUCKET).log_start_offset == 0
+    return changes_of(storage, BUCKET)
+
+
+def changes_of(storage: Storage, bucket: TableBucket) -> list[Change | None]:
+    """From the log's start on; None where a batch has changed nothing."""
+    log = storage.bucket(bucket)
+    start = log.log_start_offset
     changes: list[Change | None] = []
-    while len(changes) < log.high_watermark:
-        data = log.read(len(changes), READ_BYTES)
+    while start + len(changes) < log.high_watermark:
+        data = log.read(start + len(changes), READ_BYTES)
         for position, header in walk(data):
-            assert header.base_offset == len(changes)
+            assert header.base_offset == start + len(changes)
             if not header.record_count:
                 changes.append(None)
                 continue

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 from fluss.storage.kv.snapshots import KvSnapshots
-from tests.crash.kv_model import Model, random_batch
 from tests.crash.kv_stored import BUCKET, open_bucket, open_storage
+from tests.kit.loads.kv_model import Model, random_batch
 
 DATA, ACKS = "data", "acks"
 SNAPSHOT_SHARE = 0.05

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,15 +13,14 @@ import pytest
 import fluss
 import fluss.sync
 from fluss.protocol import api_keys
-from fluss.protocol import messages_pb2 as pb
 from fluss.testing import FlussServer
-from tests.crash.kv_clients import BUCKETS, KvLoad, make_tables
 from tests.crash.kv_samples import KvSample, kv_samples
-from tests.crash.mutations import Pools
 from tests.crash.servers import new_server
 from tests.crash.test_hostile import Target
-from tests.crash.wire import Wire
-from tests.crash.writers import client_config
+from tests.kit.loads.kv_clients import BUCKETS, KvLoad, make_tables
+from tests.kit.loads.writers import client_config
+from tests.kit.mutations import Pools
+from tests.kit.wire import Wire, put_request
 
 STORES_BYTES: Final = 32 << 20
 END_S_MAX: Final = 60.0
@@ -42,7 +41,7 @@ class KvTarget(Target):
                 self.ids[sample.name] = wire.create_table(sample.path, sample.descriptor)
                 for targets in sample.targets:
                     for batch in sample.batches:
-                        answer = wire.call(api_keys.PUT_KV, put_request(self.ids[sample.name], batch, targets))
+                        answer = wire.call(api_keys.PUT_KV, put_request(self.ids[sample.name], BUCKET, batch, targets))
                         assert not answer.buckets_resp[0].error_code, (sample.name, targets, answer)
         super().__init__(server, load, self.ids[self.samples[0].name])
 
@@ -85,12 +84,6 @@ class KvTarget(Target):
                 if (bucket / name).is_dir():
                     shutil.rmtree(bucket / name)
         self.server.start()
-
-
-def put_request(table_id: int, batch: bytes, targets: Any = (), agg_mode: int | None = None) -> pb.PutKvRequest:
-    request = pb.PutKvRequest(acks=-1, table_id=table_id, timeout_ms=20_000, target_columns=targets, agg_mode=agg_mode)
-    request.buckets_req.add(bucket_id=BUCKET, records=batch)
-    return request
 
 
 def check_table(connection: fluss.sync.FlussConnection, sample: KvSample) -> None:

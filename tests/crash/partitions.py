@@ -8,8 +8,8 @@ from pathlib import Path
 import fluss
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from tests.crash.rows import SCHEMA, Row, wire_batch
-from tests.crash.wire import Wire
+from tests.kit.rows import SCHEMA, Row, wire_batch
+from tests.kit.wire import Wire
 
 PATH = fluss.TablePath("fluss", "parted")
 KEPT, DROPPED = "1", "2"

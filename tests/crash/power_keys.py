@@ -10,18 +10,16 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 import fluss
-from fluss.formats.arrow.payload import decode_changes
-from fluss.formats.batches.log_batch import walk
 from fluss.model.paths import TableBucket
 from fluss.storage.kv.bucket import KvBucket
 from fluss.storage.kv.put import Put
 from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.staging.commit import StagedRequest
 from fluss.storage.store import Storage
-from tests.crash.kv_model import ARROW_SCHEMA, SCHEMA, Batch, Change, Model, Op, Row, random_batch
-from tests.crash.kv_stored import READ_BYTES, read_rows
+from tests.crash.kv_stored import changes_of, read_rows
 from tests.crash.power_tables import PoweredTable, StagedTable, safe_end
-from tests.crash.rows import Row as StagedRow
+from tests.kit.loads.kv_model import SCHEMA, Batch, Change, Model, Op, Row, random_batch
+from tests.kit.rows import Row as StagedRow
 
 KEYS = 12
 ROWS_MAX = 5
@@ -110,7 +108,7 @@ class KeyTable(PoweredTable):
         if end < safe or end not in ends or (count := ends.index(end)) < self.acknowledged:
             return [f"the log ends at {end}, of {ends}; {self.acknowledged} puts and {safe} offsets were safe"]
         model = self.models[count]
-        changes = read_changes(storage, self.bucket)
+        changes = changes_of(storage, self.bucket)
         if [self._plain(change) for change in changes] != model.changes[start:]:
             return [f"the changes from {start} on are {changes}, not {model.changes[start:]}"]
         found = await self._snapshot_problems(storage) + self._number_problems(changes, start)
@@ -179,25 +177,6 @@ class StagedKeyTable(StagedTable):
         return StagedRequest([(self.bucket, memoryview(batch.encode()))])
 
     def read(self, storage: Storage) -> list[StagedRow]:
-        changes = read_changes(storage, self.bucket)
+        changes = changes_of(storage, self.bucket)
         assert all(change is None or change[0] == "+I" for change in changes), changes
         return [StagedRow(0, change[1][0]) for change in changes if change is not None]
-
-
-def read_changes(storage: Storage, bucket: TableBucket) -> list[Change | None]:
-    """From the log's start on; None where a batch has changed nothing."""
-    log = storage.bucket(bucket)
-    start = log.log_start_offset
-    changes: list[Change | None] = []
-    while start + len(changes) < log.high_watermark:
-        data = log.read(start + len(changes), READ_BYTES)
-        for position, header in walk(data):
-            assert header.base_offset == start + len(changes)
-            if not header.record_count:
-                changes.append(None)
-                continue
-            kinds, batch = decode_changes(memoryview(data), position, header, ARROW_SCHEMA)
-            assert kinds is not None
-            rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-            changes += [(_KINDS[kind], row) for kind, row in zip(kinds, rows, strict=True)]
-    return changes

@@ -36,7 +36,7 @@ from tests.crash.power_tables import (
     StagedTable,
     quietly,
 )
-from tests.unit.storage.support import trusted
+from tests.kit.storage.logs import trusted
 
 SUITE = "power"
 SEGMENT_SIZE_BYTES = 2 << 10

@@ -25,7 +25,7 @@ from fluss.storage.catalog.catalog import TableEntry
 from fluss.storage.lake_snapshots import offsets_of
 from fluss.storage.staging.commit import StagedKey, StagedRequest, query_name
 from fluss.storage.store import Storage
-from tests.crash.rows import SCHEMA, Row, stored_batches, wire_batch
+from tests.kit.rows import SCHEMA, Row, stored_batches, wire_batch
 
 READ_BYTES = 1 << 20
 ROWS_MAX = 6

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 import fluss
 import fluss.sync
-from tests.facades import FACADES, Facade
+from tests.kit.facades import FACADES, Facade
 
 KEYS: Final = 8
 STEPS_MAX: Final = 40

@@ -16,7 +16,6 @@ from fluss.testing import FlussServer
 from fluss.testing.processes import ProcessFailedError
 from tests.crash.rot_damage import Damage
 from tests.crash.rot_directory import DROPPED, KEYS, LAKE, LOG, NUMBERS, PARTS, STAGED, descriptors, table_path
-from tests.crash.rot_image import DirectoryImage
 from tests.crash.rot_judgement import Judgement, Scope
 from tests.crash.rot_server import (
     LOG_PLACES,
@@ -35,7 +34,8 @@ from tests.crash.rot_server import (
     staged_write,
     table_rows,
 )
-from tests.crash.rows import Row
+from tests.kit.directory_image import DirectoryImage
+from tests.kit.rows import Row
 
 READS_MAX: Final = 2
 TIMEOUTS_MAX: Final = 2

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES, walk
-from tests.crash.rot_image import DirectoryImage
+from tests.kit.directory_image import DirectoryImage
 
 SECTOR_BYTES: Final = 512
 BYTES_MAX: Final = 16

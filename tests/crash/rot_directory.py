@@ -32,11 +32,12 @@ from fluss.model.tables.options import AUTO_INCREMENT_CACHE_SIZE, DATALAKE_ENABL
 from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.staging.commit import StagedKey, StagedRequest, query_name
 from fluss.storage.store import Storage, StorageOptions
-from tests.crash import kv_model, rows
 from tests.crash.kv_stored import rows_of
-from tests.crash.rot_image import DirectoryImage
 from tests.crash.rot_reader import RotReader
-from tests.crash.rows import Row
+from tests.kit import rows
+from tests.kit.directory_image import DirectoryImage
+from tests.kit.loads import kv_model
+from tests.kit.rows import Row
 
 SEGMENT_SIZE_BYTES: Final = 2 << 10
 LOG, PARTS, LAKE, STAGED = "log", "parts", "lake", "staged"

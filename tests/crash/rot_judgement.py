@@ -9,8 +9,8 @@ from typing import Final, TypeAlias
 from fluss.model.errors import FlussError
 from fluss.model.paths import TableBucket
 from tests.crash.rot_damage import DELETE, DISPOSABLE, SEGMENTS, STAGED_ROWS, Damage
-from tests.crash.rot_image import DirectoryImage
 from tests.crash.rot_reader import ClientRefusalError
+from tests.kit.directory_image import DirectoryImage
 
 # A bucket, or a directory that has more: the staged rows of a table, its lake snapshots, all its buckets.
 Scope: TypeAlias = TableBucket | str

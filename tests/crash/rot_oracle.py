@@ -19,7 +19,6 @@ from fluss.formats.rows.keys import KeyEncoder
 from fluss.model.paths import TableBucket
 from fluss.storage.lake_snapshots import offsets_of
 from fluss.storage.store import Storage
-from tests.crash import kv_model
 from tests.crash.kv_stored import rows_of
 from tests.crash.rot_damage import SEALED_CHANGELOG, SEALED_SEGMENT, SEGMENTS, Damage
 from tests.crash.rot_directory import (
@@ -47,10 +46,11 @@ from tests.crash.rot_directory import (
     stage,
     table_path,
 )
-from tests.crash.rot_image import DirectoryImage
 from tests.crash.rot_judgement import Judgement, Scope, is_within
 from tests.crash.rot_reader import RotReader, split
-from tests.crash.rows import Row, stored_batches
+from tests.kit.directory_image import DirectoryImage
+from tests.kit.loads import kv_model
+from tests.kit.rows import Row, stored_batches
 
 # A store that is found damaged while it is read is rebuilt at its next use.
 READS_MAX: Final = 3

@@ -38,9 +38,9 @@ from tests.crash.rot_directory import (
     numbers_of,
     options,
 )
-from tests.crash.rot_image import DirectoryImage
 from tests.crash.rot_reader import RotReader
-from tests.crash.rows import Row
+from tests.kit.directory_image import DirectoryImage
+from tests.kit.rows import Row
 
 _COMMIT_TIME: Final = slice(13, 21)  # of a batch; the checksum leaves it out
 _NEW_ID: Final = 9_000

@@ -17,7 +17,6 @@ import fluss.sync
 from fluss.api.operations import LakeRegistry
 from fluss.model.staging import StagedTask
 from fluss.testing import FlussServer
-from tests.crash import rows
 from tests.crash.rot_directory import (
     DROPPED,
     KEYS,
@@ -31,8 +30,9 @@ from tests.crash.rot_directory import (
     descriptors,
     table_path,
 )
-from tests.crash.rot_image import DirectoryImage
-from tests.crash.rows import Row
+from tests.kit import rows
+from tests.kit.directory_image import DirectoryImage
+from tests.kit.rows import Row
 
 ROUNDS: Final = 3
 APPENDS: Final = 5

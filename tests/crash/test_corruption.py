@@ -13,7 +13,7 @@ import fluss.sync
 from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES
 from fluss.model.errors import ErrorCode
 from tests.crash.bucket_files import PATH, BatchPlace, WrittenBucket, places, rows_in, written_bucket
-from tests.crash.writers import client_config
+from tests.kit.loads.writers import client_config
 
 BATCHES = [40] * 40
 POLL_MS = 500

@@ -11,8 +11,8 @@ import pytest
 
 from fluss.model.errors import ErrorCode
 from tests.crash.bucket_files import WrittenBucket, rows_in, written_bucket
-from tests.crash.oracle import Fate
-from tests.crash.rows import Row, wire_batch
+from tests.kit.loads.oracle import Fate
+from tests.kit.rows import Row, wire_batch
 
 BATCHES = [40] * 40
 REMEMBERED = 5

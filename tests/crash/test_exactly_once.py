@@ -10,7 +10,7 @@ import pytest
 from fluss.protocol import api_keys
 from fluss.testing import Action, Direction, Fault, FaultProxy, ProxyCounters
 from tests.crash.servers import new_server
-from tests.crash.workload import Plan, Workload
+from tests.kit.loads.workload import Plan, Workload
 
 PRODUCE = api_keys.PRODUCE_LOG.key
 DROP_SHARE = 0.3

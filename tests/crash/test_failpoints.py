@@ -22,11 +22,11 @@ from fluss.storage.failpoints import STEPS, Site
 from fluss.testing import FlussServer, ProcessFailedError
 from tests.crash.partitions import PATH as PARTED
 from tests.crash.partitions import Partitions
-from tests.crash.rows import SCHEMA, Row, descriptor, wire_batch
 from tests.crash.servers import new_server
-from tests.crash.wire import ConnectionLostError, Wire
-from tests.crash.workload import DATABASE, Plan, Workload
-from tests.crash.writers import POLL_INTERVAL_S
+from tests.kit.loads.workload import DATABASE, Plan, Workload
+from tests.kit.loads.writers import POLL_INTERVAL_S
+from tests.kit.rows import SCHEMA, Row, descriptor, wire_batch
+from tests.kit.wire import ConnectionLostError, Wire
 
 # How often each site is sure to be hit, at every one of its steps.
 HITS: dict[Site, int] = {

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import fluss
 from fluss.model.errors import ErrorCode
-from tests.crash.rows import Row, descriptor, wire_batch
 from tests.crash.servers import SEGMENT_SIZE_BYTES, new_server
-from tests.crash.wire import Wire
+from tests.kit.rows import Row, descriptor, wire_batch
+from tests.kit.wire import Wire
 
 TABLE = fluss.TablePath("fluss", "t")
 

@@ -21,12 +21,12 @@ from fluss.model.errors import FlussError
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.limits import Limits
-from tests.adversity.memory import Memory
-from tests.crash.batch_samples import CODECS, FLAT, FLAT_ROWS, NESTED, NESTED_ROWS, good_batches
-from tests.crash.mutations import Pools, mutated, mutated_batch, random_message, random_predicate, sealed
 from tests.crash.servers import new_server
 from tests.crash.test_hostile import Target, target
-from tests.crash.wire import ConnectionLostError, Wire, parsed, produce_request, produced
+from tests.kit.batch_samples import CODECS, FLAT, FLAT_ROWS, NESTED, NESTED_ROWS, good_batches
+from tests.kit.memory import Memory
+from tests.kit.mutations import Pools, mutated, mutated_batch, random_message, random_predicate, sealed
+from tests.kit.wire import ConnectionLostError, Wire, parsed, produce_request, produced
 
 __all__ = ["target"]
 

@@ -17,12 +17,12 @@ from fluss.model.errors import ErrorCode
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.testing import FlussServer
-from tests.crash.kv_clients import KvLoad
-from tests.crash.rows import Row, descriptor, wire_batch
 from tests.crash.servers import new_server
-from tests.crash.wire import ConnectionLostError, Wire, error_of, produce_request
-from tests.crash.workload import DATABASE, Plan, Workload
-from tests.crash.writers import POLL_INTERVAL_S
+from tests.kit.loads.kv_clients import KvLoad
+from tests.kit.loads.workload import DATABASE, Plan, Workload
+from tests.kit.loads.writers import POLL_INTERVAL_S
+from tests.kit.rows import Row, descriptor, wire_batch
+from tests.kit.wire import ConnectionLostError, Wire, error_of, produce_request
 
 PATH = fluss.TablePath(DATABASE, "target")
 MEMORY_GROWTH_BYTES_MAX = 64 << 20

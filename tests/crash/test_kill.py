@@ -11,7 +11,7 @@ import pytest
 
 from fluss.testing import FlussServer
 from tests.crash.servers import new_server
-from tests.crash.workload import Workload
+from tests.kit.loads.workload import Workload
 
 KILLS = 6
 FULL_EPISODES = 10

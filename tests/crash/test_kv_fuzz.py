@@ -14,8 +14,7 @@ from google.protobuf.message import DecodeError
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from tests.crash.kv_samples import KvSample
-from tests.crash.kv_target import BUCKET, END_S_MAX, STORES_BYTES, KvTarget, kv_target, put_request
-from tests.crash.mutations import Pools, mutated, mutated_kv_batch, random_message
+from tests.crash.kv_target import BUCKET, END_S_MAX, STORES_BYTES, KvTarget, kv_target
 from tests.crash.test_fuzz import (
     ANSWER_S_MAX,
     BATCHES_AT_ONCE,
@@ -25,7 +24,8 @@ from tests.crash.test_fuzz import (
     rounds,
     watched,
 )
-from tests.crash.wire import Wire, parsed
+from tests.kit.mutations import Pools, mutated, mutated_kv_batch, random_message
+from tests.kit.wire import Wire, parsed, put_request
 
 __all__ = ["kv_target"]
 
@@ -91,7 +91,7 @@ def test_batches(kv_target: KvTarget, chance: random.Random, seconds: float) -> 
                     batch = mutated_kv_batch(chance.choice(sample.batches), chance)
                     targets = chance.choice((*sample.targets, *sample.targets, (0, 1, 3), (1,), (0, 1, 99), (-1,)))
                     agg_mode = chance.choice((None, None, 0, 1, 2))
-                    requests.append(put_request(kv_target.ids[sample.name], batch, targets, agg_mode))
+                    requests.append(put_request(kv_target.ids[sample.name], BUCKET, batch, targets, agg_mode))
                 bodies = [(api_keys.PUT_KV.key, request.SerializeToString()) for request in requests]
                 for response in ask_all(wire, bodies, VERSION):
                     if response.kind == frames.SUCCESS:

@@ -26,12 +26,12 @@ from fluss.model.errors import ErrorCode
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.limits import Limits
-from tests.adversity.memory import MIB, Memory
-from tests.crash.kv_target import BUCKET, STORES_BYTES, KvTarget, kv_target, put_request
-from tests.crash.mutations import sealed_kv
+from tests.crash.kv_target import BUCKET, STORES_BYTES, KvTarget, kv_target
 from tests.crash.test_hostile import PROGRESS_S_MAX
-from tests.crash.wire import Wire, parsed
-from tests.crash.writers import POLL_INTERVAL_S, client_config
+from tests.kit.loads.writers import POLL_INTERVAL_S, client_config
+from tests.kit.memory import MIB, Memory
+from tests.kit.mutations import sealed_kv
+from tests.kit.wire import Wire, parsed, put_request
 
 __all__ = ["kv_target"]
 
@@ -72,7 +72,7 @@ class Blobs:
 
     def put(self, records: bytes, targets: tuple[int, ...] = ()) -> int:
         """The error code."""
-        answer = self.wire.call(api_keys.PUT_KV, put_request(self.table_id, records, targets))
+        answer = self.wire.call(api_keys.PUT_KV, put_request(self.table_id, BUCKET, records, targets))
         return answer.buckets_resp[0].error_code
 
     def lookup(self, keys: list[bytes], *, insert: bool = False) -> pb.PbLookupBucketResponse:
@@ -176,7 +176,7 @@ def test_small_updates_of_large_rows(kv_target: KvTarget, blobs: Blobs) -> None:
     """A few bytes each that make a row of megabytes anew: what waits to be stored is bounded, too."""
     assert not blobs.put(batch({1: bytes(8 * MIB)}))
     records = raw_batch(pa.array([key(1)]), pa.array([ROWS.encode_row([1, None, 7])]))
-    update = put_request(blobs.table_id, records, (0, 2))
+    update = put_request(blobs.table_id, BUCKET, records, (0, 2))
     body = update.SerializeToString()
     with within(kv_target, PUT_BYTES_MAX):
         sent = [blobs.wire.send(api_keys.PUT_KV.key, body) for _ in range(60)]

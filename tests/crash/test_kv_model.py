@@ -15,8 +15,8 @@ import pytest
 from fluss.formats.batches.kv_batch import HEADER_SIZE_BYTES, decode_records, encode_header, parse_header
 from fluss.model.errors import FlussError
 from fluss.storage.kv.bucket import KvBucket
-from tests.crash.kv_model import KEYS, Batch, Model, Op, fold, random_batch
 from tests.crash.kv_stored import check_whole, open_bucket, open_storage, read_rows, rows_of
+from tests.kit.loads.kv_model import KEYS, Batch, Model, Op, fold, random_batch
 
 STEPS = 150
 FULL_STEPS = 2_500

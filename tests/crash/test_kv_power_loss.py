@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from tests.crash import kv_table_workload
-from tests.crash.kv_model import Model
 from tests.crash.kv_stored import check_whole, open_storage
 from tests.crash.kv_table_workload import ACKS, DATA, models
 from tests.crash.traced_disk import Disk, can_trace, read_trace, traced
+from tests.kit.loads.kv_model import Model
 
 ROOT = Path(__file__).parents[2]
 BATCHES = 80

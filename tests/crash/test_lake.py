@@ -18,7 +18,7 @@ from fluss.api.operations import LakeRegistry
 from fluss.storage import failpoints
 from fluss.storage.failpoints import STEPS, Site
 from tests.crash.servers import new_server
-from tests.crash.writers import POLL_INTERVAL_S
+from tests.kit.loads.writers import POLL_INTERVAL_S
 
 ROUNDS: Final = 6
 ROWS: Final = 50

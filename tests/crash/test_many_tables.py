@@ -19,10 +19,10 @@ from fluss.protocol import messages_pb2 as pb
 from fluss.storage.catalog.catalog import Catalog
 from fluss.storage.store import OPEN_LOGS_MAX
 from fluss.testing import FlussServer
-from tests.crash.rows import SCHEMA, Row, descriptor, wire_batch
 from tests.crash.servers import new_server
-from tests.crash.wire import Wire
-from tests.crash.writers import POLL_INTERVAL_S
+from tests.kit.loads.writers import POLL_INTERVAL_S
+from tests.kit.rows import SCHEMA, Row, descriptor, wire_batch
+from tests.kit.wire import Wire
 
 WORKERS = 16
 ROUNDS = 2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.crash.oracle import Bucket, BucketContent, Fate, ReaderLog, WriterLog, check, violations
-from tests.crash.rows import Row, StoredBatch
+from tests.kit.loads.oracle import Bucket, BucketContent, Fate, ReaderLog, WriterLog, check, violations
+from tests.kit.rows import Row, StoredBatch
 
 BUCKET = Bucket("t", 0)
 

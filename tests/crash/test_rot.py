@@ -15,9 +15,9 @@ from fluss.storage.store import Storage
 from tests.crash.rot import RotRun, ServerRotRun, Verdict, work_directory
 from tests.crash.rot_damage import LAST_SEGMENT, SEALED_SEGMENT, Damage, kinds
 from tests.crash.rot_directory import LOG, RotTemplate, log_batch, new_writer_id, options
-from tests.crash.rot_image import DirectoryImage
 from tests.crash.rot_oracle import Examination, examine
-from tests.crash.rows import Row
+from tests.kit.directory_image import DirectoryImage
+from tests.kit.rows import Row
 
 SEEDS = 40
 TEMPLATES = 4

@@ -26,8 +26,8 @@ from tests.crash.rot_damage import (
     kinds,
 )
 from tests.crash.rot_directory import RotTemplate
-from tests.crash.rot_image import DirectoryImage
 from tests.crash.rot_repair import RepairRun, repair
+from tests.kit.directory_image import DirectoryImage
 
 SEEDS = 10
 FULL_SEEDS = 2_000

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import fluss
 from fluss.model.errors import ErrorCode
-from tests.crash.oracle import Bucket, Fate, WriterLog, check
-from tests.crash.rows import Row, descriptor, wire_batch
 from tests.crash.servers import new_server
-from tests.crash.stored import read_stored
-from tests.crash.wire import Wire
+from tests.kit.loads.oracle import Bucket, Fate, WriterLog, check
+from tests.kit.loads.stored import read_stored
+from tests.kit.rows import Row, descriptor, wire_batch
+from tests.kit.wire import Wire
 
 PATH = fluss.TablePath("fluss", "sequences")
 REMEMBERED = 5

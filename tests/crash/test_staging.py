@@ -16,7 +16,7 @@ from fluss.storage.failpoints import STEPS, Site
 from fluss.testing import Action, Direction, Fault, FaultProxy
 from tests.crash.servers import new_server
 from tests.crash.staged_stream import StagedStream, check, make_tables
-from tests.crash.writers import POLL_INTERVAL_S
+from tests.kit.loads.writers import POLL_INTERVAL_S
 
 BATCHES: Final = 8
 DEATH_S_MAX: Final = 30.0

@@ -8,9 +8,9 @@ import pytest
 
 import fluss
 from fluss.storage import failpoints
-from tests.crash.rows import Row, descriptor, wire_batch
 from tests.crash.servers import new_server
-from tests.crash.wire import Wire
+from tests.kit.rows import Row, descriptor, wire_batch
+from tests.kit.wire import Wire
 
 TABLE = fluss.TablePath("fluss", "t")
 SYNC_FAILED = 10

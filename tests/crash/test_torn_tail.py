@@ -13,8 +13,8 @@ import pytest
 from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES
 from fluss.storage.directory import MARKS_NAME
 from tests.crash.bucket_files import WrittenBucket, places, rows_in, written_bucket
-from tests.crash.rows import Row, wire_batch
-from tests.crash.wire import Wire
+from tests.kit.rows import Row, wire_batch
+from tests.kit.wire import Wire
 
 SMALL_BATCHES = [3, 1, 2, 1]
 # Behind the first byte, in the middle of the header, at its end, in the payload, before the last byte.

@@ -13,7 +13,7 @@ from tools.tidy import read_modules
 
 from fluss.lake import format as seam
 from fluss.model.tables.options import DATALAKE_FORMATS
-from tests.docs.pages import DOCS, ROOT
+from tests.kit.pages import DOCS, ROOT
 
 SOURCE = ROOT / "src" / "fluss"
 _MODULE = re.compile(r"`([\w/]+\.py)`")

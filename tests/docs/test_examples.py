@@ -11,7 +11,7 @@ import pytest
 from fluss.cli.main import main
 from fluss.server import metrics_page
 from fluss.server.config import ServerConfig, effective_settings
-from tests.docs.pages import DOCS, EXEMPT, ROOT, Block, Page, assert_shown, blocks_of, check_settings
+from tests.kit.pages import DOCS, EXEMPT, ROOT, Block, Page, assert_shown, blocks_of, check_settings
 
 # Pages with Spark are run where the tests have a session: tests/spark.
 SPARK = {"spark.md", "lake.md", "tutorial.md", "howto/declarative-pipelines.md"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tools import folders
 
-from tests.docs.pages import DOCS, ROOT
+from tests.kit.pages import DOCS, ROOT
 
 # Pages about the source; a path in them may begin anywhere in it. Pages for users name files of their own.
 PAGES = [

@@ -27,9 +27,9 @@ from fluss.client.runtime import run
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.testing.processes import parse_address
-from tests.crash.wire import ConnectionLostError, Wire
 from tests.kit.bystander_watch import DATABASE
 from tests.kit.child import serve
+from tests.kit.wire import ConnectionLostError, Wire
 
 USER, PASSWORD = "bystander", "right password"
 COLUMNS = pa.schema([("id", pa.int64()), ("text", pa.string())])

@@ -26,10 +26,10 @@ from fluss.lake.tiering.task import LocalExecutor
 from fluss.model.errors import FlussError, InvalidRequestError, NotFoundError
 from fluss.sync import Config, FlussConnection, FlussTable, OffsetSpec, TablePath
 from fluss.testing import FlussServer
-from tests.lake.conftest import Lake
+from tests.kit.lake.lake import Lake
+from tests.kit.lake.tiered import check_lake, iceberg_table, tier_here
+from tests.kit.lake.unions import tier_fully
 from tests.lake.test_maintenance import on_disk, rounds, union_ids, upsert
-from tests.lake.tiered import check_lake, iceberg_table, tier_here
-from tests.lake.unions import tier_fully
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string()), ("tags", pa.list_(pa.string()))])
 KINDS = pytest.mark.parametrize("keys", [[], ["id"]], ids=["log", "primary key"])

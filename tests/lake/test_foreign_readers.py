@@ -19,9 +19,8 @@ from fluss.lake.tiering.round import TieringSettings, tier_table
 from fluss.lake.tiering.task import LocalExecutor
 from fluss.sync import TablePath
 from fluss.testing import FlussServer
-from tests.compat.ourclient import OurPeer
-from tests.lake.oracle import arranged, expected_rows
-from tests.lake.samples import (
+from tests.kit.lake.oracle import arranged, expected_rows
+from tests.kit.lake.samples import (
     KEYED_LOG,
     KEYED_NESTED,
     NESTED_TYPES,
@@ -31,6 +30,7 @@ from tests.lake.samples import (
     Sample,
 )
 from tests.peers.icebergspark import read_with_spark
+from tests.peers.ourclient import OurPeer
 from tests.peers.peer import Row
 
 DATABASE = "foreign"

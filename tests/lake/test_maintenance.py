@@ -24,8 +24,8 @@ from fluss.lake.tiering.task import LocalExecutor
 from fluss.lake.union.plan import plan_union
 from fluss.model.errors import FlussError
 from fluss.sync import FlussTable
-from tests.lake.conftest import Lake
-from tests.lake.tiered import check_lake, iceberg_table, tier_here
+from tests.kit.lake.lake import Lake
+from tests.kit.lake.tiered import check_lake, iceberg_table, tier_here
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string()), ("tags", pa.list_(pa.string()))])
 

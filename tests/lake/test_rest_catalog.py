@@ -14,9 +14,9 @@ from fluss.lake.tiering.service import tier
 from fluss.lake.tiering.task import LocalExecutor
 from fluss.sync import TablePath
 from fluss.testing import FlussServer
-from tests.compat.ourclient import OurPeer
-from tests.lake.oracle import arranged, expected_rows
-from tests.lake.samples import KINDS, LOG, Sample
+from tests.kit.lake.oracle import arranged, expected_rows
+from tests.kit.lake.samples import KINDS, LOG, Sample
+from tests.peers.ourclient import OurPeer
 from tests.peers.restcatalog import rest_catalog
 
 pytestmark = pytest.mark.compat

@@ -26,10 +26,10 @@ from fluss.lake.tiering.task import LocalExecutor
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.sync import Config, FlussConnection, FlussTable
 from fluss.testing import FlussServer
-from tests.cli.command import fluss, here
-from tests.lake.conftest import Lake
-from tests.lake.hostile import Listener, server_settings
-from tests.lake.unions import WAYS, read_union
+from tests.kit.command import fluss, here
+from tests.kit.lake.hostile import Listener, server_settings
+from tests.kit.lake.lake import Lake
+from tests.kit.lake.unions import WAYS, read_union
 from tests.peers.objectstore import ObjectStore, object_store
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])

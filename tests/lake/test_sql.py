@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 
 from fluss.cli.main import main
 from fluss.sync import FlussTable
-from tests.lake.conftest import Lake
-from tests.lake.unions import tier_fully
+from tests.kit.lake.lake import Lake
+from tests.kit.lake.unions import tier_fully
 
 ORDERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("item", pa.string()), ("tags", pa.list_(pa.string()))])
 WAIT_S = 60.0

@@ -25,9 +25,9 @@ from fluss.lake.tiering.task import LocalExecutor
 from fluss.model.errors import FlussError
 from fluss.sync import Config, FlussConnection, FlussTable, TablePath
 from fluss.testing import FlussServer
-from tests.lake.conftest import Lake
+from tests.kit.lake.lake import Lake
+from tests.kit.lake.tiered import tier_here
 from tests.lake.test_maintenance import SCHEMA, loaded, rounds, upsert
-from tests.lake.tiered import tier_here
 
 
 def status_of(lake: Lake, table: FlussTable, **arguments: Any) -> TableStatus:

@@ -19,8 +19,8 @@ from fluss.lake.report import Status, TieringReport
 from fluss.lake.tiering.round import COMMITTED, CRASH_CODE, REGISTERED, STEPS, TieringSettings, tier_table
 from fluss.lake.tiering.task import LocalExecutor, Task, TaskResult
 from fluss.sync import Config, FlussConnection, FlussTable, TablePath
-from tests.lake.conftest import Lake
-from tests.lake.tiered import check_lake, check_no_orphans, iceberg_table, tier_here
+from tests.kit.lake.lake import Lake
+from tests.kit.lake.tiered import check_lake, check_no_orphans, iceberg_table, tier_here
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 

@@ -16,8 +16,8 @@ from fluss.lake.report import Status, TieringEvent
 from fluss.lake.tiering.service import tier
 from fluss.lake.tiering.task import CurrentPart, LocalExecutor, Task, TaskResult, run_task
 from fluss.sync import FlussTable, OffsetSpec, Schema, TableDescriptor, TablePath
-from tests.lake.conftest import Lake
-from tests.lake.tiered import check_lake, iceberg_table, tier_here
+from tests.kit.lake.lake import Lake
+from tests.kit.lake.tiered import check_lake, iceberg_table, tier_here
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 

@@ -23,8 +23,8 @@ from fluss.lake.tiering.task import LocalExecutor
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.sync import Config, FlussConnection, FlussTable
 from fluss.testing import FlussServer
-from tests.lake.conftest import Lake
-from tests.lake.tiered import check_lake
+from tests.kit.lake.lake import Lake
+from tests.kit.lake.tiered import check_lake
 
 SCHEMA = pa.schema([("id", pa.int64())])
 SOON = {"table.datalake.freshness": "1ms"}

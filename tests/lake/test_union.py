@@ -20,9 +20,9 @@ from fluss.lake.union.reader import UnionReader
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.sync import Config, FlussConnection, FlussTable, OffsetSpec, TableBucket, col
 from fluss.testing import FlussServer
-from tests.lake.conftest import Lake
-from tests.lake.tiered import tier_here
-from tests.lake.unions import WAYS, read_union, tier_fully, tier_halfway
+from tests.kit.lake.lake import Lake
+from tests.kit.lake.tiered import tier_here
+from tests.kit.lake.unions import WAYS, read_union, tier_fully, tier_halfway
 
 ID = pa.field("id", pa.int64(), nullable=False)
 PLAIN = pa.schema([ID, ("text", pa.string())])

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from fluss.sync import FlussTable
-from tests.lake.conftest import Lake
-from tests.lake.unions import WAYS, History, Offsets, latest, read_union, tier_fully, tier_halfway
+from tests.kit.lake.lake import Lake
+from tests.kit.lake.unions import WAYS, History, Offsets, latest, read_union, tier_fully, tier_halfway
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("value", pa.int64())])
 KEYS = 40

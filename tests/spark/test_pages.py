@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import fluss.spark
-from tests.docs.pages import DOCS, ROOT, Page
+from tests.kit.pages import DOCS, ROOT, Page
 
 pytestmark = pytest.mark.spark
 

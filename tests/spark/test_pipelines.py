@@ -14,7 +14,7 @@ import pytest
 
 from fluss.sync import Schema, TableDescriptor, TablePath, connect
 from fluss.testing import FlussServer
-from tests.docs.pages import DOCS, Page
+from tests.kit.pages import DOCS, Page
 
 # Each run starts Spark, which on a busy machine takes a minute or two before anything happens.
 RUN_S_MAX = 600

@@ -14,7 +14,7 @@ import fluss.spark
 from fluss.lake.report import Status, TieringReport
 from fluss.sync import FlussConnection, FlussTable, Schema, TableDescriptor, TablePath, connect
 from fluss.testing import FlussServer
-from tests.lake.hostile import server_settings
+from tests.kit.lake.hostile import server_settings
 from tests.peers.objectstore import ObjectStore, object_store
 
 pytestmark = pytest.mark.spark

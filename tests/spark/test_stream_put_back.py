@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from fluss.sync import Config, FlussConnection, TablePath
 from fluss.testing import FlussServer
-from tests.cli.command import fluss as command
+from tests.kit.command import fluss as command
 from tests.spark.conftest import Backend
 from tests.spark.test_stream_write import EVENTS, Feed
 

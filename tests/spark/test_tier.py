@@ -20,9 +20,9 @@ from fluss.lake.tiering.round import COMMITTED, CRASH_CODE, CRASH_VARIABLE
 from fluss.spark.tiering import RUNTIME
 from fluss.sync import InvalidRequestError, NotFoundError, connect
 from fluss.testing import FlussServer
-from tests.lake.conftest import Lake
-from tests.lake.test_tiering_tables import COLUMNS, PARTITIONS, write
-from tests.lake.tiered import check_lake, check_no_orphans, tier_here
+from tests.kit.lake.lake import Lake
+from tests.kit.lake.random_rows import COLUMNS, PARTITIONS, write
+from tests.kit.lake.tiered import check_lake, check_no_orphans, tier_here
 
 pytestmark = pytest.mark.spark
 

@@ -11,9 +11,9 @@ from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status
 from fluss.model.trust import Trust
 from fluss.spark.tiering import catalog_settings, may_use, tier
-from tests.lake.evil import code_keys
-from tests.lake.hostile import Listener, hostile_catalog
-from tests.lake.test_trust import PATH, attacked, foreign_keys, of_service
+from tests.kit.lake.attack import PATH, attacked, foreign_keys, of_service
+from tests.kit.lake.evil import code_keys
+from tests.kit.lake.hostile import Listener, hostile_catalog
 
 
 def test_a_catalog_that_names_code_and_hosts(tmp_path: Path, spark: SparkSession) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import fluss
-from tests.backends import Backend
+from tests.kit.backends import Backend
 from tests.spec.documents import Block, blocks, pages
 
 DEADLINE_S = 60.0

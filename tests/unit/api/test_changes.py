@@ -19,8 +19,8 @@ import fluss.sync
 from fluss.client.current import changes as changes_module
 from fluss.client.current import current_rows
 from fluss.testing import FlussServer
+from tests.kit.followers import COLUMNS, Follower, apply, new_table, row, upsert
 from tests.unit.api.conftest import Client
-from tests.unit.api.followers import COLUMNS, Follower, apply, new_table, row, upsert
 
 DEADLINE_S = 30.0
 

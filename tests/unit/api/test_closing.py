@@ -20,8 +20,8 @@ import fluss.sync
 from fluss.client import client, runtime
 from fluss.client.net import own_loop
 from fluss.protocol import messages_pb2 as pb
-from tests.facades import FACADES, Facade
-from tests.unit.client.scripted import PATH, Cut, Refuse, ScriptedServer, Silence
+from tests.kit.facades import FACADES, Facade
+from tests.kit.scripted import PATH, Cut, Refuse, ScriptedServer, Silence
 
 NEVER_MS = 600_000
 LONG_MS = 60_000

@@ -1,95 +1,70 @@
+"""A wrong result is seen: the checks that `fluss bench` relies on."""
+
 from __future__ import annotations
 
-from typing import Any
+import ast
+import re
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from benchmarks.data import (
-    ROW_BYTES,
-    SCHEMA,
-    batches,
-    checksum,
-    checksum_of_rows,
-    deserialized,
-    dicts,
-    kv_batches,
-    kv_dicts,
-    serialized,
-)
-from benchmarks.workloads import CheckFailedError, check, log_checksum
 
-ROWS = pa.Table.from_batches(batches(1_000))
+from fluss.bench import data
+from fluss.bench.data import WrongResultError, check_equal, check_rows, joined, kv_batches, log_batches, prefix_batches
+
+EXPECTED = joined(log_batches(1_000, 300))
 
 
 def _changed(column: str, index: int, value: object) -> pa.Table:
-    values = ROWS[column].to_pylist()
+    values = EXPECTED[column].to_pylist()
     values[index] = value
-    field = ROWS.schema.field(column)
-    return ROWS.set_column(ROWS.schema.get_field_index(column), field, pa.array(values, field.type))
+    position, field = EXPECTED.schema.get_field_index(column), EXPECTED.schema.field(column)
+    return EXPECTED.set_column(position, field, pa.array(values, field.type))
 
 
-def test_rows_have_the_size_that_reports_name() -> None:
-    assert ROWS.schema == SCHEMA
-    assert ROWS.nbytes == pytest.approx(ROW_BYTES * ROWS.num_rows, rel=0.01)
-    assert {len(value) for value in serialized(20)} == {ROW_BYTES}
-
-
-@pytest.mark.parametrize("batch_rows", [1, 7, 300, 5_000])
-def test_rows_are_the_same_in_batches_of_any_size(batch_rows: int) -> None:
-    assert pa.Table.from_batches(batches(1_000, batch_rows)) == ROWS
-    assert pa.Table.from_batches([*batches(400, batch_rows), *batches(600, batch_rows, first=400)]) == ROWS
-
-
-def test_dicts_batches_and_bytes_hold_the_same_rows() -> None:
-    assert list(dicts(50)) == ROWS.slice(0, 50).to_pylist()
-    unpacked = [deserialized(value) for value in serialized(50)]
-    wanted = [(row["id"], 20, row["sensor"].encode(), row["reading"], row["quality"]) for row in dicts(50)]
-    assert [(*values[:4], values[5]) for values in unpacked] == wanted
-
-
-def test_keyed_dicts_and_batches_hold_the_same_rows() -> None:
-    assert list(kv_dicts(500, 2)) == pa.Table.from_batches(kv_batches(500, 2)).to_pylist()
-
-
-def test_a_checksum_does_not_mind_the_order_of_rows() -> None:
-    assert checksum(ROWS.take(list(reversed(range(1_000))))) == checksum(ROWS) == log_checksum(1_000)
+def test_the_right_rows_in_any_order_and_cut() -> None:
+    check_rows(EXPECTED, EXPECTED)
+    check_rows(pa.concat_tables([EXPECTED.slice(500), EXPECTED.slice(0, 500)]), EXPECTED)
+    check_rows(EXPECTED.select(["reading", "id"]), EXPECTED.select(["id", "reading"]))
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("found", "text"),
     [
-        ROWS.slice(1),
-        pa.concat_tables([ROWS, ROWS.slice(5, 1)]),
-        pa.concat_tables([ROWS.slice(0, 999), ROWS.slice(5, 1)]),
-        _changed("id", 5, 6),
-        _changed("sensor", 5, "warehouse-sensor-xyz"),
-        _changed("sensor", 5, "short"),
-        _changed("reading", 5, -1.0),
-        _changed("at", 5, ROWS["at"][6].as_py()),
-        _changed("quality", 5, 200),
+        (EXPECTED.slice(1), "999 rows came, 1,000 were expected."),
+        (pa.concat_tables([EXPECTED, EXPECTED.slice(7, 1)]), "1,001 rows came"),
+        (pa.concat_tables([EXPECTED.slice(1), EXPECTED.slice(7, 1)]), "Column id is wrong"),
+        (_changed("reading", 17, -1.0), "Column reading is wrong in 1 rows: the row with id 17 has -1.0, not"),
+        (_changed("sensor", 999, None), "the row with id 999 has None, not 'sensor-"),
+        (EXPECTED.set_column(4, "quality", EXPECTED["quality"].cast(pa.int64())), "the type int64, not int32"),
     ],
-    ids=["lost", "doubled", "replaced", "id", "sensor", "length", "reading", "at", "quality"],
 )
-def test_a_checksum_sees_what_is_wrong(wrong: pa.Table) -> None:
-    assert checksum(wrong) != checksum(ROWS)
+def test_wrong_rows(found: pa.Table, text: str) -> None:
+    with pytest.raises(WrongResultError, match=re.escape(text)):
+        check_rows(found, EXPECTED)
 
 
-def test_values_that_changed_places_are_seen() -> None:
-    quality = ROWS["quality"].to_pylist()
-    quality[1], quality[2] = quality[2], quality[1]
-    swapped = ROWS.set_column(4, ROWS.schema.field("quality"), pa.array(quality, pa.int32()))
-    assert checksum(swapped) != checksum(ROWS)
+def test_wrong_values() -> None:
+    check_equal({"id": 1}, {"id": 1})
+    with pytest.raises(WrongResultError, match=r"None came, \{'id': 1\} was expected"):
+        check_equal(None, {"id": 1})
 
 
-def test_the_checksum_of_single_rows_is_what_a_reader_adds_up() -> None:
-    assert checksum_of_rows(100) == sum(row["id"] * row["quality"] for row in dicts(100))
+@pytest.mark.parametrize("batch_rows", [1, 7, 1_000])
+def test_the_data_is_whole(batch_rows: int) -> None:
+    old, new = (kv_batches(25, batch_rows, version) for version in (1, 2))
+    assert all(batch.num_rows <= batch_rows for batch in old)
+    assert joined(old)["id"].to_pylist() == joined(new)["id"].to_pylist() == list(range(25))
+    payloads = joined(old)["payload"].to_pylist() + joined(new)["payload"].to_pylist()
+    assert len(set(payloads)) == 50
+    assert {len(payload) for payload in payloads} == {100}
+    assert joined(prefix_batches(25, batch_rows))["owner"].to_pylist() == [number // 10 for number in range(25)]
+    assert joined(log_batches(25, batch_rows))["id"].to_pylist() == list(range(25))
 
 
-def test_right_answers_pass() -> None:
-    check("corner", {"rows": 4, "checksum": 7, "seconds": 1.0}, rows=4, checksum=7)
-
-
-@pytest.mark.parametrize("wrong", [{"rows": 3}, {"checksum": 8}])
-def test_wrong_answers_are_an_error_that_names_the_corner(wrong: dict[str, Any]) -> None:
-    with pytest.raises(CheckFailedError, match="some corner"):
-        check("some corner", {"rows": 4, "checksum": 7, **wrong}, rows=4, checksum=7)
+def test_the_file_of_rows_can_be_loaded_beside_another_fluss() -> None:
+    """The workers of `benchmarks/` load it in the interpreters of other clients."""
+    nodes = list(ast.walk(ast.parse(Path(data.__file__).read_text())))
+    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    found |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in found} == {"__future__", "typing", "numpy", "pyarrow"}

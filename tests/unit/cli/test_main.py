@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from fluss.cli.main import COMMANDS, LazyCommand, main
 from fluss.model.errors import FlussError
-from tests.cli.command import commands_of
+from tests.kit.command import commands_of
 
 
 def test_help_lists_every_command() -> None:

@@ -1,29 +1,18 @@
-"""A server for the client's tests, and tables on it."""
+"""A server for the client's tests, and a client of it."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import pyarrow as pa
 import pytest
 
 from fluss.client.client import ClientCore
 from fluss.client.runtime import run
-from fluss.client.table import TableCore
 from fluss.model.config import Config
-from fluss.model.descriptor import TableDescriptor
-from fluss.model.paths import TablePath
-from fluss.model.schema import Schema
 from fluss.testing import FlussServer
 
-SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("value", pa.float64())])
 
-_numbers = itertools.count()
-MakeTable = Callable[..., TableCore]
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlussServer]:
     with FlussServer(tmp_path_factory.mktemp("server") / "data") as running:
         yield running
@@ -34,23 +23,3 @@ def client(server: FlussServer) -> Iterator[ClientCore]:
     connected = run(ClientCore.connect(Config({"bootstrap.servers": server.bootstrap_servers})))
     yield connected
     run(connected.close())
-
-
-def make_table(client: ClientCore, buckets: int = 1, schema: pa.Schema = SCHEMA, **options: object) -> TableCore:
-    """A new table."""
-    path = TablePath("fluss", f"table_{next(_numbers)}")
-    descriptor = TableDescriptor(Schema(schema), bucket_count=buckets, **options)  # type: ignore[arg-type]
-    run(client.admin.create_table(path, descriptor))
-    return run(client.table(path))
-
-
-def everything(table: TableCore) -> pa.Table:
-    """All rows of a table, bucket by bucket."""
-    from fluss.client.scan.batches import to_table
-
-    scanner = table.log_scanner(None)
-    run(scanner.subscribe({(None, bucket): -2 for bucket in range(table.info.num_buckets)}))
-    try:
-        return to_table(run(scanner.read_to_latest()), scanner.arrow_schema)
-    finally:
-        scanner.close()

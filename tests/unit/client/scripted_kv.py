@@ -14,7 +14,7 @@ from fluss.formats.rows.values import ValueCodec
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.schema import Column, Schema
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.client.scripted import TABLE_ID, Refuse, ScriptedServer
+from tests.kit.scripted import TABLE_ID, Refuse, ScriptedServer
 
 LOOKUP, PREFIX_LOOKUP, SCHEMA, PARTITIONS, METADATA = 1017, 1034, 1011, 1009, 1012
 

@@ -15,8 +15,8 @@ from fluss.model.partitions import PartitionSpec
 from fluss.model.paths import TablePath
 from fluss.model.schema import Column
 from fluss.model.types import DataTypes
-from tests.unit.client.conftest import everything, make_table
-from tests.unit.client.scripted import PATH
+from tests.kit.client_tables import everything, make_table
+from tests.kit.scripted import PATH
 
 PARTITIONED = pa.schema([("id", pa.int64()), ("region", pa.string()), ("year", pa.string())])
 

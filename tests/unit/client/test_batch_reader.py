@@ -22,7 +22,7 @@ from fluss.model.paths import TableBucket
 from fluss.model.predicates import Predicate, col
 from fluss.model.records import ChangeType
 from fluss.model.schema import Schema
-from tests.unit.client.scripted import PATH
+from tests.kit.scripted import PATH
 
 NEW = pa.schema([("id", pa.int64()), ("name", pa.string()), ("added", pa.int32())])
 OLD = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -25,7 +25,7 @@ from fluss.formats.rows.keys import BucketHash, assigner_for, buckets_for
 from fluss.model.config import Config
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.infos import TableInfo
-from tests.unit.client.scripted import PATH, descriptor
+from tests.kit.scripted import PATH, descriptor
 
 
 def info_of(table: TableDescriptor) -> TableInfo:

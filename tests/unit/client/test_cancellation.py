@@ -13,7 +13,7 @@ from fluss.client.runtime import run
 from fluss.client.table import TableCore
 from fluss.model.config import Config
 from fluss.model.offsets import OffsetSpec
-from tests.unit.client.conftest import everything, make_table
+from tests.kit.client_tables import everything, make_table
 
 STEPS_MAX = 60
 CALL_S_MAX = 20.0

@@ -16,7 +16,7 @@ from fluss.model.config import Config
 from fluss.model.descriptor import TableDescriptor
 from fluss.model.schema import Schema
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.client.scripted import PATH, ScriptedServer
+from tests.kit.scripted import PATH, ScriptedServer
 
 SCHEMA = Schema(pa.schema([("id", pa.int64()), ("name", pa.string())]))
 ROWS = pa.record_batch({"id": [3, 1, 2], "name": ["b", None, "a"]})

@@ -17,7 +17,7 @@ from fluss.model.config import Config
 from fluss.model.errors import ConnectError, FlussError, InvalidRequestError, TimeoutError
 from fluss.model.offsets import OffsetSpec
 from fluss.testing import FlussServer
-from tests.unit.client.conftest import make_table
+from tests.kit.client_tables import make_table
 
 LIMIT_MS = 1_000
 

@@ -23,7 +23,7 @@ from fluss.model.paths import TableBucket
 from fluss.model.predicates import col
 from fluss.model.schema import Schema
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.client.scripted import PATH, TABLE_ID, Cut, ScriptedServer, Silence
+from tests.kit.scripted import PATH, TABLE_ID, Cut, ScriptedServer, Silence
 
 SCAN_KV = 1061
 ROWS = 10

@@ -29,7 +29,7 @@ from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.model.schema import Schema
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.client.scripted import PATH, TABLE_ID, Refuse, ScriptedServer
+from tests.kit.scripted import PATH, TABLE_ID, Refuse, ScriptedServer
 
 SCAN_KV = 1061
 TABLE = TableDescriptor(Schema(pa.schema([("id", pa.int32()), ("name", pa.string())]), ["id"]), bucket_count=1)

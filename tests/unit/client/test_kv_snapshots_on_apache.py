@@ -24,7 +24,7 @@ from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.testing import ApacheFluss
-from tests.unit.api.followers import COLUMNS, Follower, apply, new_table, row, upsert
+from tests.kit.followers import COLUMNS, Follower, apply, new_table, row, upsert
 
 pytestmark = pytest.mark.compat
 

@@ -24,7 +24,7 @@ from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFo
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataTypes
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.client.scripted import PATH, Cut, Refuse, ScriptedServer, Silence
+from tests.kit.scripted import PATH, Cut, Refuse, ScriptedServer, Silence
 from tests.unit.client.scripted_kv import LOOKUP, METADATA, SCHEMA, ScriptedKvServer, kv_descriptor
 
 

@@ -16,7 +16,7 @@ from fluss.client.write import sender
 from fluss.client.write.writer import AppendWriterCore
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.client.scripted import PATH, Cut, Refuse, ScriptedServer, Silence
+from tests.kit.scripted import PATH, Cut, Refuse, ScriptedServer, Silence
 from tests.unit.client.test_sender import client_of, writer_of
 
 NEVER_MS = 600_000

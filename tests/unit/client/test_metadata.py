@@ -16,7 +16,7 @@ from fluss.model.errors import ConnectError, InvalidRequestError, NotFoundError,
 from fluss.model.paths import TablePath
 from fluss.model.trust import Address, parse_bootstrap
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.client.scripted import PATH, Refuse, ScriptedServer, Silence
+from tests.kit.scripted import PATH, Refuse, ScriptedServer, Silence
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_one_refresh_is_shared_by_all_who_want_it(server: ScriptedServer) -> Non
 
 
 def test_a_read_is_repeated_after_a_lost_connection_and_a_change_is_not(server: ScriptedServer) -> None:
-    from tests.unit.client.scripted import Cut
+    from tests.kit.scripted import Cut
 
     cuts = [1]
 

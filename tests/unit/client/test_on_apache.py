@@ -18,7 +18,7 @@ from fluss.model.errors import InvalidRequestError, NotFoundError
 from fluss.model.offsets import LATEST_OFFSET, OffsetSpec
 from fluss.model.paths import TablePath
 from fluss.testing import ApacheFluss
-from tests.unit.client.conftest import everything, make_table
+from tests.kit.client_tables import everything, make_table
 
 pytestmark = pytest.mark.compat
 

@@ -15,7 +15,7 @@ from fluss.model.descriptor import TableDescriptor
 from fluss.model.errors import NotFoundError, TimeoutError
 from fluss.model.schema import Schema
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.client.scripted import PATH, TABLE_ID, Refuse, ScriptedServer
+from tests.kit.scripted import PATH, TABLE_ID, Refuse, ScriptedServer
 
 METADATA, PRODUCE, LIST_PARTITIONS, CREATE_PARTITION = 1012, 1014, 1009, 1036
 

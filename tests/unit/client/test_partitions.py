@@ -18,7 +18,7 @@ from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFo
 from fluss.model.offsets import OffsetSpec
 from fluss.model.partitions import PartitionBound, PartitionSpec
 from fluss.testing import FlussServer
-from tests.unit.client.conftest import everything, make_table
+from tests.kit.client_tables import everything, make_table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("day", pa.date32())])
 

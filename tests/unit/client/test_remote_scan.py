@@ -22,7 +22,7 @@ from fluss.model.config import Config
 from fluss.model.errors import FlussError
 from fluss.model.predicates import Predicate, col
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.client.scripted import PATH, TABLE_ID, ScriptedServer, descriptor
+from tests.kit.scripted import PATH, TABLE_ID, ScriptedServer, descriptor
 
 BATCH_ROWS = 10
 SEGMENT_ROWS = 100

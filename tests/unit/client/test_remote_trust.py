@@ -16,8 +16,8 @@ from fluss.model.config import Config
 from fluss.model.errors import CorruptDataError, FlussError
 from fluss.model.trust import Trust, UntrustedError
 from fluss.protocol import messages_pb2 as pb
-from tests.lake.hostile import Listener
-from tests.unit.client.scripted import PATH, TABLE_ID
+from tests.kit.lake.hostile import Listener
+from tests.kit.scripted import PATH, TABLE_ID
 from tests.unit.client.test_kv_snapshot_read import INSERT, SNAPSHOT_ROWS, SnapshotServer
 from tests.unit.client.test_remote_scan import ALL_ROWS, TieredServer, poll_ids, scanner_of
 

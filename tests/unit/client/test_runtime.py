@@ -18,7 +18,7 @@ from fluss.client.client import ClientCore
 from fluss.client.write.writer import AppendWriterCore
 from fluss.model.config import Config
 from fluss.model.errors import FlussError
-from tests.unit.client.scripted import PATH, ScriptedServer
+from tests.kit.scripted import PATH, ScriptedServer
 
 
 async def where() -> str:
@@ -198,7 +198,7 @@ def test_the_end_of_the_process_sends_what_is_left() -> None:
 
 
 def test_the_end_of_the_process_does_not_wait_for_ever_and_says_what_is_lost() -> None:
-    from tests.unit.client.scripted import Silence
+    from tests.kit.scripted import Silence
 
     def silent(_: object) -> None:
         raise Silence

@@ -17,8 +17,8 @@ from fluss.model.errors import AuthenticationError, InvalidRequestError
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.users import add_user
 from fluss.testing import ApacheFluss, FlussServer
-from tests.unit.client.conftest import everything, make_table
-from tests.unit.client.scripted import PATH, Refuse, ScriptedServer
+from tests.kit.client_tables import everything, make_table
+from tests.kit.scripted import PATH, Refuse, ScriptedServer
 
 USER, PASSWORD = "alice", "s3cret ü"
 LOGIN = {"security.protocol": "sasl", "security.sasl.username": USER, "security.sasl.password": PASSWORD}

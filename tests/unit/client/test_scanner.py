@@ -22,7 +22,7 @@ from fluss.model.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.records import ChangeType
 from fluss.testing import FlussServer
-from tests.unit.client.conftest import everything, make_table
+from tests.kit.client_tables import everything, make_table
 
 
 def rows(first: int, count: int) -> pa.RecordBatch:

@@ -26,7 +26,7 @@ from fluss.model.errors import (
     TimeoutError,
 )
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.client.scripted import PATH, TABLE_ID, Cut, Refuse, ScriptedServer, Silence, descriptor
+from tests.kit.scripted import PATH, TABLE_ID, Cut, Refuse, ScriptedServer, Silence, descriptor
 
 NEVER_MS = 600_000
 

@@ -18,7 +18,7 @@ from fluss.client.runtime import run
 from fluss.client.scan.scanner import LogScannerCore
 from fluss.client.write.writer import AppendWriterCore
 from fluss.model.errors import FlussError
-from tests.unit.client.conftest import make_table
+from tests.kit.client_tables import make_table
 
 POLL_MS = 2_000
 ROWS = 20

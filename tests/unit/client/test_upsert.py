@@ -25,7 +25,7 @@ from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, Schem
 from fluss.model.merge_mode import MergeMode
 from fluss.model.schema import Schema
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.client.scripted import PATH, Cut, Refuse, ScriptedServer
+from tests.kit.scripted import PATH, Cut, Refuse, ScriptedServer
 
 NEVER_MS = 600_000
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("age", pa.int32())])

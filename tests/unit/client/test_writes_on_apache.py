@@ -20,7 +20,7 @@ from fluss.model.partitions import PartitionSpec
 from fluss.model.paths import TablePath
 from fluss.model.types import DataTypes
 from fluss.testing import ApacheFluss
-from tests.unit.client.conftest import everything, make_table
+from tests.kit.client_tables import everything, make_table
 from tests.unit.client.test_partitions import SCHEMA, create, drop, ids
 
 pytestmark = pytest.mark.compat

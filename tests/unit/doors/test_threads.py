@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fluss.doors import replaced, threads
-from tests.unit.storage.kv_support import Table, opened, row
+from tests.kit.storage.kv_tables import Table, opened, row
 
 
 class AtOnce(Executor):

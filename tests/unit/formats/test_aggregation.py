@@ -27,9 +27,8 @@ from fluss.model.errors import InvalidRequestError
 from fluss.model.schema import Column, Schema
 from fluss.model.tables.merge_rules import DeleteBehavior, MergeEngine, MergeRules
 from fluss.model.types import DataType, DataTypes
-
-from .batches import batch_of
-from .strategies import SCALARS
+from tests.kit.formats.batches import batch_of
+from tests.kit.formats.strategies import SCALARS
 
 Row = tuple[Any, ...]
 INSERT, BEFORE, AFTER, DELETE = 1, 2, 3, 4

@@ -9,10 +9,9 @@ from fluss.formats.rows.codecs import AlignedFormat
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
 from fluss.model.schema import Column
 from fluss.model.types import DataTypes
-
-from .batches import batch_of
-from .strategies import as_stored, tables
-from .vectors import ALIGNED_KEYS, KEY_COLUMNS
+from tests.kit.formats.batches import batch_of
+from tests.kit.formats.strategies import as_stored, tables
+from tests.kit.formats.vectors import ALIGNED_KEYS, KEY_COLUMNS
 
 
 @pytest.mark.parametrize(("key", "expected"), ALIGNED_KEYS)

@@ -15,10 +15,9 @@ from fluss.formats.rows.python_rows import RowBuilder, to_tuples
 from fluss.model.errors import CorruptDataError, InvalidRequestError
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.schema import Column, Schema
-from tests.unit.formats.message_layout import MessageLayout
-
-from .strategies import tables
-from .vectors import AB_COLUMNS, LOG_TWO_ROWS
+from tests.kit.formats.message_layout import MessageLayout
+from tests.kit.formats.strategies import tables
+from tests.kit.formats.vectors import AB_COLUMNS, LOG_TWO_ROWS
 
 CODECS = [Codec(Compression.NONE), Codec(Compression.LZ4_FRAME), Codec(), Codec(Compression.ZSTD, 1)]
 CODEC_IDS = ["none", "lz4", "zstd3", "zstd1"]

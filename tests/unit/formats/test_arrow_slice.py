@@ -21,7 +21,7 @@ from fluss.formats.arrow.payload import Codec, Compression, decode, encode
 from fluss.model.errors import CorruptDataError
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.schema import Schema
-from tests.unit.formats.message_layout import MessageLayout
+from tests.kit.formats.message_layout import MessageLayout
 
 SCHEMA = Schema(
     pa.schema(

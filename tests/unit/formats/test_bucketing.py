@@ -11,8 +11,7 @@ from fluss.formats import kernel
 from fluss.formats.rows.keys import BucketAssigner, BucketHash, KeyEncoder, bucket_of, buckets_for
 from fluss.model.errors import SchemaMismatchError
 from fluss.model.forms.arrow_types import arrow_field
-
-from .vectors import KEY_COLUMNS, KEYS, KEYS_WITH_HIGH_BYTES
+from tests.kit.formats.vectors import KEY_COLUMNS, KEYS, KEYS_WITH_HIGH_BYTES
 
 BUCKET_COUNTS = (3, 7, 16)
 

@@ -21,9 +21,8 @@ from fluss.model.errors import CorruptDataError, InvalidRequestError
 from fluss.model.schema import Column, Schema
 from fluss.model.tables.merge_rules import ChangelogImage, DeleteBehavior, MergeEngine, MergeRules, check_version_column
 from fluss.model.types import DataType, DataTypes
-
-from .batches import batch_of
-from .modes import in_both_modes, needs_both
+from tests.kit.formats.batches import batch_of
+from tests.kit.formats.modes import in_both_modes, needs_both
 
 Row = tuple[Any, ...]
 INSERT, BEFORE, AFTER, DELETE = 1, 2, 3, 4

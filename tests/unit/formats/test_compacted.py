@@ -12,9 +12,15 @@ from fluss.formats.rows.python_rows import RowBuilder, to_tuples
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataTypes
-
-from .strategies import tables
-from .vectors import AB_COLUMNS, COMPACTED_1_A, COMPACTED_MINUS_1_NULL, COMPACTED_WIDE, WIDE_COLUMNS, WIDE_ROW
+from tests.kit.formats.strategies import tables
+from tests.kit.formats.vectors import (
+    AB_COLUMNS,
+    COMPACTED_1_A,
+    COMPACTED_MINUS_1_NULL,
+    COMPACTED_WIDE,
+    WIDE_COLUMNS,
+    WIDE_ROW,
+)
 
 AB = CompactedFormat(AB_COLUMNS)
 

@@ -16,11 +16,8 @@ from fluss.formats.batches.log_batch import BatchHeader, parse_header, payload_o
 from fluss.formats.rows import codecs
 from fluss.formats.rows.python_rows import to_rows
 from fluss.model.errors import FlussError
-from tests.crash.batch_samples import FLAT_ROWS, NESTED_ROWS, good_batches
-from tests.crash.conftest import chance, seed
-from tests.crash.mutations import mutated_batch
-
-__all__ = ["chance", "seed"]
+from tests.kit.batch_samples import FLAT_ROWS, NESTED_ROWS, good_batches
+from tests.kit.mutations import mutated_batch
 
 SHORT_S, LONG_S = 1.5, 300.0
 DURATIONS = pytest.mark.parametrize(

@@ -11,10 +11,9 @@ from fluss.formats.rows.python_rows import to_tuples
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
 from fluss.model.schema import Column
 from fluss.model.types import DataTypes
-
-from .batches import batch_of
-from .strategies import as_stored, tables
-from .vectors import (
+from tests.kit.formats.batches import batch_of
+from tests.kit.formats.strategies import as_stored, tables
+from tests.kit.formats.vectors import (
     AB_COLUMNS,
     COMPACTED_WIDE,
     INDEXED_1_A,

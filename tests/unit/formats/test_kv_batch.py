@@ -14,9 +14,8 @@ from fluss.formats.rows.keys import KeyEncoder
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
 from fluss.model.schema import Column
 from fluss.model.types import DataTypes
-
-from .batches import batch_of
-from .modes import damage_bytes, in_both_modes, needs_both
+from tests.kit.formats.batches import batch_of
+from tests.kit.formats.modes import damage_bytes, in_both_modes, needs_both
 
 # Schema 1, writer 7, sequence 3: key 01 = (1, "a"), then a delete of it.
 PUT_AND_DELETE = bytes.fromhex(

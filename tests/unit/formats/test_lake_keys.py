@@ -23,8 +23,7 @@ from fluss.model.errors import InvalidRequestError, SchemaMismatchError
 from fluss.model.forms.arrow_types import arrow_field
 from fluss.model.schema import Column
 from fluss.model.types import DataType, DataTypes
-
-from .vectors import KEY_COLUMNS
+from tests.kit.formats.vectors import KEY_COLUMNS
 
 BUCKET_COUNTS = (3, 7, 16)
 LONG = "longer than seven"

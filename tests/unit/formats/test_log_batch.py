@@ -9,8 +9,7 @@ from crc32c import crc32c
 from fluss.formats.batches import log_batch
 from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES, BatchHeader
 from fluss.model.errors import CorruptDataError
-
-from .vectors import (
+from tests.kit.formats.vectors import (
     LOG_EMPTY_APPEND_ONLY,
     LOG_EMPTY_CHANGELOG,
     LOG_EMPTY_CHANGELOG_SERVER,

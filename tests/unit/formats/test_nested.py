@@ -21,10 +21,9 @@ from fluss.model.errors import CorruptDataError, SchemaMismatchError
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataField, DataType, DataTypes
-
-from .batches import batch_of
-from .strategies import as_stored, nested_tables
-from .vectors import COMPACTED_NESTED, NESTED_COLUMNS, NESTED_ROW
+from tests.kit.formats.batches import batch_of
+from tests.kit.formats.strategies import as_stored, nested_tables
+from tests.kit.formats.vectors import COMPACTED_NESTED, NESTED_COLUMNS, NESTED_ROW
 
 Table = tuple[list[Column], list[tuple[Any, ...]]]
 AGE = DataTypes.row([DataField("age", DataTypes.int().not_null()), DataField("nick", DataTypes.string())])

@@ -15,8 +15,7 @@ from fluss.model.errors import InvalidRequestError
 from fluss.model.schema import Column, Schema
 from fluss.model.tables.merge_rules import DeleteBehavior, MergeEngine, MergeRules
 from fluss.model.types import DataTypes
-
-from .batches import batch_of
+from tests.kit.formats.batches import batch_of
 
 Row = tuple[Any, ...]
 INSERT, BEFORE, AFTER = 1, 2, 3

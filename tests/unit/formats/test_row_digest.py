@@ -23,10 +23,9 @@ from fluss.kernels.codes import CODE_FIXED_BYTES
 from fluss.model.errors import SchemaMismatchError
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.schema import Column, Schema
-
-from .batches import batch_of
-from .modes import COMPILED, needs_both
-from .strategies import nested_tables, tables
+from tests.kit.formats.batches import batch_of
+from tests.kit.formats.modes import COMPILED, needs_both
+from tests.kit.formats.strategies import nested_tables, tables
 
 Table = tuple[list[Column], list[tuple[Any, ...]]]
 ANY_TABLE = st.one_of(tables(), nested_tables())

@@ -14,10 +14,9 @@ from fluss.model.descriptor import LogFormat
 from fluss.model.errors import CorruptDataError, SchemaMismatchError
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataTypes
-
-from .batches import batch_of
-from .strategies import as_stored, nested_tables
-from .vectors import AB_COLUMNS, LOG_INDEXED_ROW
+from tests.kit.formats.batches import batch_of
+from tests.kit.formats.strategies import as_stored, nested_tables
+from tests.kit.formats.vectors import AB_COLUMNS, LOG_INDEXED_ROW
 
 Table = tuple[list[Column], list[tuple[Any, ...]]]
 AB = Schema.of(AB_COLUMNS)

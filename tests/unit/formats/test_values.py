@@ -15,11 +15,10 @@ from fluss.model.descriptor import KvFormat
 from fluss.model.errors import CorruptDataError, FlussError, NotFoundError
 from fluss.model.schema import Column, Schema
 from fluss.model.types import DataTypes
-
-from .batches import batch_of
-from .modes import damage_bytes, in_both_modes, needs_both
-from .strategies import as_stored, nested_tables
-from .vectors import AB_COLUMNS
+from tests.kit.formats.batches import batch_of
+from tests.kit.formats.modes import damage_bytes, in_both_modes, needs_both
+from tests.kit.formats.strategies import as_stored, nested_tables
+from tests.kit.formats.vectors import AB_COLUMNS
 
 Table = tuple[list[Column], list[tuple[Any, ...]]]
 AB = Schema.of(AB_COLUMNS)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.server.support import RunningServer, Wire
+from tests.kit.thread_server import RunningServer, Wire
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from fluss.protocol.api_keys import Api
 from fluss.server.net.limits import Limits
 from fluss.server.net.logins import DELAY_S_FIRST, LOOK_INTERVAL_S, FairSlots, Logins, SharedSecret, parse_plain
 from fluss.server.net.users import PasswordFile, PasswordHash, add_user, read_users, remove_user, write_users
-from tests.unit.server.kv_support import create_kv_table, key, kv_batch, lookup, put
-from tests.unit.server.support import TIMEOUT_S, RunningServer, Wire, WireError, create_table
+from tests.kit.kv_requests import create_kv_table, key, kv_batch, lookup, put
+from tests.kit.thread_server import TIMEOUT_S, RunningServer, Wire, WireError, create_table
 
 PASSWORD = "correct horse battery"
 # What one may ask before the login, by Apache Fluss's rule.

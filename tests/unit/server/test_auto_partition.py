@@ -20,7 +20,7 @@ from fluss.protocol import messages_pb2 as pb
 from fluss.server.tables.jobs import AutoPartitioner
 from fluss.storage import failpoints
 from fluss.storage.catalog.catalog import Catalog, CatalogLimits, TableEntry
-from tests.unit.server.support import RunningServer, Wire, WireError, create_table, path
+from tests.kit.thread_server import RunningServer, Wire, WireError, create_table, path
 from tests.unit.server.test_alter import alter, config
 from tests.unit.server.test_partitions import create, listed
 

@@ -9,7 +9,7 @@ import pytest
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.users import add_user
-from tests.unit.server.support import RunningServer, Wire, WireError, batch, create_table, path, produce
+from tests.kit.thread_server import RunningServer, Wire, WireError, batch, create_table, path, produce
 from tests.unit.server.test_auth import login
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.server.support import Wire, WireError, create_table
+from tests.kit.thread_server import Wire, WireError, create_table
 
 
 def create(wire: Wire, name: str, ignore: bool = False, json_: bytes | None = None) -> None:

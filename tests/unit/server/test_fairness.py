@@ -16,7 +16,7 @@ from fluss.protocol import messages_pb2 as pb
 from fluss.server.net import session
 from fluss.server.net.context import Answer, ConnectionContext, Deferred, Handled
 from fluss.server.net.limits import Limits
-from tests.unit.server.support import (
+from tests.kit.thread_server import (
     TIMEOUT_S,
     RunningServer,
     Wire,

@@ -12,7 +12,7 @@ from fluss.formats.batches.log_batch import payload_of
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.server.support import (
+from tests.kit.thread_server import (
     SCHEMA,
     RunningServer,
     Wire,

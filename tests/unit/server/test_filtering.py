@@ -22,7 +22,7 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.protobuf import encode_varint
 from fluss.server.read.filter import leaf_test
-from tests.unit.server.support import (
+from tests.kit.thread_server import (
     RunningServer,
     Wire,
     WireError,

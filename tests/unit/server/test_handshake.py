@@ -9,7 +9,7 @@ import pytest
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.config import Address
-from tests.unit.server.support import RunningServer, Wire, WireError, create_table, path
+from tests.kit.thread_server import RunningServer, Wire, WireError, create_table, path
 
 
 @pytest.mark.parametrize("uvloop", [True, False])

@@ -16,7 +16,7 @@ from fluss.storage.kv.rocks import open_store
 from fluss.storage.kv.rocks_settings import Resources
 from fluss.storage.kv.snapshots import LEASE_MS_MAX
 from fluss.storage.kv.store import MEMORY_BYTES_MIN, KvState
-from tests.unit.server.support import RunningServer, Wire, WireError, descriptor, path
+from tests.kit.thread_server import RunningServer, Wire, WireError, descriptor, path
 
 HOUR_MS = 3_600_000
 

@@ -10,8 +10,8 @@ import pytest
 
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.server.kv_support import KV_SCHEMA, create_kv_table, kv_batch, kv_descriptor, put
-from tests.unit.server.support import RunningServer, Wire, WireError, batch, create_table, path, produce
+from tests.kit.kv_requests import KV_SCHEMA, create_kv_table, kv_batch, kv_descriptor, put
+from tests.kit.thread_server import RunningServer, Wire, WireError, batch, create_table, path, produce
 
 
 def create(wire: Wire, table_json: bytes) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from fluss.model.staging import LAKE_ERROR_CHARACTERS_MAX
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.limits import Limits
-from tests.unit.server.support import RunningServer, Wire, WireError, path
+from tests.kit.thread_server import RunningServer, Wire, WireError, path
 
 T = TablePath("fluss", "t")
 SCHEMA = pa.schema([("id", pa.int32()), ("name", pa.string())])

@@ -14,7 +14,7 @@ from fluss.model.errors import InvalidRequestError
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.config import ServerConfig, effective_settings, load_config
-from tests.unit.server.support import RunningServer, Wire, WireError, create_table, descriptor, path
+from tests.kit.thread_server import RunningServer, Wire, WireError, create_table, descriptor, path
 
 LAKE = {"table.datalake.enabled": "true"}
 ICEBERG = "table.datalake.iceberg."

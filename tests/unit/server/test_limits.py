@@ -14,7 +14,7 @@ from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.connection import LINGER_S
 from fluss.server.net.limits import Limits
-from tests.unit.server.support import (
+from tests.kit.thread_server import (
     MIB,
     RunningServer,
     StalledSyncs,

@@ -17,7 +17,7 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.limits import Limits
 from fluss.storage.kv import engine
-from tests.unit.server.kv_support import (
+from tests.kit.kv_requests import (
     call,
     create_kv_table,
     key,
@@ -29,7 +29,7 @@ from tests.unit.server.kv_support import (
     raw_batch,
     rows_of,
 )
-from tests.unit.server.support import RunningServer, StalledSyncs, Wire, WireError, create_table, fetch, headers, path
+from tests.kit.thread_server import RunningServer, StalledSyncs, Wire, WireError, create_table, fetch, headers, path
 
 
 def _request(table_id: int, *buckets: tuple[int, list[bytes]], **fields: Any) -> pb.LookupRequest:

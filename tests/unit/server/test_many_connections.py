@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import resource
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,7 +16,8 @@ from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.connection import ServerConnection
 from fluss.server.net.session import Session
 from fluss.testing import FlussServer
-from tests.unit.server.support import (
+from tests.kit.descriptors import allow_files
+from tests.kit.thread_server import (
     TIMEOUT_S,
     RunningServer,
     Wire,
@@ -31,14 +31,6 @@ ROUNDS = 5
 ROWS = 3
 BYTES_PER_IDLE_MAX = 64 << 10
 GROWTH_BYTES_FIXED = 32 << 20
-SPARE_FILES = 200
-
-
-def _allow_files(count: int) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + SPARE_FILES
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else hard, hard))
 
 
 def test_closed_connections_leave_no_reference_cycles(tmp_path: Path) -> None:
@@ -60,7 +52,7 @@ def test_closed_connections_leave_no_reference_cycles(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("idle", "active"), [(300, 50), pytest.param(2_000, 200, marks=pytest.mark.full)])
 def test_idle_and_active_connections(tmp_path: Path, idle: int, active: int) -> None:
-    _allow_files(idle + active)
+    allow_files(idle + active)
     settings = tmp_path / "fluss.toml"
     settings.write_text(f"[limits]\nconnections_max = {idle + active}\n")
     with FlussServer(tmp_path / "data", args=["--config", str(settings)]) as server, ExitStack() as stack:

@@ -15,7 +15,7 @@ from fluss.protocol import messages_pb2 as pb
 from fluss.server import metrics_page
 from fluss.server.net.users import add_user
 from fluss.testing import FlussServer
-from tests.unit.server.kv_support import (
+from tests.kit.kv_requests import (
     create_kv_table,
     kv_batch,
     lookup,
@@ -24,7 +24,7 @@ from tests.unit.server.kv_support import (
     scan,
     scan_request,
 )
-from tests.unit.server.support import (
+from tests.kit.thread_server import (
     TIMEOUT_S,
     RunningServer,
     WireError,

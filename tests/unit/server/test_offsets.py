@@ -8,7 +8,7 @@ import pytest
 
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.server.support import Wire, WireError, batch, create_table, fetch, headers, produce
+from tests.kit.thread_server import Wire, WireError, batch, create_table, fetch, headers, produce
 
 EARLIEST, LATEST, TIMESTAMP = 0, 1, 2
 

@@ -14,7 +14,7 @@ from fluss.protocol import messages_pb2 as pb
 from fluss.storage import store
 from fluss.storage.log import log as log_module
 from fluss.storage.log import recovery
-from tests.unit.server.support import (
+from tests.kit.thread_server import (
     TIMEOUT_S,
     RunningServer,
     WireError,

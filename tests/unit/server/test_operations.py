@@ -10,8 +10,8 @@ import pytest
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.storage.log.retention import Retention
-from tests.unit.server.support import RunningServer, Wire, WireError, batch, create_table, fetch, headers, produce
-from tests.unit.storage.support import trusted
+from tests.kit.storage.logs import trusted
+from tests.kit.thread_server import RunningServer, Wire, WireError, batch, create_table, fetch, headers, produce
 
 SEGMENT_BYTES = 1_000
 DAY_MS = 86_400_000

@@ -6,7 +6,7 @@ import socket
 
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.server.support import (
+from tests.kit.thread_server import (
     RunningServer,
     Wire,
     batch,

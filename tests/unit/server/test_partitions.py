@@ -10,7 +10,7 @@ import pytest
 
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.server.support import (
+from tests.kit.thread_server import (
     RunningServer,
     Wire,
     WireError,

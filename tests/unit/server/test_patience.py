@@ -11,7 +11,7 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.limits import ConnectionPatience, Limits, Seen, sweep_interval_s
 from fluss.server.net.logins import SharedSecret
-from tests.unit.server.support import (
+from tests.kit.thread_server import (
     RunningServer,
     Wire,
     WireError,

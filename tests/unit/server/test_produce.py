@@ -15,7 +15,7 @@ from fluss.model.errors import RETRIABLE_CODES
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.limits import Limits
-from tests.unit.server.support import (
+from tests.kit.thread_server import (
     RunningServer,
     StalledSyncs,
     Wire,

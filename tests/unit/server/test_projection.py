@@ -20,8 +20,8 @@ from fluss.protocol import messages_pb2 as pb
 from fluss.server.read.fetch_plan import BATCHES_PER_FETCH_MAX
 from fluss.storage.log import index as scan
 from fluss.storage.log.index import BATCHES_PER_ENTRY_MAX
-from tests.unit.formats.message_layout import MessageLayout
-from tests.unit.server.support import (
+from tests.kit.formats.message_layout import MessageLayout
+from tests.kit.thread_server import (
     MIB,
     SCHEMA,
     RunningServer,

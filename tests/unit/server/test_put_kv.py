@@ -16,7 +16,7 @@ from fluss.server.handlers.writes import _FOR_OLD_CLIENTS, _put_failed
 from fluss.server.net.limits import Limits
 from fluss.storage.kv.bucket import QUEUED_BYTES_MAX
 from fluss.storage.kv.store import KvStoreBusyError
-from tests.unit.server.kv_support import (
+from tests.kit.kv_requests import (
     KV_SCHEMA,
     call,
     create_kv_table,
@@ -27,7 +27,7 @@ from tests.unit.server.kv_support import (
     put_request,
     raw_batch,
 )
-from tests.unit.server.support import (
+from tests.kit.thread_server import (
     RunningServer,
     StalledSyncs,
     Wire,

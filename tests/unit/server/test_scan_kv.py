@@ -12,7 +12,7 @@ from fluss.formats.rows.values import decode_value_batch
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.limits import Limits
-from tests.unit.server.kv_support import (
+from tests.kit.kv_requests import (
     Row,
     create_kv_table,
     kv_batch,
@@ -22,7 +22,7 @@ from tests.unit.server.kv_support import (
     scan,
     scan_request,
 )
-from tests.unit.server.support import RunningServer, Wire, WireError, create_table, eventually, fetch, path
+from tests.kit.thread_server import RunningServer, Wire, WireError, create_table, eventually, fetch, path
 
 
 def _scanned(response: pb.ScanKvResponse) -> list[Row]:

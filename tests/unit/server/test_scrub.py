@@ -10,8 +10,8 @@ from glob import glob
 from pathlib import Path
 
 from fluss.storage.directory import SCRUB_NAME
-from tests.unit.server.kv_support import create_kv_table, kv_batch, lookup, put
-from tests.unit.server.support import TIMEOUT_S, RunningServer, batch, create_table, produce
+from tests.kit.kv_requests import create_kv_table, kv_batch, lookup, put
+from tests.kit.thread_server import TIMEOUT_S, RunningServer, batch, create_table, produce
 from tests.unit.server.test_metrics import scrape
 
 INTERVAL_MS = 10

@@ -14,8 +14,8 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.limits import Limits
 from fluss.storage import failpoints
-from tests.unit.server.kv_support import create_kv_table, key, kv_batch, lookup, raw_batch
-from tests.unit.server.support import (
+from tests.kit.kv_requests import create_kv_table, key, kv_batch, lookup, raw_batch
+from tests.kit.thread_server import (
     SCHEMA,
     RunningServer,
     Wire,

@@ -10,8 +10,8 @@ import pytest
 
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from tests.unit.model.test_depth import TYPE_TEXTS, json_text, table_json
-from tests.unit.server.support import COLUMNS, RunningServer, Wire, WireError, create_table, descriptor, path
+from tests.kit.deep_types import TYPE_TEXTS, json_text, table_json
+from tests.kit.thread_server import COLUMNS, RunningServer, Wire, WireError, create_table, descriptor, path
 
 
 def create(wire: Wire, table_json: bytes, name: str = "t", database: str = "fluss", ignore: bool = False) -> None:

@@ -14,8 +14,7 @@ from pathlib import Path
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage.store import Storage, StorageOptions
-
-from .support import append, read_all
+from tests.kit.storage.logs import append, read_all
 
 FILE_BYTES_MAX = 2 << 20
 FREE_BYTES_MIN = 4 << 20

@@ -15,10 +15,9 @@ from fluss.storage.kv.snapshot_files import list_snapshots
 from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.staging.commit import StagedKey, StagedRequest, query_name
 from fluss.storage.store import Storage
-
-from . import kv_support
-from .kv_support import Table, row
-from .support import NOW_MS, append
+from tests.kit.storage import kv_tables
+from tests.kit.storage.kv_tables import Table, row
+from tests.kit.storage.logs import NOW_MS, append
 
 LOG = TablePath("fluss", "events")
 LOG_JSON = json.dumps({"properties": {"table.datalake.enabled": "true"}, "custom_properties": {}})
@@ -89,7 +88,7 @@ class World:
 @asynccontextmanager
 async def opened(root: Path, **options: Any) -> AsyncIterator[World]:
     """A filled directory, or what is in one that was filled before."""
-    async with kv_support.opened(root, **{"segment_size_bytes": SEGMENT_BYTES, **options}) as storage:
+    async with kv_tables.opened(root, **{"segment_size_bytes": SEGMENT_BYTES, **options}) as storage:
         world = World(storage)
         if storage.catalog.table_exists(LOG):
             world.rows = Table(storage, TablePath("fluss", "rows"))

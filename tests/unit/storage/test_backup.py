@@ -29,11 +29,10 @@ from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.lake_snapshots import offsets_of
 from fluss.storage.log.retention import Retention
 from fluss.storage.store import Storage
-
-from . import kv_support
-from .kv_support import Table, fold, row
-from .staging_support import QUERY, log_batch, stage
-from .support import NOW_MS, append, read_all, texts
+from tests.kit.storage import kv_tables
+from tests.kit.storage.kv_tables import Table, fold, row
+from tests.kit.storage.logs import NOW_MS, append, read_all, texts
+from tests.kit.storage.staging import QUERY, log_batch, stage
 
 LOG = TablePath("fluss", "log")
 SEGMENT_BYTES = 300
@@ -48,7 +47,7 @@ def disarmed() -> Iterator[None]:
 
 @asynccontextmanager
 async def opened(root: Path, **options: Any) -> AsyncIterator[Storage]:
-    async with kv_support.opened(root, segment_size_bytes=SEGMENT_BYTES, **options) as storage:
+    async with kv_tables.opened(root, segment_size_bytes=SEGMENT_BYTES, **options) as storage:
         yield storage
 
 

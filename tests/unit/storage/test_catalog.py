@@ -13,8 +13,7 @@ from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TablePath
 from fluss.storage import failpoints
 from fluss.storage.catalog.catalog import BUCKETS_MAX, DEFAULT_DATABASE, WRITER_ID_MAX, Catalog, CatalogLimits
-
-from .support import catalog
+from tests.kit.storage.logs import catalog
 
 T = TablePath("fluss", "t")
 

@@ -13,8 +13,7 @@ from fluss.storage import failpoints
 from fluss.storage.catalog.catalog import LeaseEntry
 from fluss.storage.catalog.view import BLOCK_DEFAULT, ROW_ID_MAX
 from fluss.storage.failpoints import Site, Step
-
-from .support import catalog
+from tests.kit.storage.logs import catalog
 
 T = TablePath("fluss", "t")
 

@@ -13,8 +13,7 @@ from fluss.model.paths import TablePath
 from fluss.storage import failpoints
 from fluss.storage.catalog import catalog as catalog_module
 from fluss.storage.catalog.catalog import AlteredTable, Catalog, CatalogLimits, TableEntry
-
-from .support import catalog
+from tests.kit.storage.logs import catalog
 
 T = TablePath("fluss", "t")
 

@@ -16,8 +16,7 @@ from fluss.storage import failpoints, files
 from fluss.storage.failpoints import Site
 from fluss.storage.log.group_commit import THREADS, UNPROVEN_SYNC_S, WORK_THREADS, GroupCommit
 from fluss.storage.log.log import OVERLAP_BYTES_MIN, SMALL_SYNC_BYTES_MAX, Appended, BucketLog
-
-from .support import append, crash_image, log_files, opened, texts
+from tests.kit.storage.logs import append, crash_image, log_files, opened, texts
 
 
 async def test_appends_of_one_turn_share_a_sync(tmp_path: Path) -> None:

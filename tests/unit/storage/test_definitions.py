@@ -10,8 +10,7 @@ from fluss.model.errors import FlussError
 from fluss.model.paths import TablePath
 from fluss.storage.catalog.catalog import AlteredTable, Catalog, CatalogLimits
 from fluss.storage.catalog.view import BYTES_MAX, DefinitionCache
-
-from .support import catalog
+from tests.kit.storage.logs import catalog
 
 T = TablePath("fluss", "t")
 WIDE = TablePath("fluss", "wide")

@@ -18,9 +18,9 @@ from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints
 from fluss.storage.directory import CHECK_INTERVAL_S, DiskGuard, disk_free_bytes, free_bytes_limit
 from fluss.storage.store import Storage, StorageOptions
+from tests.kit.storage.logs import append, texts
 
 from . import full_disk_driver
-from .support import append, texts
 
 MIB = 1 << 20
 T = TablePath("fluss", "t")

@@ -15,9 +15,8 @@ from fluss.model.paths import TablePath
 from fluss.storage import failpoints, files
 from fluss.storage.failpoints import Site
 from fluss.storage.store import Storage
-
-from .kv_support import Row, Table, by_id, fold, opened, row
-from .support import crash_image
+from tests.kit.storage.kv_tables import Row, Table, by_id, fold, opened, row
+from tests.kit.storage.logs import crash_image
 
 T = TablePath("fluss", "t")
 WAIT_S = 30.0

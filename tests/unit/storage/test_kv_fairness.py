@@ -14,8 +14,7 @@ import pytest
 from fluss.doors import clock
 from fluss.storage.kv.engine import READS_SLOW_TIMES
 from fluss.storage.kv.rocks import RocksStore
-
-from .kv_support import Table, opened, row
+from tests.kit.storage.kv_tables import Table, opened, row
 
 BUCKETS = 8
 PATIENCE_S = 30.0

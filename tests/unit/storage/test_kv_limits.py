@@ -17,8 +17,7 @@ from fluss.storage.kv.rocks import RocksStore
 from fluss.storage.kv.rocks_settings import Resources
 from fluss.storage.kv.store import MEMORY_BYTES_MIN
 from fluss.storage.kv.table import KvTable
-
-from .kv_support import Table, opened, row
+from tests.kit.storage.kv_tables import Table, opened, row
 
 TEXT = "x" * 1_000
 

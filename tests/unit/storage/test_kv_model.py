@@ -13,9 +13,8 @@ from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TablePath
 from fluss.storage import failpoints
 from fluss.storage.log.writer_state import REMEMBERED_BATCHES
-
-from .kv_support import Row, Table, by_id, fold, opened, row
-from .support import crash_image
+from tests.kit.storage.kv_tables import Row, Table, by_id, fold, opened, row
+from tests.kit.storage.logs import crash_image
 
 T = TablePath("fluss", "t")
 KEYS = 40

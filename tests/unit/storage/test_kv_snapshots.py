@@ -24,8 +24,7 @@ from fluss.storage.kv.snapshots import LEASE_MS_MAX, KvLeases, KvSnapshots
 from fluss.storage.kv.store import MEMORY_BYTES_MIN, KvState
 from fluss.storage.log.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
-
-from .support import NOW_MS, append, trusted
+from tests.kit.storage.logs import NOW_MS, append, trusted
 
 T = TablePath("fluss", "t")
 SEGMENT_BYTES = 300  # two batches

@@ -19,9 +19,8 @@ from fluss.model.schema import Column, Schema
 from fluss.model.types import DataTypes
 from fluss.storage.catalog.catalog import AlteredTable, TableEntry
 from fluss.storage.store import Storage
-
-from .kv_support import Table, by_id, fold, opened, row
-from .support import crash_image
+from tests.kit.storage.kv_tables import Table, by_id, fold, opened, row
+from tests.kit.storage.logs import crash_image
 
 T = TablePath("fluss", "t")
 

@@ -20,8 +20,7 @@ from fluss.storage.catalog.catalog import TableEntry
 from fluss.storage.lake_offsets import UNUSED_KEPT_MS, decode, encode
 from fluss.storage.log.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
-
-from .support import NOW_MS, append, trusted
+from tests.kit.storage.logs import NOW_MS, append, trusted
 
 T = TablePath("fluss", "t")
 LAKE = {"table.datalake.enabled": "true"}

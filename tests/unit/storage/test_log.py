@@ -13,8 +13,7 @@ from fluss.model.errors import CorruptDataError, ErrorCode, FlussError
 from fluss.storage.log.index import BATCHES_PER_ENTRY_MAX
 from fluss.storage.log.log import UNSEALED_MAX, LogOptions
 from fluss.storage.log.segment import UNCHECKED_BYTES_MAX
-
-from .support import NOW_MS, append, log_files, make_batch, opened, parse, read_all, texts
+from tests.kit.storage.logs import NOW_MS, append, log_files, make_batch, opened, parse, read_all, texts
 
 SMALL = LogOptions(segment_size_bytes=2000)
 COMMIT_TIME_AT = 13  # in a batch

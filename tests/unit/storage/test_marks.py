@@ -19,8 +19,7 @@ from fluss.storage.log.index import CorruptBatchError
 from fluss.storage.log.marks import CatalogMark, Mark, Marks
 from fluss.storage.log.segment import list_aside
 from fluss.storage.store import Storage, StorageOptions
-
-from .support import READ_BYTES, append, crash_image, parse, texts
+from tests.kit.storage.logs import READ_BYTES, append, crash_image, parse, texts
 
 T = TablePath("fluss", "t")
 BUCKET = TableBucket(0, 0)

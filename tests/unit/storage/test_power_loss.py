@@ -17,9 +17,9 @@ from fluss.model.errors import FlussError
 from fluss.storage import files
 from fluss.storage.log.group_commit import LOOP_SYNC_S_MAX
 from fluss.storage.log.log import LogOptions
+from tests.kit.storage.logs import NOW_MS, append, opened, read_all
 
 from .power import Disk, Event, RecordingOs, UnsyncedOs
-from .support import NOW_MS, append, opened, read_all
 
 OPTIONS = LogOptions(segment_size_bytes=700, checkpoint_interval_bytes=250)
 LONG_SEGMENTS = LogOptions(segment_size_bytes=20_000, checkpoint_interval_bytes=5_000)

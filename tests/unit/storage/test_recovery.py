@@ -13,8 +13,17 @@ from fluss.formats.batches.log_batch import HEADER_SIZE_BYTES, walk
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.storage.log.index import CorruptBatchError
 from fluss.storage.log.log import LogOptions
-
-from .support import READ_BYTES, append, bucket_directory, crash_image, log_files, opened, parse, read_all, texts
+from tests.kit.storage.logs import (
+    READ_BYTES,
+    append,
+    bucket_directory,
+    crash_image,
+    log_files,
+    opened,
+    parse,
+    read_all,
+    texts,
+)
 
 SMALL = LogOptions(segment_size_bytes=250)
 ROWS = [f"row {number} " + "x" * (number % 7) for number in range(12)]

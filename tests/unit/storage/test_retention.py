@@ -19,8 +19,7 @@ from fluss.storage import failpoints
 from fluss.storage.log import retention
 from fluss.storage.log.retention import Policy, Retention, policy_of
 from fluss.storage.store import Storage, StorageOptions
-
-from .support import NOW_MS, append, read_all, texts, trusted
+from tests.kit.storage.logs import NOW_MS, append, read_all, texts, trusted
 
 T = TablePath("fluss", "t")
 SEGMENT_BYTES = 300  # two batches

@@ -22,8 +22,7 @@ from fluss.storage.kv.rocks_files import (
 )
 from fluss.storage.kv.rocks_settings import Resources
 from fluss.storage.kv.store import KvState
-
-from .kv_support import KV_MEMORY_BYTES
+from tests.kit.storage.kv_tables import KV_MEMORY_BYTES
 
 
 @pytest.fixture

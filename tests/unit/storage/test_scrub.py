@@ -19,8 +19,8 @@ from fluss.storage.directory import SCRUB_NAME, SCRUB_OFF
 from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.log.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
+from tests.kit.storage.kv_tables import Table, row
 
-from .kv_support import Table, row
 from .scrub_support import ROWS, World, flip, opened
 
 

@@ -15,10 +15,9 @@ from fluss.storage import failpoints
 from fluss.storage.catalog import db
 from fluss.storage.catalog.catalog import TableEntry
 from fluss.storage.store import Storage
-
-from .kv_support import opened
-from .staging_support import LOG, create_log, log_batch, stage, staged_files
-from .support import crash_image, texts
+from tests.kit.storage.kv_tables import opened
+from tests.kit.storage.logs import crash_image, texts
+from tests.kit.storage.staging import LOG, create_log, log_batch, stage, staged_files
 
 QUERY = "a query"
 OTHER = TablePath("fluss", "other")

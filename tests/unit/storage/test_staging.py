@@ -18,9 +18,9 @@ from fluss.storage.log import writer_state
 from fluss.storage.staging import staging
 from fluss.storage.staging import staging as staged_index
 from fluss.storage.store import Storage
-
-from .kv_support import opened
-from .staging_support import (
+from tests.kit.storage.kv_tables import opened
+from tests.kit.storage.logs import append, crash_image, read_all, texts
+from tests.kit.storage.staging import (
     BATCHES_PER_BUCKET,
     BUCKETS,
     LOG,
@@ -39,7 +39,6 @@ from .staging_support import (
     texts_of,
     write,
 )
-from .support import append, crash_image, read_all, texts
 
 DAY_MS = 24 * 60 * 60 * 1_000
 PATHS = pytest.mark.parametrize("path", [LOG, ROWS, SUMS], ids=lambda path: path.table)

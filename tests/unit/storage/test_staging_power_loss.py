@@ -17,7 +17,7 @@ from .power import Disk, Event, RecordingOs, UnsyncedOs
 
 TABLE_ID = 3
 STAGING = Path("tables", str(TABLE_ID), "staging")
-SEEDS = 300
+SEEDS, FULL_SEEDS = 100, 300
 
 
 def key(number: int) -> StagedKey:
@@ -56,10 +56,11 @@ def record(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     return recorder.events
 
 
-def test_acknowledged_requests_survive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seeds", [SEEDS, pytest.param(FULL_SEEDS, marks=pytest.mark.full)])
+def test_acknowledged_requests_survive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: int) -> None:
     events = record(tmp_path / "live", monkeypatch)
     monkeypatch.setattr(files, "os", UnsyncedOs())
-    for seed in range(SEEDS):
+    for seed in range(seeds):
         rng = random.Random(seed)
         moment = rng.randrange(len(events))
         disk = Disk()

@@ -17,8 +17,7 @@ from fluss.model.errors import ErrorCode, FlussError
 from fluss.model.paths import TableBucket, TablePath
 from fluss.storage.directory import DataDirectoryError
 from fluss.storage.store import Storage, StorageOptions
-
-from .support import append, texts
+from tests.kit.storage.logs import append, texts
 
 T = TablePath("fluss", "t")
 

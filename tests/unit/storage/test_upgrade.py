@@ -15,8 +15,7 @@ from fluss.storage import failpoints
 from fluss.storage.directory import FORMAT_VERSION
 from fluss.storage.failpoints import STEPS, Site
 from fluss.storage.store import Storage, StorageOptions
-
-from .support import append, texts
+from tests.kit.storage.logs import append, texts
 
 ORDERS, EVENTS = TablePath("shop", "orders"), TablePath("fluss", "events")
 _FORMATS = {1: 1, 2: 2, 3: 2, 4: 2}  # of the directory, by version of its catalog

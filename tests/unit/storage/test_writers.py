@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from fluss.model.errors import FlussError
 from fluss.storage.log.log import BucketLog, LogOptions
 from fluss.storage.log.writer_state import REMEMBERED_BATCHES, SEQUENCE_MAX, WRITERS_MAX, StoredBatch, WriterTable
-
-from .support import NOW_MS, append, crash_image, opened
+from tests.kit.storage.logs import NOW_MS, append, crash_image, opened
 
 EXPIRY_MS = 1000
 SMALL = LogOptions(segment_size_bytes=300, writer_expiry_ms=EXPIRY_MS)

@@ -15,9 +15,8 @@ from fluss.storage.directory import CLOCK_NAME, read_note
 from fluss.storage.kv.snapshots import LEASE_MS_MAX, KvLeases
 from fluss.storage.log.retention import Retention
 from fluss.storage.store import Storage, StorageOptions
-
-from .staging_support import LOG, create_log, log_batch, stage, staged_files
-from .support import NOW_MS, append, read_all, texts, trusted
+from tests.kit.storage.logs import NOW_MS, append, read_all, texts, trusted
+from tests.kit.storage.staging import LOG, create_log, log_batch, stage, staged_files
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000

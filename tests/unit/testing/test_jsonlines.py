@@ -9,10 +9,10 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from tests.peers.jsonlines import JsonLinesProcess, PeerError, PeerTimeoutError
-from tests.peers.values import decode, encode
 
 from fluss.testing.processes import ProcessFailedError
+from tests.peers.jsonlines import JsonLinesProcess, PeerError, PeerTimeoutError
+from tests.peers.values import decode, encode
 
 PROGRAM = """
 import json, sys, time

@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+
+from fluss.testing import ApacheFluss, Direction, FaultProxy, ProcessFailedError
 from tests.peers.columns import arrow_schema
 from tests.peers.fixtures import PeerFactory
 from tests.peers.javaclient import JavaPeer
@@ -16,8 +18,6 @@ from tests.peers.jsonlines import PeerError
 from tests.peers.peer import Peer, Row
 from tests.peers.pyfluss import PyflussPeer
 from tests.peers.samples import COLUMNS, EMPTY, FULL, SMALL
-
-from fluss.testing import ApacheFluss, Direction, FaultProxy, ProcessFailedError
 
 pytestmark = pytest.mark.compat
 

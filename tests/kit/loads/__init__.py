@@ -1,0 +1,1 @@
+"""Loads: clients that know what they wrote, and read it back while servers die."""

@@ -1,0 +1,1 @@
+"""Logs and primary-key tables on real files, without a server."""
