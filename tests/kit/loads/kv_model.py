@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 import pyarrow as pa
 
@@ -17,6 +17,8 @@ from fluss.formats.batches.kv_batch import encode_header, encode_records
 from fluss.formats.rows.codecs import CompactedFormat
 from fluss.formats.rows.keys import KeyEncoder
 from fluss.model.forms.arrow_types import arrow_schema
+from fluss.testing.sim.history import Delete, Upsert
+from fluss.testing.sim.models import Replacing
 
 KEYS = 200
 BATCH_ROWS_MAX = 40
@@ -29,6 +31,7 @@ SCHEMA = fluss.Schema(pa.schema([("id", pa.int32()), ("name", pa.string()), ("co
 ARROW_SCHEMA = arrow_schema(SCHEMA)
 _KEYS = KeyEncoder(SCHEMA.columns[:1])
 _ROWS = CompactedFormat(SCHEMA.columns)
+_RULES = Replacing()
 
 Row: TypeAlias = tuple[int, str | None, int | None]
 Change: TypeAlias = tuple[str, Row]
@@ -92,29 +95,14 @@ class Model:
             found += self._apply(op, batch.targets)
         self.changes += found or [None]
 
-    def _apply(self, op: Op, targets: Sequence[int]) -> list[Change]:
+    def _apply(self, op: Op, targets: tuple[int, ...]) -> list[Change]:
         old = self.rows.get(op.key)
-        new = op.row if not targets else self._partial(op, old, targets)
+        write = Delete("", op.key, targets) if op.row is None else Upsert("", op.key, op.row, targets)
+        new = cast("Row | None", _RULES.apply(old, write))
         if new is None:
-            if old is None:
-                return []
-            del self.rows[op.key]
-            return [("-D", old)]
+            return [] if self.rows.pop(op.key, None) is None else [("-D", cast(Row, old))]
         self.rows[op.key] = new
         return [("+I", new)] if old is None else [("-U", old), ("+U", new)]
-
-    def _partial(self, op: Op, old: Row | None, targets: Sequence[int]) -> Row | None:
-        """The row with its target columns replaced, or cleared; None when a delete leaves nothing."""
-        if op.row is None and old is None:
-            return None
-        source = op.row or (op.key, None, None)
-        base = old or (op.key, None, None)
-        name = source[1] if 1 in targets else base[1]
-        count = source[2] if 2 in targets else base[2]
-        others = [base[index] for index in (1, 2) if index not in targets]
-        if op.row is None and all(value is None for value in others):
-            return None
-        return (op.key, name, count)
 
 
 def fold(changes: Sequence[Change]) -> dict[int, Row]:
