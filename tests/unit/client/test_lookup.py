@@ -452,7 +452,8 @@ def test_what_is_no_prefix(server: ScriptedKvServer) -> None:
     options: dict[str, Any] = {"partition_keys": ["day"], "bucket_count": 2}
     for bucket_keys, properties, names, rule in (
         (["a"], None, ["a"], "has to be day, a"),
-        (["a"], None, ["day"], "has to be day, a"),
+        (["a"], None, ["day"], "has to be day, a: the partition fields, then the bucket keys"),
+        (["a"], None, ["day", "z"], "Unknown column name 'z'.*the columns of table .* are day, a, b, c"),
         (["a"], None, ["day", "a", "a"], "has to be day, a"),
         (["a"], None, ["day", "a", "c"], "has to be day, a"),
         (["b"], None, ["day", "b"], "does not begin with its bucket key"),

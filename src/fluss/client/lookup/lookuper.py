@@ -233,6 +233,13 @@ def _check_insertable(info: TableInfo) -> None:
 
 def _check_prefix(info: TableInfo, names: list[str]) -> None:
     """Raise unless the columns are the partition columns and the bucket key, and that is where the key begins."""
+    known = info.schema.column_names
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InvalidRequestError(
+            f"Unknown column name {unknown[0]!r} in a prefix lookup; the columns of table {info.table_path} are "
+            f"{', '.join(known)}."
+        )
     bucket_keys, physical = info.get_bucket_keys(), info.physical_primary_keys
     refused = f"No prefix lookup by {', '.join(names) or 'nothing'} in table {info.table_path}: "
     if bucket_keys == physical or not bucket_keys:
@@ -253,7 +260,7 @@ def _check_prefix(info: TableInfo, names: list[str]) -> None:
     ):
         expected = ", ".join([*info.partition_keys, *bucket_keys])
         raise InvalidRequestError(
-            f"{refused}the prefix has to be {expected}: partition columns, then the bucket key in its order."
+            f"{refused}the prefix has to be {expected}: the partition fields, then the bucket keys in their order."
         )
     version = int(info.properties.get(KV_FORMAT_VERSION, "1"))
     if info.properties.get(DATALAKE_FORMAT, "").upper() in (PAIMON, ICEBERG) and version < 2:
