@@ -180,6 +180,21 @@ def test_a_batch_reader_is_lazy_and_works_in_any_thread(client: Client, table: A
     assert list(scanner.positions().values()) == [EARLIEST_OFFSET]
 
 
+def test_batches_tell_when_they_were_stored(client: Client, table: Any) -> None:
+    scanner = client.batch_scanner(table.new_scan())
+    records = client.poll(client.record_scanner(table.new_scan()), 100)
+    stamps = {record.timestamp for record in records}
+    found: list[fluss.RecordBatch] = []
+    while not found or found[-1].last_offset < 99:
+        found += client.do(scanner.poll_record_batch(10_000))
+    assert {batch.commit_timestamp for batch in found} == stamps
+    assert min(stamps) > 0
+    users = client.table(SCHEMA, ["id"])
+    bucket = TableBucket(users.get_table_info().table_id, 0)
+    current = client.do(users.new_scan().limit(1).create_bucket_batch_scanner(bucket).next_batch())
+    assert current.commit_timestamp == fluss.NO_COMMIT_TIMESTAMP == -1
+
+
 def test_only_fluss_aio_lends_a_scanner_to_its_reader(client: Client, table: Any) -> None:
     """As in pyfluss: programs for it find out by an error that they change what a reader still reads."""
     scanner = client.batch_scanner(table.new_scan())

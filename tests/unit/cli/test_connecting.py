@@ -55,7 +55,7 @@ def test_a_password_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         ("[client]\nnonsense = 1\n", "Unknown configuration key 'nonsense'"),
         ("client = 5\n", "must be a table"),
         ("[client", "is not TOML"),
-        ('[client]\nconnect-timeout = "soon"\n', "Bad value"),
+        ('[client]\nconnect-timeout = "soon"\n', "Invalid value 'soon' for connect-timeout"),
     ],
 )
 def test_bad_files(tmp_path: Path, text: str, problem: str) -> None:

@@ -76,7 +76,7 @@ def test_options_travel() -> None:
         ({**SERVER, "table": "a.b", "client.nonsense": "1"}, "Unknown option 'client.nonsense'"),
         (
             {**SERVER, "table": "a.b", "writer.acks": "7"},
-            "Bad value '7' for writer.acks: expected one of all, -1, 1, 0",
+            "Invalid value '7' for writer.acks: expected one of all, -1, 1, 0",
         ),
         ({"bootstrap.servers": "file:data/fluss", "table": "a.b"}, "The path of 'file:data/fluss' must be absolute"),
         ({"bootstrap.servers": "file://host/data", "table": "a.b"}, "'host' stands where a host name would"),

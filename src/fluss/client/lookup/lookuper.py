@@ -92,6 +92,7 @@ class LookuperCore(_LookuperBase):
         super().__init__(
             cluster, lookups, info, kind, LookupKeys(info, cluster.config, info.primary_keys, encoder, "primary key")
         )
+        self._keys_per_part: int = min(KEYS_PER_PART_MAX, cluster.config.lookup_max_batch_size)
         self._many_schema = pa.schema([field.with_nullable(True) for field in arrow_schema(info.schema)])
 
     def begin(self, key: KeyRow) -> asyncio.Future[dict[str, Any] | None]:
@@ -106,14 +107,14 @@ class LookuperCore(_LookuperBase):
     async def lookup_many(self, keys: Any) -> pa.Table:
         """A row for each key, in their order, on the I/O loop; all null where there is none."""
         self._cluster.check_usable()
-        count, parts = await runtime.in_worker(self._keys.parts, keys, KEYS_PER_PART_MAX)
+        count, parts = await runtime.in_worker(self._keys.parts, keys, self._keys_per_part)
         found = await self._find(parts)
         return await runtime.in_worker(self._in_order, count, parts, found)
 
     def look_many(self, keys: Any) -> pa.Table:
         """The same, in the calling thread."""
         self._cluster.check_usable()
-        count, parts = self._keys.parts(keys, KEYS_PER_PART_MAX)
+        count, parts = self._keys.parts(keys, self._keys_per_part)
         return self._in_order(count, parts, runtime.run(self._find(parts)))
 
     async def _find(self, parts: list[Part]) -> list[tuple[pa.RecordBatch, list[bool]]]:

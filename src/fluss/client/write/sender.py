@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 
 from fluss.client import runtime
 from fluss.client.cluster.metadata import Metadata
-from fluss.client.cluster.retry import KeyedTasks
+from fluss.client.cluster.retry import KeyedTasks, pause_s
 from fluss.client.net.connection import STALE_METADATA_CODES, Connection, server_error
 from fluss.client.net.own_loop import OwnLoopConnections, OwnLoopSends
 from fluss.client.write.bucket_queue import BucketQueue, WriterIds
@@ -149,6 +149,9 @@ class Sender:
         self._metadata = metadata
         self._timeout_ms: int = config.request_timeout_ms
         self._retries: int = config.writer_retries
+        self._pause_s = partial(
+            pause_s, first_ms=config.writer_retry_backoff_ms, max_ms=config.writer_retry_max_backoff_ms
+        )
         self._acks = ACKS[config.writer_acks]
         idempotent: bool = config.writer_enable_idempotence
         self._in_flight_max: int = config.writer_max_inflight_requests_per_bucket if idempotent else 1
@@ -173,7 +176,7 @@ class Sender:
         key = (info.table_id, batch.partition, batch.bucket)
         queue = self._queues.get(key)
         if queue is None:
-            queue = self._queues[key] = BucketQueue(info, batch.bucket, batch.partition)
+            queue = self._queues[key] = BucketQueue(info, batch.bucket, batch.partition, self._pause_s)
         queue.waiting.append(batch)
         self._busy.add(queue)
 
