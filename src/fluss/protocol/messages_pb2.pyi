@@ -100,16 +100,18 @@ class PbTableMetadata(_message.Message):
     def __init__(self, table_path: _Optional[_Union[PbTablePath, _Mapping]] = ..., table_id: _Optional[int] = ..., schema_id: _Optional[int] = ..., table_json: _Optional[bytes] = ..., bucket_metadata: _Optional[_Iterable[_Union[PbBucketMetadata, _Mapping]]] = ..., created_time: _Optional[int] = ..., modified_time: _Optional[int] = ...) -> None: ...
 
 class PbPartitionMetadata(_message.Message):
-    __slots__ = ("table_id", "partition_name", "partition_id", "bucket_metadata")
+    __slots__ = ("table_id", "partition_name", "partition_id", "bucket_metadata", "bucket_count_actual")
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_METADATA_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_COUNT_ACTUAL_FIELD_NUMBER: _ClassVar[int]
     table_id: int
     partition_name: str
     partition_id: int
     bucket_metadata: _containers.RepeatedCompositeFieldContainer[PbBucketMetadata]
-    def __init__(self, table_id: _Optional[int] = ..., partition_name: _Optional[str] = ..., partition_id: _Optional[int] = ..., bucket_metadata: _Optional[_Iterable[_Union[PbBucketMetadata, _Mapping]]] = ...) -> None: ...
+    bucket_count_actual: int
+    def __init__(self, table_id: _Optional[int] = ..., partition_name: _Optional[str] = ..., partition_id: _Optional[int] = ..., bucket_metadata: _Optional[_Iterable[_Union[PbBucketMetadata, _Mapping]]] = ..., bucket_count_actual: _Optional[int] = ...) -> None: ...
 
 class AuthenticateRequest(_message.Message):
     __slots__ = ("protocol", "token")
@@ -458,12 +460,14 @@ class GetTableStatsResponse(_message.Message):
     def __init__(self, buckets_resp: _Optional[_Iterable[_Union[PbTableStatsBucketResponse, _Mapping]]] = ...) -> None: ...
 
 class PbPartitionInfo(_message.Message):
-    __slots__ = ("partition_id", "partition_spec")
+    __slots__ = ("partition_id", "partition_spec", "bucket_count_actual")
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_SPEC_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_COUNT_ACTUAL_FIELD_NUMBER: _ClassVar[int]
     partition_id: int
     partition_spec: PbPartitionSpec
-    def __init__(self, partition_id: _Optional[int] = ..., partition_spec: _Optional[_Union[PbPartitionSpec, _Mapping]] = ...) -> None: ...
+    bucket_count_actual: int
+    def __init__(self, partition_id: _Optional[int] = ..., partition_spec: _Optional[_Union[PbPartitionSpec, _Mapping]] = ..., bucket_count_actual: _Optional[int] = ...) -> None: ...
 
 class ListPartitionInfosRequest(_message.Message):
     __slots__ = ("table_path", "partial_partition_spec")

@@ -103,8 +103,11 @@ class Rerouting:
         missing: list[Lookup] = []
         for lookup in lookups:
             partition_id = None if lookup.partition is None else self._metadata.partition_id(path, lookup.partition)
+            problem = self._metadata.routing_problem(self._info, partition_id)
             if lookup.partition is not None and partition_id is None:
                 missing.append(lookup)
+            elif problem is not None:
+                self._owner.fail([lookup], problem)
             elif self._metadata.leader(path, partition_id, lookup.bucket) is None:
                 message = f"Bucket {lookup.bucket} of table {path} has no leader."
                 self._owner.not_found([lookup], TimeoutError(message, ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION))
@@ -267,7 +270,7 @@ class TableLookups:
         if partition is not None and partition_id is None:
             return None, None
         node = self._metadata.leader(path, partition_id, bucket)
-        if node is None:
+        if node is None or self._metadata.routing_problem(self.info, partition_id) is not None:
             return partition_id, None
         leader = self._leaders.get(node.id)
         if leader is None:
@@ -459,6 +462,8 @@ class TableLookups:
         """Reroute lookups that failed, or fail them for good."""
         now = clock.monotonic()
         rerouted: list[Lookup] = []
+        if error.error_code == ErrorCode.INVALID_BUCKET_ROUTING and not self._closed:
+            self._start(runtime.bridge(self._metadata.try_refresh(self.info.table_path)))
         for lookup in lookups:
             may_pass = error.is_retriable or (
                 lookup.partition is not None and error.error_code == ErrorCode.PARTITION_NOT_EXISTS

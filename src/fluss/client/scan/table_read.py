@@ -10,6 +10,7 @@ import pyarrow as pa
 from fluss.client import runtime
 from fluss.client.admin import AdminCore
 from fluss.client.cluster.cluster import Cluster, is_stale, leader_of
+from fluss.client.cluster.metadata import routing_problem
 from fluss.client.cluster.retry import Tries, repeat
 from fluss.client.current.current_rows import CurrentRows
 from fluss.client.lookup.pending import ValueReader
@@ -134,6 +135,10 @@ async def existing_partitions(cluster: Cluster, info: TableInfo) -> dict[int | N
     if not info.is_partitioned():
         return {None: None}
     found = await AdminCore(cluster).list_partition_infos(info.table_path)
+    for partition in found:
+        problem = routing_problem(info, partition.bucket_count)
+        if problem is not None:
+            raise problem  # buckets that nobody counts would be left out
     return {partition.partition_id: partition.partition_name for partition in found}
 
 

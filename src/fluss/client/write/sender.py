@@ -67,6 +67,9 @@ class LeaderFinder:
         partition_id = None if queue.partition is None else self._metadata.partition_id(path, queue.partition)
         if partition_id is not None and not queue.belongs_to(partition_id):
             return None
+        if self._metadata.routing_problem(queue.info, partition_id) is not None:
+            self.look_again(queue)  # which fails what waits, unless it is over by then
+            return None
         known = queue.partition is None or partition_id is not None
         leader = self._metadata.leader(path, partition_id, queue.bucket) if known else None
         if leader is None:
@@ -84,6 +87,8 @@ class LeaderFinder:
         if self._lacks_id(queue) or view is None or view.info.table_id != queue.info.table_id:
             return None
         partition_id = None if queue.partition is None else self._metadata.partition_id(path, queue.partition)
+        if self._metadata.routing_problem(queue.info, partition_id) is not None:
+            return None
         return self._metadata.leader(path, partition_id, queue.bucket) if partition_id == queue.partition_id else None
 
     def _lacks_id(self, queue: BucketQueue) -> bool:
@@ -125,6 +130,9 @@ class LeaderFinder:
 
     async def _look_for_partition(self, info: TableInfo, partition: str) -> None:
         partition_id = await self._partitions.find(info, partition)
+        problem = self._metadata.routing_problem(info, partition_id)
+        if problem is not None:
+            raise problem
         view = self._metadata.table(info.table_path)
         if view is not None and view.without_leader(partition_id):
             raise FlussError(
@@ -372,7 +380,8 @@ class Sender:
         code = error.error_code
         self._busy.add(queue)
         dropped = code == ErrorCode.PARTITION_NOT_EXISTS  # there may be a new one of that name
-        if dropped or code in STALE_METADATA_CODES:
+        # Rows are not placed anew after the last of these: who writes them again finds the bucket count.
+        if dropped or code in STALE_METADATA_CODES or code == ErrorCode.INVALID_BUCKET_ROUTING:
             self._leaders.look_again(queue)
         if code in LOST_SEQUENCE_CODES and batch.sequence >= 0:
             queue.out_of_order(batch, now)
