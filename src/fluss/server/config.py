@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -133,6 +133,22 @@ _KEYS: Final[dict[str, tuple[type, str]]] = {
     "metrics-port": (int, "metrics_port"),
     "sasl-users": (str, "sasl_users"),
 }
+
+
+CHANGEABLE: Final = ("default.bucket.number", "datalake.format", SIZE_KEY)
+"""Keys that may be changed while a server runs"""
+
+
+def with_settings(config: ServerConfig, settings: Mapping[str, str]) -> ServerConfig:
+    """Other settings with these of `CHANGEABLE`; raises for a value that is not right."""
+    values: dict[str, Any] = {}
+    for key, text in settings.items():
+        kind, name = _KEYS[key]
+        try:
+            values[name] = kind(text)
+        except ValueError:
+            raise _bad(f"{key} must be an integer, not {text[:100]!r}") from None
+    return replace(config, **values)
 
 
 def load_config(path: Path | None, flags: Mapping[str, Any]) -> ServerConfig:
