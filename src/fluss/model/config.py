@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 import warnings
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from pathlib import Path
+from typing import Any, ClassVar, Final, Self
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
 
@@ -266,6 +269,45 @@ class LenientConfig(Config):
 
     def _unknown(self, problem: str) -> None:
         warnings.warn(f"{problem} It is ignored.", stacklevel=3)
+
+
+_MARKER: Final = re.compile(r"\$\{(env|file):([^{}]*)\}")
+
+
+def resolved(key: str, value: Any) -> Any:
+    """A value of fluss.toml in which secrets are named instead of written down, with what they stand for.
+
+    `${env:NAME}` is a variable of the environment, `${file:PATH}` the content of a file without the line break at its
+    end, and `${file:PATH:NAME}` what stands behind `NAME=` in a line of it. Errors do not show what was found.
+    """
+    if not isinstance(value, str):
+        return value
+    return _MARKER.sub(lambda marker: _secret(key, *marker.groups()), value)
+
+
+def _secret(key: str, kind: str, name: str) -> str:
+    found = os.environ.get(name) if kind == "env" else _in_file(key, name)
+    if found is None:
+        what = "the environment has no such variable" if kind == "env" else "the file has no line that begins with it"
+        raise _bad_secret(key, kind, name, what)
+    return found
+
+
+def _in_file(key: str, name: str) -> str | None:
+    path, wanted = (name, "") if Path(name).is_file() else name.rpartition(":")[::2]
+    try:
+        text = Path(path or name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _bad_secret(key, "file", name, getattr(error, "strerror", None) or "it is not UTF-8") from None
+    if not wanted:
+        return text.removesuffix("\n")
+    pairs = (line.partition("=") for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return next((value.strip() for found, _, value in pairs if found.strip() == wanted), None)
+
+
+def _bad_secret(key: str, kind: str, name: str, what: str) -> InvalidRequestError:
+    text = f"{key} needs ${{{kind}:{name}}}: {what}."
+    return InvalidRequestError(text, ErrorCode.INVALID_CONFIG_EXCEPTION)
 
 
 def _suggestion(key: str, known: Mapping[str, Option]) -> str:
