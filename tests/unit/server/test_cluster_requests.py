@@ -66,10 +66,10 @@ def test_settings_change_at_run_time_and_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "code"),
     [
-        (("data-dir", "/elsewhere", SET), ErrorCode.CONFIG_EXCEPTION),
-        (("server.tag.0", "1", SET), ErrorCode.CONFIG_EXCEPTION),
-        (("default.bucket.number", "2", APPEND), ErrorCode.CONFIG_EXCEPTION),
-        (("default.bucket.number", None, SET), ErrorCode.CONFIG_EXCEPTION),
+        (("data-dir", "/elsewhere", SET), ErrorCode.INVALID_CONFIG_EXCEPTION),
+        (("server.tag.0", "1", SET), ErrorCode.INVALID_CONFIG_EXCEPTION),
+        (("default.bucket.number", "2", APPEND), ErrorCode.INVALID_CONFIG_EXCEPTION),
+        (("default.bucket.number", None, SET), ErrorCode.INVALID_CONFIG_EXCEPTION),
         (("default.bucket.number", "0", SET), ErrorCode.INVALID_CONFIG_EXCEPTION),
         (("default.bucket.number", "many", SET), ErrorCode.INVALID_CONFIG_EXCEPTION),
         (("datalake.format", "tape", SET), ErrorCode.INVALID_CONFIG_EXCEPTION),

@@ -88,11 +88,11 @@ def _new_value(change: SettingChange) -> str | None:
         raise FlussError(
             f"{key!r} can't be changed while the server runs; those that can are {', '.join(CHANGEABLE)}. Others are "
             "set in fluss.toml.",
-            ErrorCode.CONFIG_EXCEPTION,
+            ErrorCode.INVALID_CONFIG_EXCEPTION,
         )
     if change.operation == DELETE:
         return None
     # protobuf leaves bytes where a text is not UTF-8.
     if change.operation != SET or not isinstance(change.value, str):
-        raise FlussError(f"{key} can be set to a value, or deleted, nothing else.", ErrorCode.CONFIG_EXCEPTION)
+        raise FlussError(f"{key} can be set to a value, or deleted, nothing else.", ErrorCode.INVALID_CONFIG_EXCEPTION)
     return change.value
