@@ -111,6 +111,7 @@ def test_pandas(table: fluss.FlussTable) -> None:
         ({"flag": [0.0, 2.5]}, [False, True]),
     ],
 )
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # of pandas, which tries whether inf is whole
 def test_numbers_of_pandas_are_taken_as_pyfluss_takes_them(
     numbers: fluss.FlussTable, given: dict[str, list[Any]], kept: list[Any]
 ) -> None:
