@@ -18,6 +18,7 @@ from fluss.api._aio.upserts import TableUpsert, UpsertWriter
 from fluss.api._aio.writers import AppendWriter, TableAppend, WriteResultHandle
 from fluss.api.connect import Connecting, connect_config
 from fluss.api.values import *  # noqa: F403
+from fluss.model.config import LenientConfig as Config  # noqa: F401
 
 __all__ = [
     "AppendWriter",

@@ -93,6 +93,31 @@ def test_alterations_that_are_refused(cluster: Cluster, java: JavaPeer, database
     java.append_rows(database, "t", [{"id": 1, "name": "still works"}])
 
 
+@pytest.mark.feature("Offsets of producers")
+def test_offsets_of_a_producer_are_registered_once(java: JavaPeer, database: str) -> None:
+    offsets = [[1, None, 0, 5], [1, None, 1, 0], [2, 9, 0, 7]]
+    assert java.call("registered_offsets", producer=database) is None
+    assert java.call("register_offsets", producer=database, offsets=offsets) == "CREATED"
+    assert java.call("register_offsets", producer=database, offsets=offsets[:1]) == "ALREADY_EXISTS"
+    assert sorted(java.call("registered_offsets", producer=database), key=lambda item: item[:1] + item[2:]) == offsets
+    java.call("delete_offsets", producer=database)
+    assert java.call("registered_offsets", producer=database) is None
+    wrong = refused(java, "register_offsets", producer="a/b", offsets=offsets)
+    assert wrong == ErrorCode.INVALID_PRODUCER_ID_EXCEPTION
+
+
+@pytest.mark.feature("Server tags")
+def test_tags_of_servers(java: JavaPeer) -> None:
+    unknown = refused(java, "tag_servers", servers=[77], tag="PERMANENT_OFFLINE")
+    assert unknown == ErrorCode.SERVER_NOT_EXIST_EXCEPTION
+    java.call("tag_servers", servers=[0], tag="PERMANENT_OFFLINE")
+    other = refused(java, "tag_servers", servers=[0], tag="TEMPORARY_OFFLINE")
+    assert other == ErrorCode.SEVER_TAG_ALREADY_EXIST_EXCEPTION
+    absent = refused(java, "untag_servers", servers=[0], tag="TEMPORARY_OFFLINE")
+    assert absent == ErrorCode.SEVER_TAG_NOT_EXIST_EXCEPTION
+    java.call("untag_servers", servers=[0], tag="PERMANENT_OFFLINE")
+
+
 def refused(java: JavaPeer, command: str, **arguments: Any) -> int | None:
     """The code with which a command fails."""
     with pytest.raises(PeerError) as error:

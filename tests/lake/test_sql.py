@@ -227,3 +227,62 @@ with fluss.sync.connect({lake.address!r}) as connection:
     result = without("pyiceberg", code)
     assert result.stderr == ""
     assert result.stdout == "1 [(1, None, None)]\npyiceberg is not installed; install flussbett[lake].\n"
+
+
+def test_the_changelog_of_a_table_is_a_table(lake: Lake, orders: FlussTable) -> None:
+    shown = values(
+        sql(lake, "SELECT * FROM orders$changelog WHERE id IN (3, 0, 10) ORDER BY id, _log_offset", "-o", "json")
+    )
+    assert list(shown[0]) == ["_change_type", "_log_offset", "_commit_timestamp", "id", "item", "tags"]
+    assert [(row["id"], row["_change_type"], row["item"]) for row in shown] == [
+        (0, "insert", "old 0"),
+        (0, "delete", "old 0"),
+        (3, "insert", "old 3"),
+        (3, "update_before", "old 3"),
+        (3, "update_after", "new 3"),
+        (10, "insert", "new 10"),
+    ]
+    assert all(row["_commit_timestamp"] for row in shown)
+    log = lake.create("events", pa.schema([("day", pa.string()), ("n", pa.int64())]), partition_keys=["day"])
+    query = 'SELECT _change_type, _log_offset, n FROM "events$CHANGELOG" ORDER BY n'
+    assert values(sql(lake, query, "-o", "json")) == []
+    for day in ("a", "b"):
+        lake.connection.get_admin().create_partition(log.table_path, {"day": day})
+    with log.new_append().create_writer() as writer:
+        writer.append(["a", 1])
+        writer.append(["b", 2])
+    assert values(sql(lake, query, "-o", "json")) == [
+        {"_change_type": "insert", "_log_offset": 0, "n": 1},
+        {"_change_type": "insert", "_log_offset": 0, "n": 2},
+    ]
+
+
+@pytest.mark.usefixtures("orders")
+def test_the_binlog_of_a_table_has_both_sides_of_a_change(lake: Lake) -> None:
+    query = """SELECT coalesce(before.id, after.id) AS id, _change_type AS what, before.item AS old, after.item AS new
+        FROM orders$binlog WHERE coalesce(before.id, after.id) IN (0, 3, 10) ORDER BY id, _log_offset"""
+    assert values(sql(lake, query, "-o", "json")) == [
+        {"id": 0, "what": "insert", "old": None, "new": "old 0"},
+        {"id": 0, "what": "delete", "old": "old 0", "new": None},
+        {"id": 3, "what": "insert", "old": None, "new": "old 3"},
+        {"id": 3, "what": "update", "old": "old 3", "new": "new 3"},
+        {"id": 10, "what": "insert", "old": None, "new": "new 10"},
+    ]
+    whole = values(
+        sql(lake, "SELECT count(*) AS n, count(before) AS b, count(after) AS a FROM orders$binlog", "-o", "json")
+    )
+    assert whole == [{"n": 14, "b": 3, "a": 13}]
+
+
+def test_virtual_tables_that_there_are_not(lake: Lake) -> None:
+    lake.create("log", pa.schema([("n", pa.int64())]))
+    for query, said in (
+        ("FROM log$binlog", "has no primary key, so it has no binlog; log$changelog has its rows"),
+        ("FROM nothing$changelog", "There is no table 'nothing$changelog'"),
+        ("FROM log$diary", "There is no table 'log$diary'"),
+    ):
+        result = sql(lake, query)
+        assert result.exit_code == 1
+        assert said in result.stderr
+    described = sql(lake, typed="\\d log$changelog\n")
+    assert "is made of the log of" in described.stderr

@@ -132,6 +132,9 @@ def test_a_primary_key_table_by_name(catalog: Catalog, ours: Backend) -> None:
     ours.spark.sql(f"INSERT INTO {name} VALUES (1, 10), (2, 20)")
     ours.spark.sql(f"INSERT INTO {name} VALUES (1, 11)")
     assert _rows(ours.spark, f"SELECT * FROM {name} ORDER BY id") == [(1, 11), (2, 20)]
+    assert catalog.attach(f"{name}$changelog") == f"{name}_changelog"
+    count = f"SELECT count(*), count(DISTINCT _change_type) FROM {name}_changelog"
+    assert _rows(ours.spark, count) == [(4, 3)]
     changes = f"SELECT _change_type, amount FROM {name}_changes WHERE id = 1 ORDER BY _log_offset"
     assert _rows(ours.spark, changes) == [("+I", 10), ("-U", 10), ("+U", 11)]
     assert _rows(ours.spark, "SELECT * FROM some_stock") == [(2,)]

@@ -29,6 +29,7 @@ TURN_S_MAX = 0.005
 # How long an iteration waits at a time; in a thread that blocks, Ctrl-C is noticed in between.
 ITERATION_POLL_MS = 1_000
 
+batches_to_latest = LogScannerCore.batches_to_latest_alone
 close = ClientCore.close_on_loop
 flush = WriterCore.flush
 look = LookuperCore.begin

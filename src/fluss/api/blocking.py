@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 ITERATION_POLL_MS = awaiting.ITERATION_POLL_MS
 
+batches_to_latest = LogScannerCore.batches_to_latest
 close = ClientCore.close_blocking
 flush = WriterCore.flush_blocking
 look = LookuperCore.lookup

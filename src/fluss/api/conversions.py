@@ -72,16 +72,37 @@ def pandas_table(frame: Any, schema: pa.Schema) -> pa.Table:
 
 
 def _pandas_column(name: str, values: Any, schema: pa.Schema) -> pa.Array:
-    """Missing values become null. Whole numbers in a float column and Python objects are taken for what is wanted."""
+    """Missing values become null. Numbers, truth values and Python objects are taken for what is wanted."""
     import pyarrow as pa
 
     wanted = schema.field(name).type if name in schema.names else None
-    numbers_with_gaps = values.dtype.kind == "f" and wanted is not None and pa.types.is_integer(wanted)
+    is_number = wanted is not None and _is_number(wanted) and values.dtype.kind in "biuf"
     try:
-        return pa.array(values, wanted if numbers_with_gaps or values.dtype == object else None, from_pandas=True)
+        array = pa.array(values, wanted if is_number or values.dtype == object else None, from_pandas=True)
+        if is_number and pa.types.is_float32(wanted):
+            _check_overflow(array, values)
+        return array
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         text = str(error).splitlines()[0]
         raise SchemaMismatchError(f"Column {name!r} expects {wanted}; {values.dtype} does not fit: {text}") from error
+
+
+def _is_number(arrow_type: pa.DataType) -> bool:
+    import pyarrow.types as pt
+
+    return bool(pt.is_integer(arrow_type) or pt.is_floating(arrow_type) or pt.is_boolean(arrow_type))
+
+
+def _check_overflow(narrow: pa.Array, values: Any) -> None:
+    """Raise where a number became infinite. That it has fewer digits now is what pandas users expect of FLOAT."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wide = pa.array(values, from_pandas=True)
+    if pa.types.is_floating(wide.type):
+        lost = pc.and_(pc.is_inf(narrow), pc.is_finite(wide))
+        if pc.any(lost).as_py():
+            raise OverflowError("a number is too large for a 32-bit float")
 
 
 DATABASES_MAX: Final = 50

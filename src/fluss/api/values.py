@@ -40,7 +40,7 @@ from fluss.model.partitions import PartitionSpec
 from fluss.model.paths import TableBucket, TablePath
 from fluss.model.positions import ChangesPosition, Positions
 from fluss.model.predicates import ColumnRef, Predicate, col
-from fluss.model.records import ChangeType, RecordBatch
+from fluss.model.records import NO_COMMIT_TIMESTAMP, ChangeType, RecordBatch
 from fluss.model.rows import GenericRow, InternalRow
 from fluss.model.schema import Column, PrimaryKey, Schema, SchemaBuilder
 from fluss.model.staging import StagedTask
@@ -52,6 +52,7 @@ ScanBatch = RecordBatch
 __all__ = [
     "EARLIEST_OFFSET",
     "LATEST_OFFSET",
+    "NO_COMMIT_TIMESTAMP",
     "AggFunction",
     "AlreadyExistsError",
     "AuthenticationError",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from fluss.model.config import Config
+from fluss.model.config import Config, resolved
 from fluss.model.errors import AuthenticationError, FlussError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -139,8 +139,8 @@ def _file_settings(config: str | None) -> dict[str, Any]:
     table = content.get(CLIENT_TABLE, {})
     if not isinstance(table, dict):
         raise FlussError(f"Config file {path}: {CLIENT_TABLE} must be a table, [{CLIENT_TABLE}].")
-    values = dict(_flat(table))
     try:
+        values = {key: resolved(key, value) for key, value in _flat(table)}
         Config(values)
     except InvalidRequestError as error:
         raise FlussError(f"Config file {path}, [{CLIENT_TABLE}]: {error.message}") from error

@@ -19,7 +19,7 @@ from fluss.client.admin import AdminCore
 from fluss.client.cluster.cluster import Cluster
 from fluss.client.cluster.metadata import Metadata
 from fluss.client.lookup.lookuper import ClientLookups
-from fluss.client.lookup.table_lookups import Lookups
+from fluss.client.lookup.table_lookups import LookupLimits, Lookups
 from fluss.client.net.own_loop import PerLoop
 from fluss.client.table import TableCore
 from fluss.client.write.sender import Sender
@@ -148,16 +148,16 @@ class ClientCore:
 
     def __init__(self, config: Config) -> None:
         cluster = self.cluster = Cluster(config)
-        timeout_s = cluster.request_timeout_s
+        self._lookup_limits = LookupLimits.of(config)
         self.sender = Sender(cluster.config, cluster.metadata, cluster.own_loops)
-        on_io_loop = Lookups(cluster.metadata, cluster.pool, timeout_s, runtime.call_soon)
+        on_io_loop = Lookups(cluster.metadata, cluster.pool, self._lookup_limits, runtime.call_soon)
         self.lookups = ClientLookups(on_io_loop, PerLoop(self._lookups_of))
         self.admin = AdminCore(cluster)
         self._closing = Closing(self.sender, config.bootstrap_servers, config.close_timeout_ms / 1000, self.end)
 
     def _lookups_of(self, loop: asyncio.AbstractEventLoop) -> Lookups:
         cluster = self.cluster
-        return Lookups(cluster.metadata, cluster.own_loops.pool(), cluster.request_timeout_s, loop.call_soon)
+        return Lookups(cluster.metadata, cluster.own_loops.pool(), self._lookup_limits, loop.call_soon)
 
     @classmethod
     async def connect(cls, config: Config) -> ClientCore:

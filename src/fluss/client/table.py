@@ -192,6 +192,8 @@ class TableCore:
             await metadata.refresh(path)
         while True:
             there = [item for item in partition_ids if item is None or not metadata.is_gone(path, item)]
+            for problem in filter(None, (metadata.routing_problem(self.info, item) for item in there)):
+                raise problem
             keys = [(partition_id, bucket) for partition_id in there for bucket in range(self.info.num_buckets)]
             try:
                 found = await list_offsets(self._cluster, self.info, keys, spec)

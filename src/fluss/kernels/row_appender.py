@@ -148,7 +148,7 @@ class RowAppender:
     @cython.cfunc
     def _check_absence(self, column: ColumnBuilder) -> cython.int:
         if not column.nullable:
-            raise SchemaMismatchError(f"Column {column.name!r} expects {column.type_text}, the row does not have it.")
+            raise SchemaMismatchError(f"The row lacks the non-nullable field {column.name!r} ({column.type_text}).")
         return 0
 
     @cython.cfunc

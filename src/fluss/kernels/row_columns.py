@@ -379,7 +379,11 @@ class ColumnBuilder:
         given = type(value).__name__
         if getattr(value, "tzinfo", None) is not None:
             given += " with a time zone"
-        return SchemaMismatchError(f"Column {self.path()!r} expects {self.type_text}, not {given} ({_shown(value)}).")
+        if self.kind == _ARRAY:  # the words that pyfluss's programs look for
+            wanted = f"Expected sequence for Array column {self.path()!r} ({self.type_text})"
+        else:
+            wanted = f"Column {self.path()!r} expects {self.type_text}"
+        return SchemaMismatchError(f"{wanted}, not {given} ({_shown(value)}).")
 
     @cython.cfunc
     def _out_of_range(self, value: object) -> object:
@@ -465,7 +469,7 @@ class ColumnBuilder:
                 value = None
             else:
                 raise SchemaMismatchError(
-                    f"Column {child.path()!r} expects {child.type_text}, the row does not have it."
+                    f"Column {self.path()!r} lacks the non-nullable row field {child.name!r} ({child.type_text})."
                 )
             fields.append(value)
         if found != len(row):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import warnings
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Final, Self
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
 
@@ -79,7 +83,7 @@ class Option:
     def _bad(self, value: object, expected: str) -> InvalidRequestError:
         shown = "***" if "password" in self.key else repr(value)
         return InvalidRequestError(
-            f"Bad value {shown} for {self.key}: expected {expected}.", ErrorCode.INVALID_CONFIG_EXCEPTION
+            f"Invalid value {shown} for {self.key}: expected {expected}.", ErrorCode.INVALID_CONFIG_EXCEPTION
         )
 
 
@@ -159,12 +163,33 @@ class Config:
     writer_kv_backpressure_max_throttle_ms = Option(
         "writer.kv-backpressure.max-throttle-ms", 3_000, "Longest pause a loaded server may ask for."
     )
+    writer_retry_backoff_ms = Option(
+        "writer.retry-backoff-ms", 20, "The pause after the first failure of a write; it doubles with each.", low=1
+    )
+    writer_retry_max_backoff_ms = Option(
+        "writer.retry-max-backoff-ms", 1_000, "The longest pause between tries of a write.", low=1
+    )
     bucket_hash = Option(
         "bucket-hash",
         "java",
         "Bucket function for keyed tables; 'pyfluss' matches rows written by pyfluss 1.0.0.",
         choices=("java", "pyfluss"),
     )
+
+    lookup_queue_size = Option(
+        "lookup.queue-size", 25_600, "Accepted for compatibility; a million lookups may wait.", low=1
+    )
+    lookup_max_batch_size = Option("lookup.max-batch-size", 4_096, "Most keys of one lookup request.", low=1)
+    lookup_batch_timeout_ms = Option(
+        "lookup.batch-timeout-ms",
+        0,
+        "Accepted for compatibility; lookups do not wait for others.",
+        aliases=("lookup.batch-timeout",),
+    )
+    lookup_max_inflight_requests = Option(
+        "lookup.max-inflight-requests", 4, "Lookup requests of a table under way per server.", low=1
+    )
+    lookup_max_retries = Option("lookup.max-retries", _INT32_MAX, "How often a failed lookup is tried again.")
 
     scanner_log_max_poll_records = Option("scanner.log.max-poll-records", 500, "Most records one poll returns.", low=1)
     scanner_log_fetch_max_bytes = Option("scanner.log.fetch.max-bytes", 16 << 20, "Largest fetch answer.", low=1)
@@ -203,15 +228,16 @@ class Config:
         for key, value in (properties or {}).items():
             option = self.OPTIONS.get(key) or self.OPTIONS.get(str(key).removeprefix("client."))
             if option is None:
-                raise InvalidRequestError(
-                    f"Unknown configuration key {key!r}.{_suggestion(str(key), self.OPTIONS)}",
-                    ErrorCode.INVALID_CONFIG_EXCEPTION,
-                )
-            option.__set__(self, value)
+                self._unknown(f"Unknown configuration key {key!r}.{_suggestion(str(key), self.OPTIONS)}")
+            else:
+                option.__set__(self, value)
 
-    def copy(self) -> Config:
+    def _unknown(self, problem: str) -> None:
+        raise InvalidRequestError(problem, ErrorCode.INVALID_CONFIG_EXCEPTION)
+
+    def copy(self) -> Self:
         """An independent copy."""
-        result = Config()
+        result = type(self)()
         result._values = dict(self._values)
         return result
 
@@ -231,6 +257,57 @@ class Config:
     def __repr__(self) -> str:
         shown = {key: "***" if "password" in key else value for key, value in sorted(self.to_dict().items())}
         return f"Config({shown})"
+
+
+class LenientConfig(Config):
+    """Settings of a connection, from a dict of keys or as attributes. Keys that are not known are warned of.
+
+    Keys work with and without the prefix `client.`; values may be strings, ints or bools.
+    """
+
+    __slots__ = ()
+
+    def _unknown(self, problem: str) -> None:
+        warnings.warn(f"{problem} It is ignored.", stacklevel=3)
+
+
+_MARKER: Final = re.compile(r"\$\{(env|file):([^{}]*)\}")
+
+
+def resolved(key: str, value: Any) -> Any:
+    """A value of fluss.toml in which secrets are named instead of written down, with what they stand for.
+
+    `${env:NAME}` is a variable of the environment, `${file:PATH}` the content of a file without the line break at its
+    end, and `${file:PATH:NAME}` what stands behind `NAME=` in a line of it. Errors do not show what was found.
+    """
+    if not isinstance(value, str):
+        return value
+    return _MARKER.sub(lambda marker: _secret(key, *marker.groups()), value)
+
+
+def _secret(key: str, kind: str, name: str) -> str:
+    found = os.environ.get(name) if kind == "env" else _in_file(key, name)
+    if found is None:
+        what = "the environment has no such variable" if kind == "env" else "the file has no line that begins with it"
+        raise _bad_secret(key, kind, name, what)
+    return found
+
+
+def _in_file(key: str, name: str) -> str | None:
+    path, wanted = (name, "") if Path(name).is_file() else name.rpartition(":")[::2]
+    try:
+        text = Path(path or name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _bad_secret(key, "file", name, getattr(error, "strerror", None) or "it is not UTF-8") from None
+    if not wanted:
+        return text.removesuffix("\n")
+    pairs = (line.partition("=") for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return next((value.strip() for found, _, value in pairs if found.strip() == wanted), None)
+
+
+def _bad_secret(key: str, kind: str, name: str, what: str) -> InvalidRequestError:
+    text = f"{key} needs ${{{kind}:{name}}}: {what}."
+    return InvalidRequestError(text, ErrorCode.INVALID_CONFIG_EXCEPTION)
 
 
 def _suggestion(key: str, known: Mapping[str, Option]) -> str:

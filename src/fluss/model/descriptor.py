@@ -384,6 +384,7 @@ ALTERABLE: Final = frozenset(
     {
         options.LOG_TTL,
         options.LOCAL_SEGMENTS,
+        options.LOCAL_TTL,
         options.STATISTICS_COLUMNS,
         options.AUTO_PARTITION_ENABLED,
         options.AUTO_PARTITION_PRECREATE,

@@ -81,12 +81,23 @@ class ErrorCode:
     INELIGIBLE_REPLICA_EXCEPTION = 55
     INVALID_ALTER_TABLE_EXCEPTION = 56
     DELETION_DISABLED_EXCEPTION = 57
+    SERVER_NOT_EXIST_EXCEPTION = 58
+    SEVER_TAG_ALREADY_EXIST_EXCEPTION = 59  # the protocol's spelling
+    SEVER_TAG_NOT_EXIST_EXCEPTION = 60
+    REBALANCE_FAILURE_EXCEPTION = 61
+    NO_REBALANCE_IN_PROGRESS_EXCEPTION = 62
+    INVALID_PRODUCER_ID_EXCEPTION = 63
+    CONFIG_EXCEPTION = 64
+    NOT_COORDINATOR_LEADER_EXCEPTION = 65
     SCANNER_EXPIRED = 66
     UNKNOWN_SCANNER_ID = 67
     INVALID_SCAN_REQUEST = 68
     TOO_MANY_SCANNERS = 69
     DISK_WRITE_LOCKED = 70
+    INSUFFICIENT_KV_LEADER_REPLICA_CAPACITY = 71
     STORAGE_BACKPRESSURE_EXCEPTION = 72
+    HISTORICAL_PARTITION_THROTTLED = 73
+    INVALID_BUCKET_ROUTING = 74
 
 
 # Codes a client may answer by trying again; equals the Java client's list for codes up to 57.
@@ -160,9 +171,9 @@ class CorruptDataError(FlussError):
 for _class in (FlussError, *FlussError.__subclasses__()):
     _class.__module__ = "fluss"  # where users find them, and what tracebacks should say
 
-_NOT_FOUND = (4, 7, 9, 36, 41, 53)
-_ALREADY_EXISTS = (6, 8, 42, 54)
-_INVALID = (5, 13, 15, 16, 17, 18, 19, 20, 34, 35, 37, 38, 39, 43, 45, 49, 56, 57, 68)
+_NOT_FOUND = (4, 7, 9, 36, 41, 53, 58, 60, 62)
+_ALREADY_EXISTS = (6, 8, 42, 54, 59)
+_INVALID = (5, 13, 15, 16, 17, 18, 19, 20, 34, 35, 37, 38, 39, 43, 45, 49, 56, 57, 63, 64, 68)
 _CLASS_BY_CODE: dict[int, type[FlussError]] = {
     ErrorCode.NETWORK_EXCEPTION: ConnectError,
     ErrorCode.CORRUPT_MESSAGE: CorruptDataError,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from html import escape
 from typing import Final, NamedTuple
@@ -151,6 +151,13 @@ class PartitionInfo:
     partition_id: int
     partition_name: str
     partition_spec: PartitionSpec = field(default_factory=lambda: PartitionSpec({}), compare=False)
+    bucket_count: int | None = field(default=None, compare=False)
+    """How many buckets it has; None where the server does not tell."""
+
+    def __setstate__(self, state: Sequence[object]) -> None:
+        # Those that were pickled by version 0.1.0 have no bucket count.
+        for item, value in zip(fields(self), [*state, None], strict=False):
+            object.__setattr__(self, item.name, value)
 
     def get_partition_id(self) -> int:
         """Same as `partition_id`."""

@@ -88,6 +88,12 @@ class Predicate:
     def __or__(self, other: Predicate, /) -> Predicate:
         return self.or_(other) if isinstance(other, Predicate) else NotImplemented
 
+    def __rand__(self, other: Predicate, /) -> Predicate:
+        return other.and_(self) if isinstance(other, Predicate) else NotImplemented
+
+    def __ror__(self, other: Predicate, /) -> Predicate:
+        return other.or_(self) if isinstance(other, Predicate) else NotImplemented
+
     def __bool__(self) -> NoReturn:
         raise TypeError("A predicate is neither true nor false by itself: combine predicates with & and |, not and/or.")
 

@@ -16,6 +16,10 @@ CHANGE_TYPE, LOG_OFFSET, COMMIT_TIMESTAMP = "_change_type", "_log_offset", "_com
 """Columns that changes as Arrow rows have before the table's own"""
 
 
+NO_COMMIT_TIMESTAMP = -1
+"""The `commit_timestamp` of batches that are not of the log, such as current rows."""
+
+
 class ChangeType(IntEnum):
     """What happened to a row."""
 
@@ -41,6 +45,8 @@ class RecordBatch:
     bucket: TableBucket
     base_offset: int
     last_offset: int
+    commit_timestamp: int = NO_COMMIT_TIMESTAMP
+    """When the server stored it, in milliseconds since 1970."""
 
     @property
     def num_records(self) -> int:

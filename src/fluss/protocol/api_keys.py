@@ -74,8 +74,23 @@ ALTER_TABLE = Api(1044, "AlterTable", pb.AlterTableRequest, pb.AlterTableRespons
 DESCRIBE_CLUSTER_CONFIGS = Api(
     1045, "DescribeClusterConfigs", pb.DescribeClusterConfigsRequest, pb.DescribeClusterConfigsResponse
 )
+ALTER_CLUSTER_CONFIGS = Api(1046, "AlterClusterConfigs", pb.AlterClusterConfigsRequest, pb.AlterClusterConfigsResponse)
+ADD_SERVER_TAG = Api(1047, "AddServerTag", pb.AddServerTagRequest, pb.AddServerTagResponse)
+REMOVE_SERVER_TAG = Api(1048, "RemoveServerTag", pb.RemoveServerTagRequest, pb.RemoveServerTagResponse)
+REBALANCE = Api(1049, "Rebalance", pb.RebalanceRequest, pb.RebalanceResponse)
+LIST_REBALANCE_PROGRESS = Api(
+    1050, "ListRebalanceProgress", pb.ListRebalanceProgressRequest, pb.ListRebalanceProgressResponse
+)
+CANCEL_REBALANCE = Api(1051, "CancelRebalance", pb.CancelRebalanceRequest, pb.CancelRebalanceResponse)
 PREPARE_LAKE_TABLE_SNAPSHOT = Api(
     1052, "PrepareLakeTableSnapshot", pb.PrepareLakeTableSnapshotRequest, pb.PrepareLakeTableSnapshotResponse
+)
+REGISTER_PRODUCER_OFFSETS = Api(
+    1053, "RegisterProducerOffsets", pb.RegisterProducerOffsetsRequest, pb.RegisterProducerOffsetsResponse
+)
+GET_PRODUCER_OFFSETS = Api(1054, "GetProducerOffsets", pb.GetProducerOffsetsRequest, pb.GetProducerOffsetsResponse)
+DELETE_PRODUCER_OFFSETS = Api(
+    1055, "DeleteProducerOffsets", pb.DeleteProducerOffsetsRequest, pb.DeleteProducerOffsetsResponse
 )
 ACQUIRE_KV_SNAPSHOT_LEASE = Api(
     1056, "AcquireKvSnapshotLease", pb.AcquireKvSnapshotLeaseRequest, pb.AcquireKvSnapshotLeaseResponse
@@ -85,7 +100,13 @@ RELEASE_KV_SNAPSHOT_LEASE = Api(
 )
 DROP_KV_SNAPSHOT_LEASE = Api(1058, "DropKvSnapshotLease", pb.DropKvSnapshotLeaseRequest, pb.DropKvSnapshotLeaseResponse)
 GET_TABLE_STATS = Api(1059, "GetTableStats", pb.GetTableStatsRequest, pb.GetTableStatsResponse)
+ALTER_DATABASE = Api(1060, "AlterDatabase", pb.AlterDatabaseRequest, pb.AlterDatabaseResponse)
 SCAN_KV = Api(1061, "ScanKv", pb.ScanKvRequest, pb.ScanKvResponse)
+GET_CLUSTER_HEALTH = Api(1062, "GetClusterHealth", pb.GetClusterHealthRequest, pb.GetClusterHealthResponse)
+LIST_REMOTE_LOG_MANIFESTS = Api(
+    1063, "ListRemoteLogManifests", pb.ListRemoteLogManifestsRequest, pb.ListRemoteLogManifestsResponse
+)
+LIST_KV_SNAPSHOTS = Api(1064, "ListKvSnapshots", pb.ListKvSnapshotsRequest, pb.ListKvSnapshotsResponse)
 STAGE_WRITE = Api(20_001, "StageWrite", pb.StageWriteRequest, pb.StageWriteResponse, is_own=True)
 COMMIT_STAGED = Api(20_002, "CommitStaged", pb.CommitStagedRequest, pb.CommitStagedResponse, is_own=True)
 DROP_STAGED = Api(20_003, "DropStaged", pb.DropStagedRequest, pb.DropStagedResponse, is_own=True)

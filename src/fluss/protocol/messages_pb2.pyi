@@ -100,16 +100,18 @@ class PbTableMetadata(_message.Message):
     def __init__(self, table_path: _Optional[_Union[PbTablePath, _Mapping]] = ..., table_id: _Optional[int] = ..., schema_id: _Optional[int] = ..., table_json: _Optional[bytes] = ..., bucket_metadata: _Optional[_Iterable[_Union[PbBucketMetadata, _Mapping]]] = ..., created_time: _Optional[int] = ..., modified_time: _Optional[int] = ...) -> None: ...
 
 class PbPartitionMetadata(_message.Message):
-    __slots__ = ("table_id", "partition_name", "partition_id", "bucket_metadata")
+    __slots__ = ("table_id", "partition_name", "partition_id", "bucket_metadata", "bucket_count_actual")
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_METADATA_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_COUNT_ACTUAL_FIELD_NUMBER: _ClassVar[int]
     table_id: int
     partition_name: str
     partition_id: int
     bucket_metadata: _containers.RepeatedCompositeFieldContainer[PbBucketMetadata]
-    def __init__(self, table_id: _Optional[int] = ..., partition_name: _Optional[str] = ..., partition_id: _Optional[int] = ..., bucket_metadata: _Optional[_Iterable[_Union[PbBucketMetadata, _Mapping]]] = ...) -> None: ...
+    bucket_count_actual: int
+    def __init__(self, table_id: _Optional[int] = ..., partition_name: _Optional[str] = ..., partition_id: _Optional[int] = ..., bucket_metadata: _Optional[_Iterable[_Union[PbBucketMetadata, _Mapping]]] = ..., bucket_count_actual: _Optional[int] = ...) -> None: ...
 
 class AuthenticateRequest(_message.Message):
     __slots__ = ("protocol", "token")
@@ -458,12 +460,14 @@ class GetTableStatsResponse(_message.Message):
     def __init__(self, buckets_resp: _Optional[_Iterable[_Union[PbTableStatsBucketResponse, _Mapping]]] = ...) -> None: ...
 
 class PbPartitionInfo(_message.Message):
-    __slots__ = ("partition_id", "partition_spec")
+    __slots__ = ("partition_id", "partition_spec", "bucket_count_actual")
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_SPEC_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_COUNT_ACTUAL_FIELD_NUMBER: _ClassVar[int]
     partition_id: int
     partition_spec: PbPartitionSpec
-    def __init__(self, partition_id: _Optional[int] = ..., partition_spec: _Optional[_Union[PbPartitionSpec, _Mapping]] = ...) -> None: ...
+    bucket_count_actual: int
+    def __init__(self, partition_id: _Optional[int] = ..., partition_spec: _Optional[_Union[PbPartitionSpec, _Mapping]] = ..., bucket_count_actual: _Optional[int] = ...) -> None: ...
 
 class ListPartitionInfosRequest(_message.Message):
     __slots__ = ("table_path", "partial_partition_spec")
@@ -1486,6 +1490,194 @@ class GetBackupResponse(_message.Message):
     error_code: int
     error_message: str
     def __init__(self, is_done: bool = ..., table_count: _Optional[int] = ..., bucket_count: _Optional[int] = ..., bytes_done: _Optional[int] = ..., bytes_total: _Optional[int] = ..., elapsed_ms: _Optional[int] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class AlterClusterConfigsRequest(_message.Message):
+    __slots__ = ("alter_configs",)
+    ALTER_CONFIGS_FIELD_NUMBER: _ClassVar[int]
+    alter_configs: _containers.RepeatedCompositeFieldContainer[PbAlterConfig]
+    def __init__(self, alter_configs: _Optional[_Iterable[_Union[PbAlterConfig, _Mapping]]] = ...) -> None: ...
+
+class AlterClusterConfigsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AddServerTagRequest(_message.Message):
+    __slots__ = ("server_ids", "server_tag")
+    SERVER_IDS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_TAG_FIELD_NUMBER: _ClassVar[int]
+    server_ids: _containers.RepeatedScalarFieldContainer[int]
+    server_tag: int
+    def __init__(self, server_ids: _Optional[_Iterable[int]] = ..., server_tag: _Optional[int] = ...) -> None: ...
+
+class AddServerTagResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RemoveServerTagRequest(_message.Message):
+    __slots__ = ("server_ids", "server_tag")
+    SERVER_IDS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_TAG_FIELD_NUMBER: _ClassVar[int]
+    server_ids: _containers.RepeatedScalarFieldContainer[int]
+    server_tag: int
+    def __init__(self, server_ids: _Optional[_Iterable[int]] = ..., server_tag: _Optional[int] = ...) -> None: ...
+
+class RemoveServerTagResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RebalanceRequest(_message.Message):
+    __slots__ = ("goals",)
+    GOALS_FIELD_NUMBER: _ClassVar[int]
+    goals: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, goals: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RebalanceResponse(_message.Message):
+    __slots__ = ("rebalance_id",)
+    REBALANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    rebalance_id: str
+    def __init__(self, rebalance_id: _Optional[str] = ...) -> None: ...
+
+class ListRebalanceProgressRequest(_message.Message):
+    __slots__ = ("rebalance_id",)
+    REBALANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    rebalance_id: str
+    def __init__(self, rebalance_id: _Optional[str] = ...) -> None: ...
+
+class ListRebalanceProgressResponse(_message.Message):
+    __slots__ = ("rebalance_id", "rebalance_status")
+    REBALANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    REBALANCE_STATUS_FIELD_NUMBER: _ClassVar[int]
+    rebalance_id: str
+    rebalance_status: int
+    def __init__(self, rebalance_id: _Optional[str] = ..., rebalance_status: _Optional[int] = ...) -> None: ...
+
+class CancelRebalanceRequest(_message.Message):
+    __slots__ = ("rebalance_id",)
+    REBALANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    rebalance_id: str
+    def __init__(self, rebalance_id: _Optional[str] = ...) -> None: ...
+
+class CancelRebalanceResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PbProducerTableOffsets(_message.Message):
+    __slots__ = ("table_id", "bucket_offsets")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    bucket_offsets: _containers.RepeatedCompositeFieldContainer[PbBucketOffset]
+    def __init__(self, table_id: _Optional[int] = ..., bucket_offsets: _Optional[_Iterable[_Union[PbBucketOffset, _Mapping]]] = ...) -> None: ...
+
+class RegisterProducerOffsetsRequest(_message.Message):
+    __slots__ = ("producer_id", "table_offsets", "ttl_ms")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    TABLE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    producer_id: str
+    table_offsets: _containers.RepeatedCompositeFieldContainer[PbProducerTableOffsets]
+    ttl_ms: int
+    def __init__(self, producer_id: _Optional[str] = ..., table_offsets: _Optional[_Iterable[_Union[PbProducerTableOffsets, _Mapping]]] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
+
+class RegisterProducerOffsetsResponse(_message.Message):
+    __slots__ = ("result",)
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    result: int
+    def __init__(self, result: _Optional[int] = ...) -> None: ...
+
+class GetProducerOffsetsRequest(_message.Message):
+    __slots__ = ("producer_id",)
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    producer_id: str
+    def __init__(self, producer_id: _Optional[str] = ...) -> None: ...
+
+class GetProducerOffsetsResponse(_message.Message):
+    __slots__ = ("producer_id", "expiration_time", "table_offsets")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPIRATION_TIME_FIELD_NUMBER: _ClassVar[int]
+    TABLE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    producer_id: str
+    expiration_time: int
+    table_offsets: _containers.RepeatedCompositeFieldContainer[PbProducerTableOffsets]
+    def __init__(self, producer_id: _Optional[str] = ..., expiration_time: _Optional[int] = ..., table_offsets: _Optional[_Iterable[_Union[PbProducerTableOffsets, _Mapping]]] = ...) -> None: ...
+
+class DeleteProducerOffsetsRequest(_message.Message):
+    __slots__ = ("producer_id",)
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    producer_id: str
+    def __init__(self, producer_id: _Optional[str] = ...) -> None: ...
+
+class DeleteProducerOffsetsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetClusterHealthRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetClusterHealthResponse(_message.Message):
+    __slots__ = ("num_replicas", "in_sync_replicas", "num_leader_replicas", "active_leader_replicas", "status", "is_leader", "leader_elected")
+    NUM_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    IN_SYNC_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    NUM_LEADER_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_LEADER_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    IS_LEADER_FIELD_NUMBER: _ClassVar[int]
+    LEADER_ELECTED_FIELD_NUMBER: _ClassVar[int]
+    num_replicas: int
+    in_sync_replicas: int
+    num_leader_replicas: int
+    active_leader_replicas: int
+    status: int
+    is_leader: bool
+    leader_elected: bool
+    def __init__(self, num_replicas: _Optional[int] = ..., in_sync_replicas: _Optional[int] = ..., num_leader_replicas: _Optional[int] = ..., active_leader_replicas: _Optional[int] = ..., status: _Optional[int] = ..., is_leader: bool = ..., leader_elected: bool = ...) -> None: ...
+
+class AlterDatabaseRequest(_message.Message):
+    __slots__ = ("database_name", "ignore_if_not_exists", "config_changes", "comment")
+    DATABASE_NAME_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_IF_NOT_EXISTS_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_CHANGES_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
+    database_name: str
+    ignore_if_not_exists: bool
+    config_changes: _containers.RepeatedCompositeFieldContainer[PbAlterConfig]
+    comment: str
+    def __init__(self, database_name: _Optional[str] = ..., ignore_if_not_exists: bool = ..., config_changes: _Optional[_Iterable[_Union[PbAlterConfig, _Mapping]]] = ..., comment: _Optional[str] = ...) -> None: ...
+
+class AlterDatabaseResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListRemoteLogManifestsRequest(_message.Message):
+    __slots__ = ("table_id", "partition_id")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    partition_id: int
+    def __init__(self, table_id: _Optional[int] = ..., partition_id: _Optional[int] = ...) -> None: ...
+
+class ListRemoteLogManifestsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListKvSnapshotsRequest(_message.Message):
+    __slots__ = ("table_id", "partition_id")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    partition_id: int
+    def __init__(self, table_id: _Optional[int] = ..., partition_id: _Optional[int] = ...) -> None: ...
+
+class ListKvSnapshotsResponse(_message.Message):
+    __slots__ = ("table_id", "partition_id", "active_snapshots")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    partition_id: int
+    active_snapshots: _containers.RepeatedCompositeFieldContainer[PbKvSnapshot]
+    def __init__(self, table_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., active_snapshots: _Optional[_Iterable[_Union[PbKvSnapshot, _Mapping]]] = ...) -> None: ...
 
 class ReportLakeRoundRequest(_message.Message):
     __slots__ = ("table_id", "error")

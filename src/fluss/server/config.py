@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fluss.model.clock import NO_SETTLING, SETTLE_MS
+from fluss.model.config import resolved
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.tables.options import DATALAKE_FORMATS, ICEBERG, PROPERTY_LENGTH_MAX
 from fluss.server.net.limits import Limits
@@ -135,6 +136,22 @@ _KEYS: Final[dict[str, tuple[type, str]]] = {
 }
 
 
+CHANGEABLE: Final = ("default.bucket.number", "datalake.format", SIZE_KEY)
+"""Keys that may be changed while a server runs"""
+
+
+def with_settings(config: ServerConfig, settings: Mapping[str, str]) -> ServerConfig:
+    """Other settings with these of `CHANGEABLE`; raises for a value that is not right."""
+    values: dict[str, Any] = {}
+    for key, text in settings.items():
+        kind, name = _KEYS[key]
+        try:
+            values[name] = kind(text)
+        except ValueError:
+            raise _bad(f"{key} must be an integer, not {text[:100]!r}") from None
+    return replace(config, **values)
+
+
 def load_config(path: Path | None, flags: Mapping[str, Any]) -> ServerConfig:
     """The settings of a config file, overruled by those `flags` (fields of ServerConfig) that are not None."""
     values = _read(path) if path is not None else {}
@@ -189,14 +206,15 @@ def _settings(content: Mapping[str, Any]) -> dict[str, Any]:
     limits: dict[str, int] = {}
     iceberg: dict[str, str] = {}
     limit_names = [item.name for item in fields(Limits)]
-    for key, value in _flat(content):
+    for key, given in _flat(content):
         if key.startswith(_CLIENT):
             continue
+        value = resolved(key, given)
         if key.startswith(_LIMITS):
             name = key.removeprefix(_LIMITS).replace("-", "_")
             if name not in limit_names:
                 raise _bad(f"unknown limit {name!r}; known are {', '.join(limit_names)}")
-            limits[name] = value
+            limits[name] = _number(key, value) if value is not given else value
             continue
         if key.startswith(_ICEBERG):
             if not isinstance(value, str):
@@ -208,12 +226,22 @@ def _settings(content: Mapping[str, Any]) -> dict[str, Any]:
             raise _bad(
                 f"unknown key {key!r}; known are {', '.join(_KEYS)}, {_ICEBERG}* and those of the table [limits]"
             )
+        if kind is int and value is not given:
+            value = _number(key, value)
         if not isinstance(value, kind) or isinstance(value, bool):
             raise _bad(f"{key} must be {'an integer' if kind is int else 'a string'}, not {value!r}")
         values[name] = value
     values["limits"] = Limits(**limits)
     values["datalake_iceberg"] = iceberg
     return values
+
+
+def _number(key: str, text: str) -> int:
+    """A number that stands elsewhere; what stands there is not shown."""
+    try:
+        return int(text)
+    except ValueError:
+        raise _bad(f"{key} must be an integer, and what it names is none") from None
 
 
 def _check_iceberg(options: Mapping[str, str], datalake_format: str | None) -> None:

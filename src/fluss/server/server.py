@@ -112,7 +112,8 @@ class Server:
             raise
         context.auto_partitioner.start()
         snapshots = context.kv_snapshots
-        retention = Retention(storage, size_bytes=self._config.retention_size_bytes, kv_snapshots=snapshots)
+        retention = Retention(storage, size_bytes=context.config.retention_size_bytes, kv_snapshots=snapshots)
+        context.settings.on_change.append(lambda config: retention.set_size_bytes(config.retention_size_bytes))
         self._background.append(loop.create_task(retention.run(self._config.retention_interval_ms)))
         self._background.append(loop.create_task(snapshots.run(self._config.kv_snapshot_interval_ms)))
         self._background.append(loop.create_task(storage.staging.run()))

@@ -25,6 +25,7 @@ from fluss.spark.columns import spark_type, table_schema
 from fluss.spark.sessions import register
 from fluss.spark.source import FlussDataSource
 from fluss.spark.source_options import (
+    CHANGELOG,
     PROVIDER,
     TABLE,
     WRITE_OPTIONS,
@@ -34,6 +35,7 @@ from fluss.spark.source_options import (
     option_texts,
     parse_table_path,
     text_of,
+    without_suffix,
 )
 from fluss.spark.source_options import options as options_of
 
@@ -392,12 +394,14 @@ class Catalog:
         Returns the name: `view`, or the table's own, in which hyphens become underscores. Every query sees the rows of
         its time. Attach a table again when its columns have changed, or when Spark's ALTER TABLE has changed the name.
         `options` are those of reads and writes, each used where it belongs: `write_mode="delete"` makes a name whose
-        INSERT deletes.
+        INSERT deletes. `shop.orders$changelog` is the changelog of a table, known as `shop.orders_changelog`.
         """
-        path = _path(name)
+        table, is_changelog = without_suffix(str(name))
+        path = _path(table)
         self.info(path)
-        known_as = spark_name(view or path)
-        attach(self._spark, path, known_as, {**self.options, **option_texts(options)})
+        known_as = spark_name(view or (f"{path}_{CHANGELOG}" if is_changelog else path))
+        changelog = {CHANGELOG: "true"} if is_changelog else {}
+        attach(self._spark, path, known_as, {**self.options, **option_texts(options), **changelog})
         self._attached[known_as] = path
         return known_as
 

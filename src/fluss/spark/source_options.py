@@ -151,11 +151,13 @@ LAKE_WAREHOUSE = "lake.warehouse"
 # And any key of an Iceberg catalog behind it; for reading, too.
 LAKE_CATALOG = "lake.catalog."
 
+CHANGELOG = "changelog"
+
 READ_OPTIONS = (
     "columns",
     "filter",
     "partitions",
-    "changelog",
+    CHANGELOG,
     "scan.startup.mode",
     "scan.startup.timestamp",
     "scan.start.offsets",
@@ -195,12 +197,15 @@ class SourceOptions:
         """Check options as Spark passes them."""
         given = {key.lower(): value for key, value in options.items() if not is_granted(key, value)}
         _check_named(given)
-        path, table = given.pop(PATH, None), given.pop(TABLE, None)
+        path, named = given.pop(PATH, None), given.pop(TABLE, None)
         own = {name: given.pop(key) for key in list(given) if (name := own_name(key)) is not None}
         client = {_client_key(key): value for key, value in given.items()}
         host = _check_address(client.get(BOOTSTRAP_SERVERS, "").strip())
         Config(client)
-        return cls(_table_path(table, path), client, own, host)
+        table, is_changelog = without_suffix(_table_name(named, path))
+        if is_changelog and own.setdefault(CHANGELOG, "true").strip().lower() != "true":
+            raise bad_option(f"{table}$changelog is the changelog of {table}: leave out the option {CHANGELOG!r}.")
+        return cls(parse_table_path(table), client, own, host)
 
     def config(self) -> Config:
         """The client's configuration."""
@@ -327,7 +332,15 @@ def _check_address(servers: str) -> str | None:
     return socket.gethostname()
 
 
-def _table_path(table: str | None, path: str | None) -> TablePath:
+def without_suffix(name: str) -> tuple[str, bool]:
+    """The table that `database.table$changelog` is of, and whether it is one."""
+    table, mark, suffix = name.rpartition("$")
+    if mark and suffix.lower() == "binlog":
+        raise bad_option(f"Spark reads no {name}; {table}$changelog has each change with its image before.")
+    return (table, True) if mark and suffix.lower() == CHANGELOG else (name, False)
+
+
+def _table_name(table: str | None, path: str | None) -> str:
     if table is not None and path is not None and table != path:
         raise bad_option(f"Two tables are named: {table!r} by the option, {path!r} by load() or save().")
     name = table or path
@@ -337,7 +350,7 @@ def _table_path(table: str | None, path: str | None) -> TablePath:
             "saveAsTable() is one of Spark's catalog: fluss.spark.Catalog(spark, 'host:port').attach('database.table') "
             "puts a table there."
         )
-    return parse_table_path(name)
+    return name
 
 
 def parse_table_path(name: str) -> TablePath:

@@ -33,6 +33,23 @@ def table(conn: fluss.FlussConnection) -> fluss.FlussTable:
     return conn.get_table(path)
 
 
+@pytest.fixture
+def numbers(conn: fluss.FlussConnection) -> fluss.FlussTable:
+    path = fluss.TablePath("fluss", f"inputs_{next(_numbers)}")
+    columns = [
+        ("f", pa.float32()),
+        ("n", pa.int8()),
+        ("flag", pa.bool_()),
+        pa.field("sure", pa.int32(), nullable=False),
+    ]
+    conn.get_admin().create_table(path, fluss.TableDescriptor(fluss.Schema(pa.schema(columns))))
+    return conn.get_table(path)
+
+
+def with_sure(given: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    return {"sure": [0] * len(next(iter(given.values()))), **given}
+
+
 def rows_after(table: fluss.FlussTable, method: str, data: Any) -> list[dict[str, Any]]:
     writer = table.new_append().create_writer()
     getattr(writer, method)(data)
@@ -81,6 +98,47 @@ def test_pandas(table: fluss.FlussTable) -> None:
         {"id": 1, "name": "a", "at": when},
         {"id": None, "name": None, "at": None},
     ]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"f": [89.3, None, float("inf")]}, [pa.scalar(89.3, pa.float32()).as_py(), None, float("inf")]),
+        ({"f": [True, False]}, [1.0, 0.0]),
+        ({"n": [1.0, float("nan")]}, [1, None]),
+        ({"n": [True, False]}, [1, 0]),
+        ({"flag": [1, 0]}, [True, False]),
+        ({"flag": [0.0, 2.5]}, [False, True]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # of pandas, which tries whether inf is whole
+def test_numbers_of_pandas_are_taken_as_pyfluss_takes_them(
+    numbers: fluss.FlussTable, given: dict[str, list[Any]], kept: list[Any]
+) -> None:
+    pandas = pytest.importorskip("pandas")
+    written = rows_after(numbers, "write_pandas", pandas.DataFrame(with_sure(given)))
+    assert [row[next(iter(given))] for row in written] == kept
+    extended = pandas.DataFrame(with_sure(given)).convert_dtypes()
+    assert [row[next(iter(given))] for row in rows_after(numbers, "write_pandas", extended)] == kept * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"f": [1.0, 1e39]}, "'f' expects float; float64 does not fit: a number is too large for a 32-bit float"),
+        ({"f": [2**24 + 1]}, "'f' expects float"),
+        ({"n": [300]}, "'n' expects int8.*300"),
+        ({"n": [300.0]}, "'n' expects int8"),
+        ({"n": [1.5]}, "'n' expects int8"),
+        ({"sure": [1.0, float("nan")]}, "'sure' expects int NOT NULL, not null"),
+    ],
+)
+def test_numbers_of_pandas_that_can_not_be_held_are_refused(
+    numbers: fluss.FlussTable, given: dict[str, list[Any]], said: str
+) -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(fluss.SchemaMismatchError, match=said):
+        numbers.new_append().create_writer().write_pandas(pandas.DataFrame(with_sure(given)))
 
 
 def test_a_pandas_index_is_written_when_it_is_named_as_a_column(table: fluss.FlussTable) -> None:

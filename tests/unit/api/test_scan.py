@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import fluss
+import fluss.aio
 from fluss import EARLIEST_OFFSET, Positions, TableBucket, col
 from fluss.client.runtime import run
 from fluss.client.table import TableCore
@@ -177,6 +178,68 @@ def test_a_batch_reader_is_lazy_and_works_in_any_thread(client: Client, table: A
     thread.join(30)
     assert pa.Table.from_batches([first, *rest])["id"].to_pylist() == list(range(100))
     assert list(scanner.positions().values()) == [EARLIEST_OFFSET]
+
+
+def test_batches_tell_when_they_were_stored(client: Client, table: Any) -> None:
+    scanner = client.batch_scanner(table.new_scan())
+    records = client.poll(client.record_scanner(table.new_scan()), 100)
+    stamps = {record.timestamp for record in records}
+    found: list[fluss.RecordBatch] = []
+    while not found or found[-1].last_offset < 99:
+        found += client.do(scanner.poll_record_batch(10_000))
+    assert {batch.commit_timestamp for batch in found} == stamps
+    assert min(stamps) > 0
+    users = client.table(SCHEMA, ["id"])
+    bucket = TableBucket(users.get_table_info().table_id, 0)
+    current = client.do(users.new_scan().limit(1).create_bucket_batch_scanner(bucket).next_batch())
+    assert current.commit_timestamp == fluss.NO_COMMIT_TIMESTAMP == -1
+
+
+def test_only_fluss_aio_lends_a_scanner_to_its_reader(client: Client, table: Any) -> None:
+    """As in pyfluss: programs for it find out by an error that they change what a reader still reads."""
+    scanner = client.batch_scanner(table.new_scan())
+    reader = scanner.to_arrow_batch_reader()
+    changes = (
+        lambda: scanner.subscribe(0, EARLIEST_OFFSET),
+        lambda: scanner.unsubscribe(0),
+        scanner.to_arrow_batch_reader,
+    )
+    if client.facade is not fluss.aio:
+        for change in changes[:1]:
+            change()
+        assert reader.read_all().num_rows == 100
+        return
+    for change in changes:
+        with pytest.raises(fluss.InvalidRequestError, match="RecordBatchLogReader is active"):
+            change()
+    assert reader.read_all().num_rows == 100
+    scanner.subscribe(0, 60)  # the reader that was read to its end is still there
+    assert scanner.to_arrow_batch_reader().read_all().num_rows == 40
+    assert [bucket.bucket_id for bucket in scanner.positions()] == [0], "a reader read to its end took subscriptions"
+
+
+def test_a_reader_of_fluss_aio_that_is_dropped_takes_its_subscriptions_with_it(client: Client, table: Any) -> None:
+    scanner = client.batch_scanner(table.new_scan())
+    for read_count in (0, 1):
+        reader = scanner.to_arrow_batch_reader()
+        for _ in range(read_count):
+            reader.read_next_batch()
+        del reader
+        if client.facade is fluss.aio:
+            with pytest.raises(fluss.InvalidRequestError, match="No buckets subscribed"):
+                scanner.to_arrow_batch_reader()
+            scanner.subscribe(0, EARLIEST_OFFSET)
+    assert scanner.to_arrow_batch_reader().read_all().num_rows == 100
+
+
+def test_who_has_unsubscribed_everything_polls_no_rows(client: Client, table: Any) -> None:
+    scanner = client.batch_scanner(table.new_scan())
+    scanner.unsubscribe(0)
+    assert client.do(scanner.poll_arrow(1)).num_rows == 0
+    scanner.subscribe(0, 60)
+    assert client.do(scanner.poll_arrow(10_000))["id"].to_pylist()[0] == 60
+    with pytest.raises(fluss.InvalidRequestError, match="No buckets subscribed"):
+        client.do(client.do(table.new_scan().create_record_batch_log_scanner()).poll_arrow(1))
 
 
 def test_results_speak_arrows_stream_interface(client: Client, table: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pickle
 import subprocess
 import sys
 from types import ModuleType
@@ -52,9 +53,28 @@ def test_names_agree() -> None:
     assert sorted(fluss.__all__) == sorted(fluss.aio.__all__) == sorted(fluss.sync.__all__)
 
 
-@pytest.mark.parametrize("name", sorted(set(fluss.__all__) - {*SHELLS, "connect"}))
+@pytest.mark.parametrize("name", sorted(set(fluss.__all__) - {*SHELLS, "connect", "Config"}))
 def test_values_are_the_same_objects(name: str) -> None:
     assert getattr(fluss, name) is getattr(fluss.aio, name) is getattr(fluss.sync, name)
+
+
+def test_only_fluss_aio_ignores_settings_that_it_does_not_know() -> None:
+    """Programs for pyfluss may have settings of a version to come; ours are told of a typo."""
+    with pytest.warns(
+        UserWarning, match=r"Unknown configuration key 'writer\.aks'\. Did you mean 'writer\.acks'\?"
+    ) as told:
+        config = fluss.aio.Config({"writer.aks": "1", "writer.acks": "0"})
+    assert told[0].filename == __file__
+    assert (config.writer_acks, isinstance(config, fluss.Config)) == ("0", True)
+    assert type(config.copy()) is fluss.aio.Config
+    assert config == pickle.loads(pickle.dumps(config)) == fluss.Config({"writer.acks": "0"})
+    for facade in (fluss, fluss.sync):
+        with pytest.raises(fluss.InvalidRequestError, match=r"Did you mean 'writer\.acks'"):
+            facade.Config({"writer.aks": "1"})
+    with pytest.raises(fluss.InvalidRequestError, match="Invalid value '2' for writer"):
+        fluss.aio.Config({"writer.acks": "2"})
+    with pytest.raises(fluss.InvalidRequestError, match="Unknown configuration key 'request_timeout'"):
+        fluss.aio.connect("127.0.0.1:1", request_timeout=5)
 
 
 @pytest.mark.parametrize("name", SHELLS)

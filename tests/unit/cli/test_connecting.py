@@ -55,7 +55,7 @@ def test_a_password_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         ("[client]\nnonsense = 1\n", "Unknown configuration key 'nonsense'"),
         ("client = 5\n", "must be a table"),
         ("[client", "is not TOML"),
-        ('[client]\nconnect-timeout = "soon"\n', "Bad value"),
+        ('[client]\nconnect-timeout = "soon"\n', "Invalid value 'soon' for connect-timeout"),
     ],
 )
 def test_bad_files(tmp_path: Path, text: str, problem: str) -> None:
@@ -69,3 +69,12 @@ def test_bad_files(tmp_path: Path, text: str, problem: str) -> None:
 def test_a_file_that_is_named_must_be_there() -> None:
     with pytest.raises(FlussError, match=r"other\.toml can't be read"):
         client_settings(None, None, None, "other.toml")
+
+
+def test_a_password_may_stand_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLUSS_TEST_PASSWORD", "hunter2")
+    (tmp_path / "fluss.toml").write_text('[client]\n"security.sasl.password" = "${env:FLUSS_TEST_PASSWORD}"\n')
+    assert client_settings(None, None, None, None).security_sasl_password == "hunter2"
+    monkeypatch.delenv("FLUSS_TEST_PASSWORD")
+    with pytest.raises(FlussError, match=r"fluss\.toml.*the environment has no such variable"):
+        client_settings(None, None, None, None)

@@ -210,3 +210,14 @@ def test_whatever_happens_rows_are_stored_once_and_in_order(seed: int) -> None:
     assert server.stored == sorted(set(server.stored)), f"seed {seed}"
     assert set(acknowledged) <= set(server.stored)
     assert sorted(acknowledged + lost) == list(range(60))
+
+
+def test_pauses_are_those_that_were_set() -> None:
+    queue = BucketQueue(cast(Any, None), 0, pause_after=lambda failures: 10.0 * failures)
+    queue.waiting.append(batch(0))
+    now = NOW
+    for pause_s in (10.0, 20.0):
+        queue.again(queue.sent(1), now, in_doubt=False)
+        assert queue.next_to_send(now + pause_s - 1, IN_FLIGHT_MAX) is None
+        now += pause_s
+        assert queue.next_to_send(now, IN_FLIGHT_MAX) is not None

@@ -27,6 +27,8 @@ from fluss.protocol import messages_pb2 as pb
 from tests.kit.scripted import PATH, Cut, Refuse, ScriptedServer, Silence
 from tests.unit.client.scripted_kv import LOOKUP, METADATA, SCHEMA, ScriptedKvServer, kv_descriptor
 
+REQUESTS_IN_FLIGHT_MAX: int = Config().lookup_max_inflight_requests
+
 
 @pytest.fixture
 def server() -> Iterator[ScriptedKvServer]:
@@ -95,7 +97,7 @@ def test_a_thousand_lookups_are_few_requests_without_a_change_of_threads(server:
         return found
 
     assert asyncio.run(main()) == [*map(row, range(2_500, 3_000)), *[None] * 500]
-    assert server.key_counts == [1_000 // table_lookups.REQUESTS_IN_FLIGHT_MAX] * table_lookups.REQUESTS_IN_FLIGHT_MAX
+    assert server.key_counts == [1_000 // REQUESTS_IN_FLIGHT_MAX] * REQUESTS_IN_FLIGHT_MAX
 
 
 def test_lookupers_of_a_table_share_requests(server: ScriptedKvServer) -> None:
@@ -111,10 +113,17 @@ def test_lookupers_of_a_table_share_requests(server: ScriptedKvServer) -> None:
     assert server.key_counts == [100]
 
 
-def test_large_requests_are_cut_and_few_are_under_way(
-    server: ScriptedKvServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("in_flight_max", [1, 2])
+def test_what_waits_is_shared_by_the_requests_that_may_be_under_way(
+    server: ScriptedKvServer, in_flight_max: int
 ) -> None:
-    monkeypatch.setattr(table_lookups, "KEYS_PER_REQUEST_MAX", 100)
+    lookuper = lookuper_of(server, **{"lookup.max-inflight-requests": in_flight_max})
+    assert asyncio.run(gathered(lookuper, range(1_000))) == list(map(row, range(1_000)))
+    assert server.key_counts == [1_000 // in_flight_max] * in_flight_max
+
+
+def test_large_requests_are_cut_and_few_are_under_way(server: ScriptedKvServer) -> None:
+    options = {"lookup.max-batch-size": 100}
     under_way: list[int] = [0, 0]
 
     async def lookup(request: pb.LookupRequest) -> pb.LookupResponse:
@@ -125,9 +134,24 @@ def test_large_requests_are_cut_and_few_are_under_way(
         return server.lookup(request)
 
     server.handlers[LOOKUP] = lookup
-    assert asyncio.run(gathered(lookuper_of(server), range(1_050))) == list(map(row, range(1_050)))
+    assert asyncio.run(gathered(lookuper_of(server, **options), range(1_050))) == list(map(row, range(1_050)))
     assert sorted(server.key_counts) == [50, *[100] * 10]
-    assert under_way[1] <= table_lookups.REQUESTS_IN_FLIGHT_MAX
+    assert under_way[1] <= REQUESTS_IN_FLIGHT_MAX
+    server.requests.clear()
+    found = run(lookuper_of(server, **options).lookup_many([(number, "a") for number in range(450)]))
+    assert found["id"].to_pylist() == list(range(450))
+    assert max(server.key_counts) <= 100
+
+
+@pytest.mark.parametrize("retries_max", [0, 2])
+def test_lookups_are_tried_again_as_often_as_they_may(server: ScriptedKvServer, retries_max: int) -> None:
+    def refuse(_: pb.LookupRequest) -> pb.LookupResponse:
+        raise Refuse(44, "no leader")
+
+    server.handlers[LOOKUP] = refuse
+    with pytest.raises(FlussError, match="no leader"):
+        lookuper_of(server, **{"lookup.max-retries": retries_max}).lookup([1, "a"])
+    assert len(server.key_counts) == retries_max + 1
 
 
 def test_what_comes_while_requests_are_under_way_travels_together(server: ScriptedKvServer) -> None:
@@ -394,7 +418,7 @@ def test_many_keys_in_their_order(server: ScriptedKvServer) -> None:
         found = run(lookuper.lookup_many(form))
         assert found.to_pylist() == expected
     assert sum(server.key_counts) == 5 * len(numbers)
-    assert max(server.key_counts) <= table_lookups.KEYS_PER_REQUEST_MAX
+    assert max(server.key_counts) <= Config().lookup_max_batch_size
     assert run(lookuper.lookup_many([])).num_rows == run(lookuper.lookup_many(keys.slice(0, 0))).num_rows == 0
 
 
@@ -452,7 +476,8 @@ def test_what_is_no_prefix(server: ScriptedKvServer) -> None:
     options: dict[str, Any] = {"partition_keys": ["day"], "bucket_count": 2}
     for bucket_keys, properties, names, rule in (
         (["a"], None, ["a"], "has to be day, a"),
-        (["a"], None, ["day"], "has to be day, a"),
+        (["a"], None, ["day"], "has to be day, a: the partition fields, then the bucket keys"),
+        (["a"], None, ["day", "z"], "Unknown column name 'z'.*the columns of table .* are day, a, b, c"),
         (["a"], None, ["day", "a", "a"], "has to be day, a"),
         (["a"], None, ["day", "a", "c"], "has to be day, a"),
         (["b"], None, ["day", "b"], "does not begin with its bucket key"),

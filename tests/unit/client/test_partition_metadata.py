@@ -10,12 +10,15 @@ import pytest
 
 from fluss.client.client import ClientCore
 from fluss.client.runtime import run
+from fluss.client.scan.table_read import existing_partitions
 from fluss.model.config import Config
 from fluss.model.descriptor import TableDescriptor
-from fluss.model.errors import NotFoundError, TimeoutError
+from fluss.model.errors import ErrorCode, FlussError, NotFoundError, TimeoutError
+from fluss.model.offsets import OffsetSpec
 from fluss.model.schema import Schema
 from fluss.protocol import messages_pb2 as pb
 from tests.kit.scripted import PATH, TABLE_ID, Refuse, ScriptedServer
+from tests.kit.thread_server import eventually
 
 METADATA, PRODUCE, LIST_PARTITIONS, CREATE_PARTITION = 1012, 1014, 1009, 1036
 
@@ -29,6 +32,7 @@ class PartitionedServer(ScriptedServer):
         self.partitions: dict[str, int] = {}
         self.leaderless: set[str] = set()
         self.slow_to_learn = 0
+        self.bucket_counts: dict[str, int] = {}
         self.handlers |= {LIST_PARTITIONS: self.list_partitions, CREATE_PARTITION: self.create_partition}
 
     def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
@@ -49,6 +53,8 @@ class PartitionedServer(ScriptedServer):
                 table_id=TABLE_ID, partition_name=name, partition_id=self.partitions[name]
             )
             item.bucket_metadata.add(bucket_id=0, **({} if name in self.leaderless else {"leader_id": 0}))
+            if name in self.bucket_counts:
+                item.bucket_count_actual = self.bucket_counts[name]
         return answer
 
     def list_partitions(self, _: pb.ListPartitionInfosRequest) -> pb.ListPartitionInfosResponse:
@@ -56,6 +62,8 @@ class PartitionedServer(ScriptedServer):
         for name, partition_id in self.partitions.items():
             item = answer.partitions_info.add(partition_id=partition_id)
             item.partition_spec.partition_key_values.add(key="name", value=name)
+            if name in self.bucket_counts:
+                item.bucket_count_actual = self.bucket_counts[name]
         return answer
 
     def create_partition(self, request: pb.CreatePartitionRequest) -> pb.CreatePartitionResponse:
@@ -165,3 +173,44 @@ def test_a_dropped_partition_that_is_read_does_not_disturb_others(server: Partit
     assert client.metadata.leader(PATH, 1, 0) is None
     writer.append([2, "written"]).result(10)
     assert server.ids(2) == [1, 2]
+
+
+def test_rows_are_never_placed_in_a_partition_of_another_size(server: PartitionedServer) -> None:
+    server.partitions, server.bucket_counts = {"same": 1, "larger": 2, "untold": 3}, {"same": 1, "larger": 4}
+    client = client_of(server)
+    table = run(client.table(PATH))
+    writer = table.append_writer()
+    for name in ("same", "untold"):
+        writer.append([1, name]).result(10)
+    with pytest.raises(FlussError, match="has 4 buckets and not 1 like the table") as caught:
+        writer.append([2, "larger"]).result(10)
+    assert caught.value.error_code == ErrorCode.INVALID_BUCKET_ROUTING
+    assert (server.ids(1), server.ids(3), 2 in server.logs) == ([1], [1], False)
+    assert [item.bucket_count for item in run(client.admin.list_partition_infos(PATH))] == [1, 4, None]
+    for read in (existing_partitions(client.cluster, table.info), table.bucket_offsets([2], OffsetSpec.latest())):
+        with pytest.raises(FlussError, match="has 4 buckets"):
+            run(read)
+
+
+def test_a_server_that_refuses_the_place_of_rows_is_asked_for_the_partition_again(server: PartitionedServer) -> None:
+    """Its partition was found with one bucket, and has more by now: the next rows are not sent at all."""
+    server.partitions = {"p": 1}
+    client = client_of(server, writer__batch_timeout_ms=0)
+    writer = run(client.table(PATH)).append_writer()
+    writer.append([1, "p"]).result(10)
+
+    def refuse(request: pb.ProduceLogRequest) -> pb.ProduceLogResponse:
+        server.bucket_counts = {"p": 4}
+        answer = pb.ProduceLogResponse()
+        answer.buckets_resp.add(bucket_id=0, partition_id=1, error_code=74, error_message="other buckets")
+        return answer
+
+    server.handlers[PRODUCE] = refuse
+    asked, sent = server.count(METADATA), server.count(PRODUCE)
+    with pytest.raises(FlussError, match="other buckets"):
+        writer.append([2, "p"]).result(10)
+    eventually(lambda: client.metadata.table(PATH).bucket_counts == {1: 4})
+    with pytest.raises(FlussError, match="has 4 buckets and not 1"):
+        writer.append([3, "p"]).result(10)
+    assert server.count(METADATA) > asked
+    assert server.count(PRODUCE) == sent + 1

@@ -122,7 +122,7 @@ def test_missing_nullable_column_is_null() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"name": "a"}, "'id' expects .*NOT NULL, the row does not have it"),
+        ({"name": "a"}, "lacks the non-nullable field 'id' .*NOT NULL"),
         ({"id": None}, "'id' expects .*NOT NULL, not null"),
         ((None, "a"), "'id' expects .*NOT NULL, not null"),
         ({"id": 1, "nmae": "a"}, "no column 'nmae'; its columns are id, name"),

@@ -56,6 +56,14 @@ def test_operators_and_methods_are_the_same(by_operator: Predicate, by_name: Pre
     assert by_operator.node == by_name.node == Leaf(function, "a", (1,))
 
 
+def test_predicates_combine_from_the_right_too() -> None:
+    left, right = col("a") > 1, col("b") == "x"
+    assert right.__rand__(left).node == (left & right).node
+    assert right.__ror__(left).node == (left | right).node
+    with pytest.raises(TypeError):
+        True & right  # type: ignore[operator]
+
+
 def test_combining_keeps_one_level_per_kind() -> None:
     both = (col("a") > 1) & (col("b") == "x") & col("c").is_null()
     assert isinstance(both.node, Compound)

@@ -41,6 +41,28 @@ def test_config_spellings() -> None:
     assert Config(config.to_dict()) == config
 
 
+def test_config_has_the_settings_of_newer_clients() -> None:
+    keys = {
+        "lookup.queue-size": 7,
+        "lookup.max-batch-size": 6,
+        "client.lookup.batch-timeout": 5,
+        "lookup.max-inflight-requests": 4,
+        "lookup.max-retries": 3,
+        "writer.retry-backoff-ms": 2,
+        "writer.retry-max-backoff-ms": 1,
+    }
+    config = Config({key: str(value) for key, value in keys.items()})
+    assert (config.lookup_queue_size, config.lookup_max_batch_size, config.lookup_batch_timeout_ms) == (7, 6, 5)
+    assert (config.lookup_max_inflight_requests, config.lookup_max_retries) == (4, 3)
+    assert (config.writer_retry_backoff_ms, config.writer_retry_max_backoff_ms) == (2, 1)
+
+
+def test_codes_of_newer_servers_have_names() -> None:
+    numbers = {value for name, value in vars(ErrorCode).items() if name.isupper()}
+    assert numbers >= {*range(58, 75)}
+    assert ErrorCode.INVALID_BUCKET_ROUTING == 74
+
+
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [

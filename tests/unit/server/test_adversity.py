@@ -53,7 +53,7 @@ def still_serves(server: RunningServer, wire: Wire) -> None:
         assert other.call(api_keys.METADATA, pb.MetadataRequest()).tablet_servers
 
 
-@pytest.mark.parametrize("api_key", [0, 1, 999, 1013, 1018, 1060, 2000, -1, 32767, -32768])
+@pytest.mark.parametrize("api_key", [0, 1, 999, 1013, 1018, 1065, 2000, -1, 32767, -32768])
 def test_unknown_api_keys_are_answered(server: RunningServer, wire: Wire, api_key: int) -> None:
     error = wire.receive_error(wire.send_raw(api_key, b"whatever"))
     assert error.code == 2

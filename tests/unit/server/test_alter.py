@@ -215,6 +215,7 @@ def test_a_change_that_changes_nothing_touches_nothing(wire: Wire) -> None:
         (config("table.datalake.enabled", "true"), 56, "table.datalake.format"),
         (config("table.datalake.freshness", "1 min"), 56, "table.datalake.format"),
         (config("table.log.ttl", "soon"), 39, "duration"),
+        (config("table.log.local-ttl", "8 d"), 39, "table.log.local-ttl is longer than table.log.ttl"),
         (config("table.log.ttl", "7"), 39, "unit"),
         (config("table.log.tiered.local-segments", "0"), 39, "integer"),
         (config("table.auto-partition.enabled", "true"), 39, "partition keys"),

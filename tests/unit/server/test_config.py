@@ -140,3 +140,46 @@ def test_settings_of_tables(tmp_path: Path) -> None:
     for line in ("max.partition.num = 0", "max.bucket.num = 0", 'datalake.format = "parquet"'):
         with pytest.raises(InvalidRequestError, match=line.split(" ")[0]):
             load(tmp_path, line)
+
+
+def test_secrets_and_other_values_may_stand_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLUSS_TEST_PORT", "17")
+    monkeypatch.setenv("FLUSS_TEST_USER", "ada")
+    (tmp_path / "password").write_text("two words\n")
+    (tmp_path / "lake.properties").write_text("# key=no\nother = x\n key = a=b \n")
+    text = f"""
+        port = "${{env:FLUSS_TEST_PORT}}"
+        [limits]
+        connections-max = "${{env:FLUSS_TEST_PORT}}"
+        [datalake.iceberg]
+        uri = "postgresql://${{env:FLUSS_TEST_USER}}:${{file:{tmp_path}/lake.properties:key}}@db/${{other:1}}"
+        password = "${{file:{tmp_path}/password}}"
+    """
+    config = load(tmp_path, text)
+    assert (config.port, config.limits.connections_max) == (17, 17)
+    assert config.datalake_iceberg == {"uri": "postgresql://ada:a=b@db/${other:1}", "password": "two words"}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("${env:FLUSS_TEST_MISSING}", r"host needs \$\{env:FLUSS_TEST_MISSING\}: the environment has no such variable"),
+        ("${file:/nowhere/secret}", r"host needs \$\{file:/nowhere/secret\}: No such file"),
+        ("${file:TMP/pairs:gone}", "the file has no line that begins with it"),
+        ("${file:TMP/bytes}", "it is not UTF-8"),
+    ],
+)
+def test_what_stands_elsewhere_and_is_not_there(tmp_path: Path, value: str, said: str) -> None:
+    (tmp_path / "pairs").write_text("key=hunter2\n")
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    with pytest.raises(InvalidRequestError, match=said) as caught:
+        load(tmp_path, f'host = "{value.replace("TMP", str(tmp_path))}"')
+    assert "hunter2" not in caught.value.message
+
+
+def test_a_secret_is_not_shown_where_a_number_should_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLUSS_TEST_SECRET", "hunter2")
+    for text in ('port = "${env:FLUSS_TEST_SECRET}"', '[limits]\nconnections-max = "${env:FLUSS_TEST_SECRET}"'):
+        with pytest.raises(InvalidRequestError, match="must be an integer") as caught:
+            load(tmp_path, text)
+        assert "hunter2" not in caught.value.message

@@ -197,3 +197,21 @@ def test_a_lease_out_of_bounds_is_refused(wire: Wire, lease_id: str, duration_ms
     with pytest.raises(WireError, match="lease") as caught:
         acquire(wire, lease_id, duration_ms)
     assert caught.value.code == ErrorCode.INVALID_CONFIG_EXCEPTION
+
+
+def test_all_snapshots_are_listed_and_no_remote_logs(server: RunningServer, wire: Wire) -> None:
+    table_id = create(wire, buckets=2)
+    made = [make_snapshot(server, TableBucket(table_id, 1), offset) for offset in (1, 2)]
+    answer = wire.call(api_keys.LIST_KV_SNAPSHOTS, pb.ListKvSnapshotsRequest(table_id=table_id))
+    found = [(item.bucket_id, item.snapshot_id, item.log_offset) for item in answer.active_snapshots]
+    assert sorted(found) == sorted((1, snapshot.snapshot_id, snapshot.log_offset) for snapshot in made)
+    assert (answer.table_id, answer.HasField("partition_id")) == (table_id, False)
+    wire.call(api_keys.LIST_REMOTE_LOG_MANIFESTS, pb.ListRemoteLogManifestsRequest(table_id=table_id))
+    for api in (api_keys.LIST_KV_SNAPSHOTS, api_keys.LIST_REMOTE_LOG_MANIFESTS):
+        for ids, code in (
+            ({"table_id": 99}, ErrorCode.TABLE_NOT_EXIST),
+            ({"table_id": table_id, "partition_id": 1}, ErrorCode.PARTITION_NOT_EXISTS),
+        ):
+            with pytest.raises(WireError) as raised:
+                wire.call(api, api.request(**ids))
+            assert raised.value.code == code

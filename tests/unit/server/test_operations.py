@@ -11,7 +11,17 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.storage.log.retention import Retention
 from tests.kit.storage.logs import trusted
-from tests.kit.thread_server import RunningServer, Wire, WireError, batch, create_table, fetch, headers, produce
+from tests.kit.thread_server import (
+    RunningServer,
+    Wire,
+    WireError,
+    batch,
+    create_table,
+    eventually,
+    fetch,
+    headers,
+    produce,
+)
 
 SEGMENT_BYTES = 1_000
 DAY_MS = 86_400_000
@@ -67,6 +77,19 @@ def test_passes_run_by_themselves(tmp_path: Path) -> None:
         table_id = create_table(wire)
         while not list_offset(wire, table_id, 0):
             produce(wire, table_id, batch(5))
+
+
+def test_the_size_of_logs_may_change_while_the_server_runs(tmp_path: Path) -> None:
+    settings = {"segment_size_bytes": SEGMENT_BYTES, "retention_interval_ms": 5}
+    with RunningServer(tmp_path, **settings) as server, server.connect() as wire:
+        table_id = create_table(wire)
+        for _ in range(20):
+            produce(wire, table_id, batch(5))
+        assert list_offset(wire, table_id, 0) == 0
+        request = pb.AlterClusterConfigsRequest()
+        request.alter_configs.add(config_key="log.retention.size-bytes", config_value="1", op_type=0)
+        wire.call(api_keys.ALTER_CLUSTER_CONFIGS, request)
+        eventually(lambda: list_offset(wire, table_id, 0) > 0)
 
 
 def refused(call: Callable[[], object]) -> WireError:

@@ -27,6 +27,7 @@ BY_NAME = pytest.mark.parametrize("route", ROUTES.values(), ids=lambda route: ro
 CLUSTER = Resource(ResourceKind.CLUSTER)
 DATABASE = Resource(ResourceKind.DATABASE, "d")
 TABLE = Resource(ResourceKind.TABLE, TablePath("d", "t"))
+PRODUCER = Resource(ResourceKind.PRODUCER, "p")
 OTHER = Resource(ResourceKind.TABLE, TablePath("d", "other"))
 
 
@@ -89,6 +90,13 @@ def released() -> pb.ReleaseKvSnapshotLeaseRequest:
     return request
 
 
+def registered() -> pb.RegisterProducerOffsetsRequest:
+    request = pb.RegisterProducerOffsetsRequest(producer_id="p")
+    for table_id in (1, 2, 1):
+        request.table_offsets.add(table_id=table_id)
+    return request
+
+
 def scan() -> pb.ScanKvRequest:
     request = pb.ScanKvRequest(call_seq_id=0, batch_size_bytes=1)
     request.bucket_scan_req.table_id, request.bucket_scan_req.bucket_id = 3, 0
@@ -113,6 +121,19 @@ TOUCHED: list[tuple[Api[Any, Any], Message, Resources]] = [
         ),
     ),
     (A.DESCRIBE_CLUSTER_CONFIGS, pb.DescribeClusterConfigsRequest(), (CLUSTER,)),
+    (A.ALTER_CLUSTER_CONFIGS, pb.AlterClusterConfigsRequest(), (CLUSTER,)),
+    (A.ADD_SERVER_TAG, pb.AddServerTagRequest(server_tag=0), (CLUSTER,)),
+    (A.REMOVE_SERVER_TAG, pb.RemoveServerTagRequest(server_tag=0), (CLUSTER,)),
+    (A.REBALANCE, pb.RebalanceRequest(), (CLUSTER,)),
+    (A.LIST_REBALANCE_PROGRESS, pb.ListRebalanceProgressRequest(), (CLUSTER,)),
+    (A.CANCEL_REBALANCE, pb.CancelRebalanceRequest(), (CLUSTER,)),
+    (A.GET_CLUSTER_HEALTH, pb.GetClusterHealthRequest(), (CLUSTER,)),
+    (A.ALTER_DATABASE, pb.AlterDatabaseRequest(database_name="d", ignore_if_not_exists=True), (DATABASE,)),
+    (A.REGISTER_PRODUCER_OFFSETS, registered(), by_id(1, 2)),
+    (A.GET_PRODUCER_OFFSETS, pb.GetProducerOffsetsRequest(producer_id="p"), (PRODUCER,)),
+    (A.DELETE_PRODUCER_OFFSETS, pb.DeleteProducerOffsetsRequest(producer_id="p"), (PRODUCER,)),
+    (A.LIST_KV_SNAPSHOTS, pb.ListKvSnapshotsRequest(table_id=3), by_id(3)),
+    (A.LIST_REMOTE_LOG_MANIFESTS, pb.ListRemoteLogManifestsRequest(table_id=3), by_id(3)),
     (A.CREATE_DATABASE, pb.CreateDatabaseRequest(database_name="d", ignore_if_exists=True), (CLUSTER,)),
     (
         A.DROP_DATABASE,

@@ -38,6 +38,20 @@ def test_load_argument_names_the_table() -> None:
     assert SourceOptions.parse({**SERVER, "path": "shop.orders"}).table_path == TablePath("shop", "orders")
 
 
+@pytest.mark.parametrize("name", ["shop.orders$changelog", "shop.orders$CHANGELOG"])
+def test_a_table_may_be_named_as_its_changelog(name: str) -> None:
+    for place in ({"table": name}, {"path": name}, {"table": name, "changelog": "true"}):
+        options = SourceOptions.parse({**SERVER, **place})
+        assert options.table_path == TablePath("shop", "orders")
+        assert ReadOptions.of(options).changelog
+    with pytest.raises(InvalidRequestError, match=r"\$changelog is the changelog of shop.orders: leave"):
+        SourceOptions.parse({**SERVER, "table": name, "changelog": "false"})
+    with pytest.raises(InvalidRequestError, match="is for reading"):
+        WriteOptions.of(SourceOptions.parse({**SERVER, "table": name}))
+    with pytest.raises(InvalidRequestError, match=r"orders\$changelog has each change"):
+        SourceOptions.parse({**SERVER, "table": "shop.orders$binlog"})
+
+
 def test_columns_are_split_and_trimmed() -> None:
     assert _columns("x, y ,z") == ("x", "y", "z")
 
@@ -76,7 +90,7 @@ def test_options_travel() -> None:
         ({**SERVER, "table": "a.b", "client.nonsense": "1"}, "Unknown option 'client.nonsense'"),
         (
             {**SERVER, "table": "a.b", "writer.acks": "7"},
-            "Bad value '7' for writer.acks: expected one of all, -1, 1, 0",
+            "Invalid value '7' for writer.acks: expected one of all, -1, 1, 0",
         ),
         ({"bootstrap.servers": "file:data/fluss", "table": "a.b"}, "The path of 'file:data/fluss' must be absolute"),
         ({"bootstrap.servers": "file://host/data", "table": "a.b"}, "'host' stands where a host name would"),

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from fluss.model.errors import ErrorCode, FlussError
-from fluss.model.paths import TablePath
+from fluss.model.paths import TableBucket, TablePath
 from fluss.storage import failpoints
+from fluss.storage.catalog import cluster
 from fluss.storage.catalog.catalog import BUCKETS_MAX, DEFAULT_DATABASE, WRITER_ID_MAX, Catalog, CatalogLimits
+from fluss.storage.catalog.db import SCHEMA_VERSION, ProducerEntry
 from tests.kit.storage.logs import catalog
 
 T = TablePath("fluss", "t")
@@ -198,7 +200,33 @@ async def test_a_damaged_catalog_is_an_error_not_an_empty_one(tmp_path: Path) ->
 
 async def test_a_newer_catalog_is_refused(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "catalog.db")
-    connection.execute("PRAGMA user_version = 9")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     connection.close()
     with pytest.raises(FlussError, match="Upgrade flussbett"):
         await Catalog.open(tmp_path / "catalog.db")
+
+
+async def test_producers_and_settings_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = ProducerEntry("job", 100, {TableBucket(1, 0, 7): 5, TableBucket(1, 1, 7): 6})
+    async with catalog(tmp_path) as c:
+        assert await c.register_producer(entry, 50)
+        assert not await c.register_producer(entry._replace(expires_ms=999, offsets={}), 99)
+        await c.change_settings({"a": "1", "b": "2"})
+        await c.change_settings({"a": None, "b": "3"})
+    async with catalog(tmp_path) as c:
+        assert (c.producer("job"), dict(c.settings())) == (entry, {"b": "3"})
+        assert not await c.register_producer(entry, None), "a clock in doubt lets nothing expire"
+        later = entry._replace(expires_ms=300, offsets={})
+        assert await c.register_producer(later, 100), "it has expired"
+        assert await c.register_producer(ProducerEntry("other", 200, {}), 100)
+        assert await c.register_producer(ProducerEntry("third", 400, {}), 200)
+        assert c.producer("other") is None, "expired ones go"
+    async with catalog(tmp_path) as c:
+        assert (c.producer("job"), c.producer("other")) == (later, None)
+        await c.delete_producer("job")
+        await c.delete_producer("job")
+        assert c.producer("job") is None
+        monkeypatch.setattr(cluster, "PRODUCER_OFFSETS_MAX", 1)
+        with pytest.raises(FlussError, match="with 1 offsets in all"):
+            await c.register_producer(entry, 50)
+        assert c.producer("job") is None

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from fluss.api.blocking import ITERATION_POLL_MS, ScannerWaiting, poll, wait
+from fluss.api.blocking import ITERATION_POLL_MS, ScannerWaiting, batches_to_latest, poll, wait
 from fluss.api.conversions import bucket_offsets as by_bucket
 from fluss.api.conversions import partition_bucket_offsets as by_partition
 from fluss.api.conversions import to_duckdb, to_pandas, to_polars
@@ -386,13 +386,15 @@ class LogScanner(ScannerWaiting):
     def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
         """Make a PyArrow reader over all rows from the subscribed offsets to the latest as of now, in bounded memory.
 
-        Its reads block in all facades, and may be made in any thread. The position of polls does not move.
+        Its reads block in all facades, and may be made in any thread. The position of polls does not move. With
+        `fluss.aio`, as with pyfluss, the reader has its scanner for itself: subscriptions can't be changed until it is
+        read to its end or dropped, and one dropped before its end takes the subscriptions with it.
 
         Returns:
             The reader.
 
         Raises:
-            InvalidRequestError: The scanner is for records.
+            InvalidRequestError: The scanner is for records, or has no subscriptions.
 
         Examples:
             >>> scanner.subscribe(0, 1)
@@ -402,7 +404,7 @@ class LogScanner(ScannerWaiting):
         import pyarrow as pa
 
         self._check_batches("to_arrow_batch_reader")
-        return pa.RecordBatchReader.from_batches(self._core.arrow_schema, self._core.batches_to_latest())
+        return pa.RecordBatchReader.from_batches(self._core.arrow_schema, batches_to_latest(self._core))
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         return self.to_arrow_batch_reader().__arrow_c_stream__(requested_schema)

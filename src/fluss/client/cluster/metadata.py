@@ -55,10 +55,30 @@ class TableView:
     leaders: dict[tuple[int | None, int], int]
     partitions: dict[str, int] = field(default_factory=dict)
     """Ids by name, of the partitions that were asked for."""
+    bucket_counts: dict[int, int] = field(default_factory=dict)
+    """By partition id, where a server names them."""
+
+    def bucket_count(self, partition_id: int | None) -> int:
+        """How many buckets the table, or this partition of it, has."""
+        count = self.info.num_buckets
+        return count if partition_id is None else self.bucket_counts.get(partition_id, count)
 
     def without_leader(self, partition_id: int | None = None) -> list[int]:
         """Buckets that have no leader yet."""
-        return [bucket for bucket in range(self.info.num_buckets) if (partition_id, bucket) not in self.leaders]
+        count = self.bucket_count(partition_id)
+        return [bucket for bucket in range(count) if (partition_id, bucket) not in self.leaders]
+
+
+def routing_problem(info: TableInfo, bucket_count: int | None) -> FlussError | None:
+    """What is wrong with a partition that has so many buckets: rows and keys are placed as the table says."""
+    if bucket_count in (None, info.num_buckets):
+        return None
+    return FlussError(
+        f"A partition of table {info.table_path} has {bucket_count} buckets and not {info.num_buckets} like the table: "
+        "this client can't read or write all of such a table, because it would look for rows in wrong buckets. Get the "
+        "table again if its bucket count was changed; otherwise use a client that knows partitions of several sizes.",
+        ErrorCode.INVALID_BUCKET_ROUTING,
+    )
 
 
 def table_view(answer: pb.MetadataResponse, path: TablePath) -> TableView | None:
@@ -70,12 +90,14 @@ def table_view(answer: pb.MetadataResponse, path: TablePath) -> TableView | None
         return None
     info = table_info(path, item)
     leaders = _leaders(None, item.bucket_metadata)
-    partitions: dict[str, int] = {}
+    view = TableView(info, leaders)
     for partition in answer.partition_metadata:
         if partition.table_id == item.table_id:
-            partitions[partition.partition_name] = partition.partition_id
+            view.partitions[partition.partition_name] = partition.partition_id
             leaders |= _leaders(partition.partition_id, partition.bucket_metadata)
-    return TableView(info, leaders, partitions)
+            if partition.HasField("bucket_count_actual"):
+                view.bucket_counts[partition.partition_id] = partition.bucket_count_actual
+    return view
 
 
 def table_info(path: TablePath, item: pb.PbTableMetadata | pb.GetTableInfoResponse) -> TableInfo:
@@ -95,7 +117,8 @@ def table_info(path: TablePath, item: pb.PbTableMetadata | pb.GetTableInfoRespon
 def partition_info(item: pb.PbPartitionInfo) -> PartitionInfo:
     """A partition; its values come in the order of the table's partition columns."""
     values = {pair.key: pair.value for pair in item.partition_spec.partition_key_values}
-    return PartitionInfo(item.partition_id, SEPARATOR.join(values.values()), PartitionSpec(values))
+    count = item.bucket_count_actual if item.HasField("bucket_count_actual") else None
+    return PartitionInfo(item.partition_id, SEPARATOR.join(values.values()), PartitionSpec(values), count)
 
 
 def set_spec(target: pb.PbPartitionSpec, spec: PartitionSpec) -> None:
@@ -194,6 +217,13 @@ class Metadata:
         """The id of a partition, as far as known."""
         view = self._tables.get(path)
         return None if view is None else view.partitions.get(name)
+
+    def routing_problem(self, info: TableInfo, partition_id: int | None) -> FlussError | None:
+        """What is wrong with placing rows and keys in a partition as `info` says; None: nothing, as far as known."""
+        view = self._tables.get(info.table_path)
+        if view is None or partition_id is None:
+            return None
+        return routing_problem(info, view.bucket_counts.get(partition_id))
 
     def is_gone(self, path: TablePath, partition_id: int) -> bool:
         """Whether a watched partition was found to be dropped."""

@@ -46,9 +46,9 @@ class Backoff:
         return True
 
 
-def pause_s(attempts: int) -> float:
+def pause_s(attempts: int, first_ms: float = PAUSE_MS_MIN, max_ms: float = PAUSE_MS_MAX) -> float:
     """The pause after the n-th failure in a row, n from 1."""
-    pause_ms: float = min(PAUSE_MS_MIN * 2 ** min(attempts - 1, 16), PAUSE_MS_MAX)
+    pause_ms: float = min(first_ms * 2 ** min(attempts - 1, 16), max_ms)
     return pause_ms / 1000 * (1 - JITTER + 2 * JITTER * randomness.chance.random())
 
 

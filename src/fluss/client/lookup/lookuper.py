@@ -92,6 +92,7 @@ class LookuperCore(_LookuperBase):
         super().__init__(
             cluster, lookups, info, kind, LookupKeys(info, cluster.config, info.primary_keys, encoder, "primary key")
         )
+        self._keys_per_part: int = min(KEYS_PER_PART_MAX, cluster.config.lookup_max_batch_size)
         self._many_schema = pa.schema([field.with_nullable(True) for field in arrow_schema(info.schema)])
 
     def begin(self, key: KeyRow) -> asyncio.Future[dict[str, Any] | None]:
@@ -106,14 +107,14 @@ class LookuperCore(_LookuperBase):
     async def lookup_many(self, keys: Any) -> pa.Table:
         """A row for each key, in their order, on the I/O loop; all null where there is none."""
         self._cluster.check_usable()
-        count, parts = await runtime.in_worker(self._keys.parts, keys, KEYS_PER_PART_MAX)
+        count, parts = await runtime.in_worker(self._keys.parts, keys, self._keys_per_part)
         found = await self._find(parts)
         return await runtime.in_worker(self._in_order, count, parts, found)
 
     def look_many(self, keys: Any) -> pa.Table:
         """The same, in the calling thread."""
         self._cluster.check_usable()
-        count, parts = self._keys.parts(keys, KEYS_PER_PART_MAX)
+        count, parts = self._keys.parts(keys, self._keys_per_part)
         return self._in_order(count, parts, runtime.run(self._find(parts)))
 
     async def _find(self, parts: list[Part]) -> list[tuple[pa.RecordBatch, list[bool]]]:
@@ -233,6 +234,13 @@ def _check_insertable(info: TableInfo) -> None:
 
 def _check_prefix(info: TableInfo, names: list[str]) -> None:
     """Raise unless the columns are the partition columns and the bucket key, and that is where the key begins."""
+    known = info.schema.column_names
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InvalidRequestError(
+            f"Unknown column name {unknown[0]!r} in a prefix lookup; the columns of table {info.table_path} are "
+            f"{', '.join(known)}."
+        )
     bucket_keys, physical = info.get_bucket_keys(), info.physical_primary_keys
     refused = f"No prefix lookup by {', '.join(names) or 'nothing'} in table {info.table_path}: "
     if bucket_keys == physical or not bucket_keys:
@@ -253,7 +261,7 @@ def _check_prefix(info: TableInfo, names: list[str]) -> None:
     ):
         expected = ", ".join([*info.partition_keys, *bucket_keys])
         raise InvalidRequestError(
-            f"{refused}the prefix has to be {expected}: partition columns, then the bucket key in its order."
+            f"{refused}the prefix has to be {expected}: the partition fields, then the bucket keys in their order."
         )
     version = int(info.properties.get(KV_FORMAT_VERSION, "1"))
     if info.properties.get(DATALAKE_FORMAT, "").upper() in (PAIMON, ICEBERG) and version < 2:

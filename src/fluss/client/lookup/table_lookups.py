@@ -27,6 +27,7 @@ from fluss.client.cluster.retry import pause_s
 from fluss.client.lookup.pending import Caller, Lookup, LookupQueue, Place, ValueReader
 from fluss.client.net.connection import ConnectionPool, server_error
 from fluss.doors import clock
+from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError, TimeoutError
 from fluss.model.infos import ServerType, TableInfo
 from fluss.model.partitions import spec_of_name
@@ -102,8 +103,11 @@ class Rerouting:
         missing: list[Lookup] = []
         for lookup in lookups:
             partition_id = None if lookup.partition is None else self._metadata.partition_id(path, lookup.partition)
+            problem = self._metadata.routing_problem(self._info, partition_id)
             if lookup.partition is not None and partition_id is None:
                 missing.append(lookup)
+            elif problem is not None:
+                self._owner.fail([lookup], problem)
             elif self._metadata.leader(path, partition_id, lookup.bucket) is None:
                 message = f"Bucket {lookup.bucket} of table {path} has no leader."
                 self._owner.not_found([lookup], TimeoutError(message, ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION))
@@ -150,9 +154,25 @@ def unexpected(error: Exception) -> FlussError:
     return failure
 
 
-REQUESTS_IN_FLIGHT_MAX = 4
-"""Per leader. Few, so that batches form by themselves; more than one, so that the server always has work."""
-KEYS_PER_REQUEST_MAX = 4_096
+class LookupLimits(NamedTuple):
+    """Limits that users may set."""
+
+    timeout_s: float
+    keys_per_request_max: int
+    in_flight_max: int
+    """Per leader. Few, so that batches form by themselves; more than one, so that the server always has work."""
+    retries_max: int
+
+    @classmethod
+    def of(cls, config: Config) -> LookupLimits:
+        return cls(
+            config.request_timeout_ms / 1000,
+            config.lookup_max_batch_size,
+            config.lookup_max_inflight_requests,
+            config.lookup_max_retries,
+        )
+
+
 KEYS_PER_REQUEST_MIN = 128
 """Of requests that share what is queued: while the server works on one, callers work on the answer of another."""
 KEY_BYTES_PER_REQUEST_MAX = 1 << 20
@@ -197,7 +217,7 @@ class TableLookups:
         info: TableInfo,
         kind: LookupKind,
         values: ValueReader,
-        timeout_s: float,
+        limits: LookupLimits,
         hand_back: Callable[[Iterable[Lookup]], None],
     ) -> None:
         self._metadata = metadata
@@ -206,9 +226,10 @@ class TableLookups:
         self._kind = kind
         self._values = values
         self._hand_back = hand_back
-        self.timeout_s = timeout_s
+        self.timeout_s = limits.timeout_s
+        self._limits = limits
         self._leaders: dict[int, _Leader] = {}
-        self._rerouting = Rerouting(metadata, info, timeout_s, self)
+        self._rerouting = Rerouting(metadata, info, limits.timeout_s, self)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -249,7 +270,7 @@ class TableLookups:
         if partition is not None and partition_id is None:
             return None, None
         node = self._metadata.leader(path, partition_id, bucket)
-        if node is None:
+        if node is None or self._metadata.routing_problem(self.info, partition_id) is not None:
             return partition_id, None
         leader = self._leaders.get(node.id)
         if leader is None:
@@ -257,11 +278,12 @@ class TableLookups:
         return partition_id, leader
 
     def _pump(self) -> None:
+        in_flight_max, keys_max = self._limits.in_flight_max, self._limits.keys_per_request_max
         for leader in self._leaders.values():
-            while leader.queue and leader.in_flight < REQUESTS_IN_FLIGHT_MAX:
+            while leader.queue and leader.in_flight < in_flight_max:
                 key_count = sum([len(lookup.keys) for lookup in leader.queue])
-                share = -(-key_count // (REQUESTS_IN_FLIGHT_MAX - leader.in_flight))
-                lookups = self._take(leader.queue, min(KEYS_PER_REQUEST_MAX, max(KEYS_PER_REQUEST_MIN, share)))
+                share = -(-key_count // (in_flight_max - leader.in_flight))
+                lookups = self._take(leader.queue, min(keys_max, max(KEYS_PER_REQUEST_MIN, share)))
                 if lookups:
                     self._ask(leader, lookups)
 
@@ -440,13 +462,15 @@ class TableLookups:
         """Reroute lookups that failed, or fail them for good."""
         now = clock.monotonic()
         rerouted: list[Lookup] = []
+        if error.error_code == ErrorCode.INVALID_BUCKET_ROUTING and not self._closed:
+            self._start(runtime.bridge(self._metadata.try_refresh(self.info.table_path)))
         for lookup in lookups:
             may_pass = error.is_retriable or (
                 lookup.partition is not None and error.error_code == ErrorCode.PARTITION_NOT_EXISTS
             )
             if self._closed:
                 self.fail([lookup], closed_error())
-            elif not may_pass or now >= lookup.deadline:
+            elif not may_pass or now >= lookup.deadline or lookup.attempts >= self._limits.retries_max:
                 self.fail([lookup], error)
             elif lookup.is_abandoned:
                 self._hand_back([lookup])
@@ -492,11 +516,11 @@ class Lookups:
     """
 
     def __init__(
-        self, metadata: Metadata, pool: ConnectionPool, timeout_s: float, call_soon: Callable[..., object]
+        self, metadata: Metadata, pool: ConnectionPool, limits: LookupLimits, call_soon: Callable[..., object]
     ) -> None:
         self._metadata = metadata
         self._pool = pool
-        self._timeout_s = timeout_s
+        self._limits = limits
         self._call_soon = call_soon
         self._queue: deque[tuple[Place, bytes, Caller]] = deque()
         self._under_way = 0
@@ -509,8 +533,9 @@ class Lookups:
         key = (info.table_id, info.schema_id, kind)
         table = self._tables.get(key)
         if table is None:
-            timeout_s, end = self._timeout_s, self._end
-            table = self._tables[key] = TableLookups(self._metadata, self._pool, info, kind, values(), timeout_s, end)
+            table = self._tables[key] = TableLookups(
+                self._metadata, self._pool, info, kind, values(), self._limits, self._end
+            )
         return table
 
     def start(self, place: Place, key: bytes, caller: Caller) -> None:

@@ -226,7 +226,10 @@ def to_table(batches: Sequence[FetchedBatch], schema: pa.Schema) -> pa.Table:
 
 def to_record_batches(batches: Sequence[FetchedBatch]) -> list[RecordBatch]:
     """Arrow batches with bucket and offsets."""
-    return [RecordBatch(fetched.batch, fetched.bucket, fetched.base_offset, fetched.last_offset) for fetched in batches]
+    return [
+        RecordBatch(fetched.batch, fetched.bucket, fetched.base_offset, fetched.last_offset, fetched.timestamp_ms)
+        for fetched in batches
+    ]
 
 
 _FIELDS = (

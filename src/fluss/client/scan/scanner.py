@@ -163,6 +163,27 @@ class BoundedSession(PollSession):
         return []
 
 
+class SoleReader:
+    """Batches of a scanner that is lent to whoever reads them, as pyfluss does: until then nobody else changes it."""
+
+    def __init__(self, scanner: LogScannerCore, batches: Iterator[pa.RecordBatch]) -> None:
+        self._scanner = scanner
+        self._batches = batches
+
+    def __iter__(self) -> SoleReader:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        try:
+            return next(self._batches)
+        except StopIteration:
+            self._scanner.give_back(self, keep=True)
+            raise
+
+    def __del__(self) -> None:
+        self._scanner.give_back(self, keep=False)
+
+
 __all__ = ["FetchedBatch", "LogScannerCore"]
 
 
@@ -202,6 +223,9 @@ class LogScannerCore:
             min_bytes=cluster.config.scanner_log_fetch_min_bytes,
         )
         self._closed = False
+        self._has_subscribed = False
+        self._lent_to: int | None = None
+        """The id of the reader that has this scanner for itself"""
 
     @property
     def info(self) -> TableInfo:
@@ -223,6 +247,7 @@ class LogScannerCore:
     async def subscribe(self, offsets: Mapping[BucketKey, int]) -> None:
         """Read buckets from offsets on; a bucket subscribed before starts anew."""
         self._check_usable()
+        self._check_not_lent()
         check_buckets(self._info, offsets)
         for offset in offsets.values():
             if offset < EARLIEST_OFFSET:
@@ -231,6 +256,7 @@ class LogScannerCore:
         latest = await self._latest([key for key, offset in offsets.items() if offset == LATEST_OFFSET])
         for key, offset in offsets.items():
             self._session.cursors[key] = Cursor(self._bucket(key), latest.get(key, offset))
+        self._has_subscribed = True
         self._session.changed()
 
     async def _watch(self, keys: Iterable[BucketKey]) -> None:
@@ -263,6 +289,7 @@ class LogScannerCore:
 
     def unsubscribe(self, partition_id: int | None, bucket: int) -> None:
         """Stop reading a bucket; rows read ahead are dropped."""
+        self._check_not_lent()
         check_buckets(self._info, [(partition_id, bucket)])
         self._session.cursors.pop((partition_id, bucket), None)
 
@@ -286,7 +313,10 @@ class LogScannerCore:
         return self._session.take(max_records)
 
     def _check_poll(self, timeout_ms: int) -> None:
-        self._check_subscribed()
+        # Who has unsubscribed all buckets gets no rows, and goes on with others.
+        if not self._has_subscribed:
+            self._check_subscribed()
+        self._check_usable()
         if timeout_ms < 0:
             raise InvalidRequestError(f"timeout_ms must be 0 or more, not {timeout_ms}.")
 
@@ -314,6 +344,27 @@ class LogScannerCore:
                 "An Arrow reader has one schema for all its batches: leave out with_fixed_schema(False)."
             )
         return self._iterate(runtime.run(self._bounded()))
+
+    def batches_to_latest_alone(self) -> Iterator[pa.RecordBatch]:
+        """The same for a reader that has the scanner for itself until it is read to its end, or dropped."""
+        self._check_not_lent()
+        reader = SoleReader(self, self.batches_to_latest())
+        self._lent_to = id(reader)
+        return reader
+
+    def give_back(self, reader: SoleReader, *, keep: bool) -> None:
+        """A sole reader has ended; without `keep` its subscriptions end, too. Thread-safe, and may come twice."""
+        if self._lent_to == id(reader):
+            self._lent_to = None
+            if not keep:
+                self._session.cursors.clear()
+
+    def _check_not_lent(self) -> None:
+        if self._lent_to is not None:
+            raise InvalidRequestError(
+                f"The subscriptions of the scanner of table {self.table_path} can't be changed: a RecordBatchLogReader "
+                "is active. Read it to its end or drop it first."
+            )
 
     def batches_between(self, bucket: TableBucket, start_offset: int, end_offset: int) -> Iterator[pa.RecordBatch]:
         """The rows of a bucket between two offsets, one batch after the other as they come; blocks its caller."""
@@ -356,7 +407,9 @@ class LogScannerCore:
     def _check_subscribed(self) -> None:
         self._check_usable()
         if not self._session.cursors:
-            raise InvalidRequestError(f"The scanner of table {self.table_path} has no bucket; call subscribe first.")
+            raise InvalidRequestError(
+                f"No buckets subscribed by the scanner of table {self.table_path}; call subscribe first."
+            )
 
     def _check_usable(self) -> None:
         runtime.check_process(self._pid, "scanner")

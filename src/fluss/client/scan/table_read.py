@@ -10,6 +10,7 @@ import pyarrow as pa
 from fluss.client import runtime
 from fluss.client.admin import AdminCore
 from fluss.client.cluster.cluster import Cluster, is_stale, leader_of
+from fluss.client.cluster.metadata import routing_problem
 from fluss.client.cluster.retry import Tries, repeat
 from fluss.client.current.current_rows import CurrentRows
 from fluss.client.lookup.pending import ValueReader
@@ -24,6 +25,7 @@ from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import EARLIEST_OFFSET
 from fluss.model.paths import TableBucket
+from fluss.model.records import NO_COMMIT_TIMESTAMP
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 
@@ -59,7 +61,7 @@ class LimitScanCore:
             return await self._current(records)
         batches = await self._decoded(memoryview(records))
         if not batches:
-            return FetchedBatch(_empty(self.arrow_schema), self.bucket, 0, -1, 0, None)
+            return FetchedBatch(_empty(self.arrow_schema), self.bucket, 0, -1, NO_COMMIT_TIMESTAMP, None)
         table = pa.Table.from_batches([fetched.batch for fetched in batches]).combine_chunks()
         (batch,) = table.to_batches() or [_empty(self.arrow_schema)]
         first, last = batches[0], batches[-1]
@@ -72,7 +74,7 @@ class LimitScanCore:
         values = decode_value_batch(records) if records else []
         rows = await ValueReader(AdminCore(self._cluster), self._info).decode(values[: self._limit])
         rows = rows if self._projection is None else rows.select(list(self._projection))
-        return FetchedBatch(rows, self.bucket, 0, -1, 0, None)
+        return FetchedBatch(rows, self.bucket, 0, -1, NO_COMMIT_TIMESTAMP, None)
 
     async def _decoded(self, records: memoryview) -> list[FetchedBatch]:
         cursor = Cursor(self.bucket, 0)
@@ -133,6 +135,10 @@ async def existing_partitions(cluster: Cluster, info: TableInfo) -> dict[int | N
     if not info.is_partitioned():
         return {None: None}
     found = await AdminCore(cluster).list_partition_infos(info.table_path)
+    for partition in found:
+        problem = routing_problem(info, partition.bucket_count)
+        if problem is not None:
+            raise problem  # buckets that nobody counts would be left out
     return {partition.partition_id: partition.partition_name for partition in found}
 
 

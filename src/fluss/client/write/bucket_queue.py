@@ -11,6 +11,7 @@ surely was not stored is numbered anew under a new writer id; what may have been
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -65,6 +66,7 @@ class BucketQueue:
     __slots__ = (
         "_halted",
         "_next_sequence",
+        "_pause_s",
         "bucket",
         "connection",
         "failures",
@@ -78,7 +80,15 @@ class BucketQueue:
         "writer_id",
     )
 
-    def __init__(self, info: TableInfo, bucket: int, partition: str | None = None) -> None:
+    def __init__(
+        self,
+        info: TableInfo,
+        bucket: int,
+        partition: str | None = None,
+        pause_after: Callable[[int], float] = pause_s,
+    ) -> None:
+        """With `pause_after` the pause, in seconds, after so many failures in a row."""
+        self._pause_s = pause_after
         self.info = info
         self.partition = partition
         self.partition_id: int | None = None
@@ -207,7 +217,7 @@ class BucketQueue:
 
     def _pause(self, now: float) -> None:
         self.failures += 1
-        self.retry_at = now + pause_s(self.failures)
+        self.retry_at = now + self._pause_s(self.failures)
 
     def _put_back(self, batch: WireBatch) -> None:
         self.in_flight.remove(batch)

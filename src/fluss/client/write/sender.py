@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 
 from fluss.client import runtime
 from fluss.client.cluster.metadata import Metadata
-from fluss.client.cluster.retry import KeyedTasks
+from fluss.client.cluster.retry import KeyedTasks, pause_s
 from fluss.client.net.connection import STALE_METADATA_CODES, Connection, server_error
 from fluss.client.net.own_loop import OwnLoopConnections, OwnLoopSends
 from fluss.client.write.bucket_queue import BucketQueue, WriterIds
@@ -67,6 +67,9 @@ class LeaderFinder:
         partition_id = None if queue.partition is None else self._metadata.partition_id(path, queue.partition)
         if partition_id is not None and not queue.belongs_to(partition_id):
             return None
+        if self._metadata.routing_problem(queue.info, partition_id) is not None:
+            self.look_again(queue)  # which fails what waits, unless it is over by then
+            return None
         known = queue.partition is None or partition_id is not None
         leader = self._metadata.leader(path, partition_id, queue.bucket) if known else None
         if leader is None:
@@ -84,6 +87,8 @@ class LeaderFinder:
         if self._lacks_id(queue) or view is None or view.info.table_id != queue.info.table_id:
             return None
         partition_id = None if queue.partition is None else self._metadata.partition_id(path, queue.partition)
+        if self._metadata.routing_problem(queue.info, partition_id) is not None:
+            return None
         return self._metadata.leader(path, partition_id, queue.bucket) if partition_id == queue.partition_id else None
 
     def _lacks_id(self, queue: BucketQueue) -> bool:
@@ -125,6 +130,9 @@ class LeaderFinder:
 
     async def _look_for_partition(self, info: TableInfo, partition: str) -> None:
         partition_id = await self._partitions.find(info, partition)
+        problem = self._metadata.routing_problem(info, partition_id)
+        if problem is not None:
+            raise problem
         view = self._metadata.table(info.table_path)
         if view is not None and view.without_leader(partition_id):
             raise FlussError(
@@ -149,6 +157,9 @@ class Sender:
         self._metadata = metadata
         self._timeout_ms: int = config.request_timeout_ms
         self._retries: int = config.writer_retries
+        self._pause_s = partial(
+            pause_s, first_ms=config.writer_retry_backoff_ms, max_ms=config.writer_retry_max_backoff_ms
+        )
         self._acks = ACKS[config.writer_acks]
         idempotent: bool = config.writer_enable_idempotence
         self._in_flight_max: int = config.writer_max_inflight_requests_per_bucket if idempotent else 1
@@ -173,7 +184,7 @@ class Sender:
         key = (info.table_id, batch.partition, batch.bucket)
         queue = self._queues.get(key)
         if queue is None:
-            queue = self._queues[key] = BucketQueue(info, batch.bucket, batch.partition)
+            queue = self._queues[key] = BucketQueue(info, batch.bucket, batch.partition, self._pause_s)
         queue.waiting.append(batch)
         self._busy.add(queue)
 
@@ -369,7 +380,8 @@ class Sender:
         code = error.error_code
         self._busy.add(queue)
         dropped = code == ErrorCode.PARTITION_NOT_EXISTS  # there may be a new one of that name
-        if dropped or code in STALE_METADATA_CODES:
+        # Rows are not placed anew after the last of these: who writes them again finds the bucket count.
+        if dropped or code in STALE_METADATA_CODES or code == ErrorCode.INVALID_BUCKET_ROUTING:
             self._leaders.look_again(queue)
         if code in LOST_SEQUENCE_CODES and batch.sequence >= 0:
             queue.out_of_order(batch, now)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from fluss.lake.union.reader import load_duckdb, quoted
-from fluss.model.errors import ErrorCode, FlussError, NotFoundError
+from fluss.lake.union.virtual import virtual_table
+from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath
 from fluss.sync import FlussConnection
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 NEAR_NAMES_MAX: Final = 3
 DATABASES_SEARCHED_MAX: Final = 100
 
-_WORD: Final = r'(?:"(?:[^"]|"")+"|\w+)'
+_WORD: Final = r'(?:"(?:[^"]|"")+"|[\w$]+)'
 _NAME: Final = re.compile(rf"({_WORD})(?:\s*\.\s*({_WORD}))?")
 
 
@@ -55,6 +56,10 @@ class TableNames:
         names = self._tables(path.database_name)
         if path.table_name in names:
             return path
+        virtual = virtual_table(path)
+        if virtual is not None:
+            base = self.find(virtual.base)
+            return None if base is None else virtual.named_after(base)
         alike = [name for name in names if name.lower() == path.table_name.lower()]
         return TablePath(path.database_name, alike[0]) if len(alike) == 1 else None
 
@@ -169,6 +174,11 @@ class SqlSession:
         found = names.find(path)
         if found is None:
             raise names.unknown(path)
+        virtual = virtual_table(found)
+        if virtual is not None:
+            raise InvalidRequestError(
+                f"{found} is made of the log of {virtual.base} when it is read; FROM {name} LIMIT 0 shows its columns."
+            )
         return self._admin.get_table_info(found)
 
     def close(self) -> None:
@@ -210,7 +220,11 @@ class SqlSession:
 
     def _attach(self, path: TablePath) -> None:
         """Make a table's rows as of now known by its name."""
-        relation = self._connection.get_table(path).new_scan().union(**self._lake).to_duckdb(self._duck)
+        virtual = virtual_table(path)
+        if virtual is not None:
+            relation = self._duck.from_arrow(virtual.read(self._connection, virtual.base))
+        else:
+            relation = self._connection.get_table(path).new_scan().union(**self._lake).to_duckdb(self._duck)
         self._use(path.database_name)
         try:
             relation.create_view(path.table_name, replace=True)

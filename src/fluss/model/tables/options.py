@@ -39,6 +39,7 @@ REPLICATION_FACTOR = "table.replication.factor"
 ARROW_COMPRESSION = "table.log.arrow.compression.type"
 ARROW_ZSTD_LEVEL = "table.log.arrow.compression.zstd.level"
 LOG_TTL = "table.log.ttl"
+LOCAL_TTL = "table.log.local-ttl"
 LOCAL_SEGMENTS = "table.log.tiered.local-segments"
 STATISTICS_COLUMNS = "table.statistics.columns"
 AUTO_PARTITION_ENABLED = "table.auto-partition.enabled"
@@ -156,6 +157,7 @@ CHECKS: dict[str, Callable[[str], str | None]] = {
     AUTO_PARTITION_PRECREATE: _int_between(0, PRECREATE_MAX),
     AUTO_PARTITION_RETENTION: _int_between(-_INT_MAX, _INT_MAX),
     LOG_TTL: _duration,
+    LOCAL_TTL: _duration,
     LOCAL_SEGMENTS: _int_between(1, _INT_MAX),
     DATALAKE_ENABLED: _BOOL,
     DATALAKE_FORMAT: _one_of(*DATALAKE_FORMATS),
@@ -185,6 +187,15 @@ def check_properties(properties: Mapping[str, str]) -> None:
         problem = check(value)
         if problem:
             raise _bad(f"Bad value {value[:100]!r} for {key}: {problem}.")
+
+
+def local_ttl_problem(properties: Mapping[str, str], ttl_ms_default: int) -> str | None:
+    """What is wrong with how long segments stay on their server beside how long the log is kept; 0: for ever."""
+    local_ms = duration_ms(properties.get(LOCAL_TTL, "0 s")) or 0
+    ttl_ms = ttl_ms_default if LOG_TTL not in properties else duration_ms(properties[LOG_TTL]) or 0
+    if 0 < ttl_ms < local_ms:
+        return f"{LOCAL_TTL} is longer than {LOG_TTL} ({ttl_ms // 1_000} s), after which nothing is left"
+    return None
 
 
 def _bad(text: str) -> InvalidRequestError:

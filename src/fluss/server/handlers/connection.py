@@ -1,4 +1,4 @@
-"""Requests about the connection and the server: versions, metadata, logins, tokens, settings, backups.
+"""Requests about the connection and the server: versions, metadata, logins, tokens, backups.
 
 Logins are SASL PLAIN. A client of Apache Fluss's Rust library answers the empty challenge of a successful login with a
 second, empty Authenticate; so on a connection that is logged in the request has an empty answer.
@@ -14,7 +14,6 @@ from fluss.model.errors import AuthenticationError, ErrorCode, InvalidRequestErr
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.protobuf import Encoded
-from fluss.server.config import effective_settings
 from fluss.server.net.context import ConnectionContext, InTurn, code_and_text
 from fluss.server.net.logins import MECHANISM, parse_plain
 from fluss.server.tables.rules import MetadataResponse, check_count, table_path
@@ -46,19 +45,6 @@ def login_missing(api_name: str) -> AuthenticationError:
 
 def _refused(text: str) -> AuthenticationError:
     return AuthenticationError(f"{text}.", ErrorCode.AUTHENTICATE_EXCEPTION)
-
-
-# Apache Fluss's name for what was set at the start.
-_SOURCE: Final = "INITIAL_SERVER_CONFIG"
-
-
-def describe_cluster_configs(
-    context: ConnectionContext, _: pb.DescribeClusterConfigsRequest
-) -> pb.DescribeClusterConfigsResponse:
-    response = pb.DescribeClusterConfigsResponse()
-    for key, value in effective_settings(context.server.config):
-        response.configs.add(config_key=key, config_value=value, config_source=_SOURCE)
-    return response
 
 
 _NAMES_AT_ONCE: Final = 64  # of a request that is answered in one go

@@ -62,6 +62,52 @@ def _newest(paths: Sequence[Path]) -> list[Snapshot | None]:
     return [next(iter(list_snapshots(path)), None) for path in paths]
 
 
+async def list_kv_snapshots(
+    context: ConnectionContext, request: pb.ListKvSnapshotsRequest
+) -> pb.ListKvSnapshotsResponse:
+    """All snapshots that are kept, those of leases, too; those of a bucket from the newest on."""
+    table, partition_id = _by_ids(context, request)
+    paths = [
+        context.storage.bucket_path(TableBucket(table.table_id, bucket_id, partition_id))
+        for bucket_id in range(table.num_buckets)
+    ]
+    response = pb.ListKvSnapshotsResponse(table_id=table.table_id, partition_id=partition_id)
+    found = await context.storage.run_blocking(lambda: [list_snapshots(path) for path in paths])
+    for bucket_id, kept in enumerate(found):
+        for snapshot in kept:
+            response.active_snapshots.add(
+                bucket_id=bucket_id, snapshot_id=snapshot.snapshot_id, log_offset=snapshot.log_offset
+            )
+    return response
+
+
+def list_remote_log_manifests(
+    context: ConnectionContext, request: pb.ListRemoteLogManifestsRequest
+) -> pb.ListRemoteLogManifestsResponse:
+    """None: this server keeps whole logs itself."""
+    _by_ids(context, request)
+    return pb.ListRemoteLogManifestsResponse()
+
+
+def _by_ids(
+    context: ConnectionContext, request: pb.ListKvSnapshotsRequest | pb.ListRemoteLogManifestsRequest
+) -> tuple[TableEntry, int | None]:
+    """The table, and the id of its partition if it has partitions."""
+    catalog = context.storage.catalog
+    table = catalog.table_by_id(request.table_id)
+    if table is None:
+        raise error_from_code(ErrorCode.TABLE_NOT_EXIST, f"There is no table with id {request.table_id}.")
+    partition_id = request.partition_id if request.HasField("partition_id") else None
+    if partition_id is None and not table.partition_keys:
+        return table, None
+    partition = None if partition_id is None else catalog.partition_by_id(partition_id)
+    if partition is None or partition.table_id != table.table_id:
+        raise error_from_code(
+            ErrorCode.PARTITION_NOT_EXISTS, f"Table {table.path} has no partition with id {partition_id}."
+        )
+    return table, partition_id
+
+
 async def get_kv_snapshot_metadata(
     context: ConnectionContext, request: pb.GetKvSnapshotMetadataRequest
 ) -> pb.GetKvSnapshotMetadataResponse:

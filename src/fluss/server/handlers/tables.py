@@ -30,6 +30,24 @@ async def create_database(context: ConnectionContext, request: pb.CreateDatabase
     return pb.CreateDatabaseResponse()
 
 
+async def alter_database(context: ConnectionContext, request: pb.AlterDatabaseRequest) -> pb.AlterDatabaseResponse:
+    name = database_name(request.database_name)
+    check_count(len(request.config_changes), context.limits.request_items_max, "changes")
+    changes = dict(map(_change, request.config_changes))
+
+    def altered(json_: bytes) -> bytes:
+        before = DatabaseDescriptor.from_json(json_)
+        comment = request.comment if request.HasField("comment") else before.comment
+        if not isinstance(comment, str | None):
+            raise InvalidRequestError("The comment is not UTF-8.", ErrorCode.INVALID_DATABASE_EXCEPTION)
+        properties = {**before.custom_properties, **changes}
+        kept = {key: value for key, value in properties.items() if value is not None}
+        return DatabaseDescriptor(comment, kept).to_json()
+
+    await context.storage.catalog.alter_database(name, altered, request.ignore_if_not_exists)
+    return pb.AlterDatabaseResponse()
+
+
 async def drop_database(context: ConnectionContext, request: pb.DropDatabaseRequest) -> pb.DropDatabaseResponse:
     name = database_name(request.database_name)
     await context.storage.catalog.drop_database(name, request.cascade, request.ignore_if_not_exists)

@@ -23,6 +23,7 @@ from fluss.server.net.logins import Logins
 from fluss.server.read.kv_scanners import ConnectionScanners, ServerScanners
 from fluss.server.tables.jobs import AutoPartitioner, Backups
 from fluss.server.tables.lake import LakeLocations, Tiering
+from fluss.server.tables.settings import Settings
 from fluss.storage.kv.snapshots import KvSnapshots
 from fluss.storage.store import Storage
 
@@ -143,9 +144,10 @@ class ServerContext:
     """What all connections of a server share."""
 
     def __init__(self, config: ServerConfig, storage: Storage, loop: asyncio.AbstractEventLoop) -> None:
-        self.config = config
+        self.settings = Settings(config, storage.catalog)
         self.limits = config.limits
         self.storage = storage
+        self.rebalance_id: str | None = None  # of the last one that was asked for
         self.auto_partitioner = AutoPartitioner(storage.catalog, storage.clock)
         self.loop = loop
         self.turns = Turns(loop)
@@ -158,6 +160,11 @@ class ServerContext:
         self.tiering = Tiering(storage.catalog, wall_ms=storage.clock.now_ms)
         self.metrics = Metrics()
         self.logins: Logins | None = None  # None: nobody needs to log in
+
+    @property
+    def config(self) -> ServerConfig:
+        """The settings as they are now."""
+        return self.settings.config
 
     @cached_property
     def scrubber(self) -> Scrubber:

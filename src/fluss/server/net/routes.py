@@ -23,6 +23,7 @@ from fluss.protocol.api_keys import Api, Req, Resp
 from fluss.protocol.frames import Request
 from fluss.protocol.protobuf import parse_request
 from fluss.protocol.writes import parse_produce_log, parse_put_kv, parse_stage_write
+from fluss.server.handlers import cluster as clusters
 from fluss.server.handlers import connection, logs, lookups, snapshots, staging, tables, writes
 from fluss.server.net.context import ConnectionContext, Handled, InTurn
 
@@ -41,6 +42,8 @@ class ResourceKind(Enum):
     """The table of a partition, by the id of that"""
     LEASE = auto()
     """The tables with snapshots that a lease keeps, by its name"""
+    PRODUCER = auto()
+    """The tables whose offsets a producer has registered, by its id"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,16 @@ def tables_of_lease(request: pb.DropKvSnapshotLeaseRequest) -> Resources:
     return (Resource(ResourceKind.LEASE, request.lease_id),)
 
 
+def registered_tables(request: pb.RegisterProducerOffsetsRequest) -> Resources:
+    """The tables that a producer is going to write."""
+    return _table_ids(request.table_offsets)
+
+
+def tables_of_producer(request: pb.GetProducerOffsetsRequest | pb.DeleteProducerOffsetsRequest) -> Resources:
+    """All tables of a producer."""
+    return (Resource(ResourceKind.PRODUCER, request.producer_id),)
+
+
 def _tables(paths: Sequence[pb.PbTablePath | pb.PbPhysicalTablePath]) -> Resources:
     return _once(Resource(ResourceKind.TABLE, TablePath(path.database_name, path.table_name)) for path in paths)
 
@@ -222,13 +235,21 @@ ROUTES: Final = _by_key(
     _in_turn(apis.AUTHENTICATE, connection.authenticate, nothing),
     _in_turn(apis.GET_FILE_SYSTEM_SECURITY_TOKEN, connection.get_file_system_security_token, nothing),
     _in_turn(apis.METADATA, connection.metadata, described_tables),
-    _in_turn(apis.DESCRIBE_CLUSTER_CONFIGS, connection.describe_cluster_configs, cluster),
+    _in_turn(apis.DESCRIBE_CLUSTER_CONFIGS, clusters.describe_cluster_configs, cluster),
+    _in_turn(apis.ALTER_CLUSTER_CONFIGS, clusters.alter_cluster_configs, cluster),
+    _in_turn(apis.ADD_SERVER_TAG, clusters.add_server_tag, cluster),
+    _in_turn(apis.REMOVE_SERVER_TAG, clusters.remove_server_tag, cluster),
+    _in_turn(apis.REBALANCE, clusters.rebalance, cluster),
+    _in_turn(apis.LIST_REBALANCE_PROGRESS, clusters.list_rebalance_progress, cluster),
+    _in_turn(apis.CANCEL_REBALANCE, clusters.cancel_rebalance, cluster),
+    _in_turn(apis.GET_CLUSTER_HEALTH, clusters.get_cluster_health, cluster),
     # Databases, tables, partitions
     _in_turn(apis.CREATE_DATABASE, tables.create_database, cluster),
     _in_turn(apis.DROP_DATABASE, tables.drop_database, database),
     _in_turn(apis.LIST_DATABASES, tables.list_databases, cluster),
     _in_turn(apis.DATABASE_EXISTS, tables.database_exists, database),
     _in_turn(apis.GET_DATABASE_INFO, tables.get_database_info, database),
+    _in_turn(apis.ALTER_DATABASE, tables.alter_database, database),
     _in_turn(apis.CREATE_TABLE, tables.create_table, database_of_table, needs_room=True),
     _in_turn(apis.ALTER_TABLE, tables.alter_table, table),
     _in_turn(apis.DROP_TABLE, tables.drop_table, table),
@@ -251,6 +272,9 @@ ROUTES: Final = _by_key(
         is_at_once=True,
         is_versioned=True,
     ),
+    _in_turn(apis.REGISTER_PRODUCER_OFFSETS, clusters.register_producer_offsets, registered_tables),
+    _in_turn(apis.GET_PRODUCER_OFFSETS, clusters.get_producer_offsets, tables_of_producer),
+    _in_turn(apis.DELETE_PRODUCER_OFFSETS, clusters.delete_producer_offsets, tables_of_producer),
     Route(apis.STAGE_WRITE, staging.stage_write, table_id, Reply.CONCURRENT, parse_stage_write),
     Route(apis.COMMIT_STAGED, staging.commit_staged, table_id, Reply.CONCURRENT),
     _in_turn(apis.DROP_STAGED, staging.drop_staged, table_id),
@@ -274,6 +298,8 @@ ROUTES: Final = _by_key(
     _in_turn(apis.GET_TABLE_STATS, logs.get_table_stats, table_id),
     _in_turn(apis.GET_LATEST_KV_SNAPSHOTS, snapshots.get_latest_kv_snapshots, table),
     _in_turn(apis.GET_KV_SNAPSHOT_METADATA, snapshots.get_kv_snapshot_metadata, table_id),
+    _in_turn(apis.LIST_KV_SNAPSHOTS, snapshots.list_kv_snapshots, table_id),
+    _in_turn(apis.LIST_REMOTE_LOG_MANIFESTS, snapshots.list_remote_log_manifests, table_id),
     _in_turn(apis.ACQUIRE_KV_SNAPSHOT_LEASE, snapshots.acquire_kv_snapshot_lease, leased_tables),
     _in_turn(apis.RELEASE_KV_SNAPSHOT_LEASE, snapshots.release_kv_snapshot_lease, released_tables),
     _in_turn(apis.DROP_KV_SNAPSHOT_LEASE, snapshots.drop_kv_snapshot_lease, tables_of_lease),

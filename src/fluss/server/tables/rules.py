@@ -25,6 +25,7 @@ from fluss.server.config import Address, ServerConfig
 from fluss.server.tables.lake import check_lake_keys, check_lake_table
 from fluss.storage.catalog.catalog import PartitionEntry, TableEntry
 from fluss.storage.catalog.view import DefinitionCache
+from fluss.storage.log.retention import TTL_MS_DEFAULT
 
 _KEYS_BY_LAKE = "1"  # the first version of key encodings, which all clients know
 
@@ -209,6 +210,9 @@ def check_table(descriptor: TableDescriptor, config: ServerConfig) -> None:
     """Raise for a table that this server can't serve, new or altered."""
     _check_formats(descriptor)
     _check_replication(descriptor.properties)
+    problem = options.local_ttl_problem(descriptor.properties, TTL_MS_DEFAULT)
+    if problem is not None:
+        raise _bad_property(problem)
     MergeRules.of(descriptor)
     _check_keys(descriptor)
     _check_partitions(descriptor)

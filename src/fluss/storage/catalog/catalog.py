@@ -25,6 +25,7 @@ from fluss.model.clock import Clock
 from fluss.model.errors import ErrorCode, FlussError, error_from_code
 from fluss.model.partitions import PartitionBound
 from fluss.model.paths import TablePath
+from fluss.storage.catalog.cluster import ClusterRecords
 from fluss.storage.catalog.db import (
     CatalogDatabase,
     CatalogWork,
@@ -97,7 +98,7 @@ class AlteredTable(NamedTuple):
 Alteration: TypeAlias = Callable[[TableEntry, bytes], AlteredTable | None]
 
 
-class Catalog(CatalogView):
+class Catalog(CatalogView, ClusterRecords):
     def __init__(
         self,
         database: CatalogDatabase,
@@ -106,7 +107,8 @@ class Catalog(CatalogView):
         marks: Marks | None,
         clock: Clock,
     ) -> None:
-        super().__init__()
+        CatalogView.__init__(self)
+        ClusterRecords.__init__(self)
         self._database = database
         self._marks = marks
         self._clock = clock
@@ -154,6 +156,7 @@ class Catalog(CatalogView):
     async def _load(self) -> None:
         content = await asyncio.get_running_loop().run_in_executor(self._executor, self._database.load)
         self._fill(content)
+        self._fill_records(content)
         self._row_ids = RowIds(content.row_ids)
         self._leases = {lease.lease_id: lease for lease in content.leases}
         self._staged_queries = {(entry.table_id, entry.query_id): entry for entry in content.staged_queries}
@@ -193,6 +196,22 @@ class Catalog(CatalogView):
         await self._commit(lambda database: database.insert_database(entry))
         self._put_database(entry)
         return entry
+
+    async def alter_database(self, name: str, alteration: Callable[[bytes], bytes], ignore_if_not_exists: bool) -> None:
+        """Replace a database's JSON by what `alteration` makes of it; code 4 if it does not exist, unless ignored."""
+        await self._change(self._alter_database(name, alteration, ignore_if_not_exists))
+
+    async def _alter_database(self, name: str, alteration: Callable[[bytes], bytes], ignore: bool) -> None:
+        if ignore and name not in self._databases:
+            return
+        before = self.database(name)
+        json = alteration(before.json)
+        if json == before.json:
+            return
+        self._check_definitions(len(json) - len(before.json))
+        entry = before._replace(json=json, modified_time_ms=self._clock.now_ms())
+        await self._commit(lambda database: database.update_database(entry))
+        self._replace_database(entry)
 
     async def drop_database(self, name: str, cascade: bool = False, ignore_if_not_exists: bool = False) -> None:
         """Code 4 if it does not exist and that is not to be ignored; code 5 if it has tables and not `cascade`."""

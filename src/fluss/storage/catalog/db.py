@@ -87,6 +87,13 @@ _MIGRATIONS: Final = (
         "CREATE TABLE lake_errors (table_id INTEGER PRIMARY KEY REFERENCES tables (table_id) ON DELETE CASCADE,"
         " error TEXT NOT NULL, time_ms INTEGER NOT NULL)",
     ),
+    (
+        # Of the cluster, as they were changed at run time.
+        "CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+        # `offsets`: a JSON list of [table id, partition id or null, bucket id, offset].
+        "CREATE TABLE producers (producer_id TEXT PRIMARY KEY, expires_ms INTEGER NOT NULL, offsets TEXT NOT NULL)"
+        " WITHOUT ROWID",
+    ),
 )
 _GENERATION_VERSION: Final = 6  # has generations
 SCHEMA_VERSION: Final = len(_MIGRATIONS)
@@ -164,6 +171,18 @@ class LakeErrorEntry(NamedTuple):
     time_ms: int
 
 
+class ProducerEntry(NamedTuple):
+    """Where the buckets ended that a producer writes to, as it registered them before it began."""
+
+    producer_id: str
+    expires_ms: int
+    offsets: dict[TableBucket, int]
+
+    def is_expired(self, now_ms: int | None) -> bool:
+        """Whether its time is over; with None the clock is in doubt, and nothing goes by its age."""
+        return now_ms is not None and self.expires_ms <= now_ms
+
+
 class CatalogContent(NamedTuple):
     databases: list[DatabaseEntry]
     tables: list[TableEntry]
@@ -175,6 +194,8 @@ class CatalogContent(NamedTuple):
     staged_queries: list[StagedQuery]
     lake_snapshots: list[LakeSnapshotEntry]  # of each table in the order of their numbers
     lake_errors: list[LakeErrorEntry]
+    settings: list[tuple[str, str]]
+    producers: list[ProducerEntry]
 
 
 class CatalogDatabase:
@@ -265,11 +286,25 @@ class CatalogDatabase:
                 )
             ],
             [LakeErrorEntry(*row) for row in self._execute("SELECT table_id, error, time_ms FROM lake_errors")],
+            self._execute("SELECT key, value FROM settings").fetchall(),
+            [
+                ProducerEntry(producer_id, expires_ms, _decode_snapshots(offsets))
+                for producer_id, expires_ms, offsets in self._execute(
+                    "SELECT producer_id, expires_ms, offsets FROM producers"
+                )
+            ],
         )
 
     def insert_database(self, entry: DatabaseEntry) -> None:
         with self._transaction():
             self._execute("INSERT INTO databases VALUES (?, ?, ?, ?)", *entry)
+
+    def update_database(self, entry: DatabaseEntry) -> None:
+        with self._transaction():
+            self._execute(
+                "UPDATE databases SET json = ?, modified_ms = ? WHERE name = ?",
+                *(entry.json, entry.modified_time_ms, entry.name),
+            )
 
     def delete_database(self, name: str) -> None:
         """Delete a database with its tables."""
@@ -374,6 +409,30 @@ class CatalogDatabase:
     def delete_lake_error(self, table_id: int) -> None:
         with self._transaction():
             self._execute("DELETE FROM lake_errors WHERE table_id = ?", table_id)
+
+    def change_settings(self, changes: Mapping[str, str | None]) -> None:
+        """Set these, and delete those whose value is None."""
+        with self._transaction():
+            for key, value in changes.items():
+                if value is None:
+                    self._execute("DELETE FROM settings WHERE key = ?", key)
+                else:
+                    self._execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", key, value)
+
+    def put_producer(self, entry: ProducerEntry, expired: Sequence[str]) -> None:
+        """Insert or replace the offsets of a producer, and delete those of others."""
+        with self._transaction():
+            self._connection.executemany(
+                "DELETE FROM producers WHERE producer_id = ?", [(producer_id,) for producer_id in expired]
+            )
+            self._execute(
+                "INSERT OR REPLACE INTO producers VALUES (?, ?, ?)",
+                *(entry.producer_id, entry.expires_ms, _encode_snapshots(entry.offsets)),
+            )
+
+    def delete_producer(self, producer_id: str) -> None:
+        with self._transaction():
+            self._execute("DELETE FROM producers WHERE producer_id = ?", producer_id)
 
     def copy_to(self, path: Path) -> None:
         """Make a database with the same content; it is on disk when this returns, its name need not be."""

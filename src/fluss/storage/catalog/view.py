@@ -207,6 +207,11 @@ class CatalogView:
         self._tables[entry.name] = {}
         self._json_bytes += len(entry.json)
 
+    def _replace_database(self, entry: DatabaseEntry) -> None:
+        """A database that exists, with its tables."""
+        self._json_bytes += len(entry.json) - len(self._databases[entry.name].json)
+        self._databases[entry.name] = entry
+
     def _remove_database(self, entry: DatabaseEntry) -> None:
         """An empty database."""
         del self._databases[entry.name]

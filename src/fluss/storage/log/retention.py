@@ -93,6 +93,10 @@ class Retention:
         self._clock = clock or storage.clock
         self._is_lake_tidy = False
 
+    def set_size_bytes(self, size_bytes: int) -> None:
+        """Change the size from the next pass on, for tables that say nothing of it."""
+        self._size_bytes = size_bytes
+
     async def run(self, interval_ms: int = INTERVAL_MS) -> None:
         """A pass every so often, until cancelled."""
         while True:

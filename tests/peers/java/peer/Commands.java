@@ -16,6 +16,7 @@ import org.apache.fluss.metadata.TablePath;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.JsonNode;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.LongNode;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.ObjectNode;
+import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.TextNode;
 
 /** The commands that peer.py describes, on one connection of the Java client. */
 final class Commands {
@@ -78,6 +79,17 @@ final class Commands {
                 return Tables.partitions(admin, path(arguments), arguments.get("spec"));
             case "lake_snapshot":
                 return Tables.describe(admin.getLatestLakeSnapshot(path(arguments)).get());
+            case "register_offsets":
+                return TextNode.valueOf(Cluster.register(admin, arguments));
+            case "registered_offsets":
+                return Cluster.registered(admin, arguments);
+            case "delete_offsets":
+                admin.deleteProducerOffsets(text(arguments, "producer")).get();
+                return null;
+            case "tag_servers":
+            case "untag_servers":
+                Cluster.tag(admin, arguments, command.equals("tag_servers"));
+                return null;
             default:
                 return runOnData(command, arguments);
         }
