@@ -21,8 +21,8 @@ from fluss.server.tables.jobs import AutoPartitioner
 from fluss.storage import failpoints
 from fluss.storage.catalog.catalog import Catalog, CatalogLimits, TableEntry
 from tests.kit.thread_server import RunningServer, Wire, WireError, create_table, path
-from tests.unit.server.test_alter import alter, config
-from tests.unit.server.test_partitions import create, listed
+from tests.unit.server.calls import alter, config
+from tests.unit.server.partitioned import create, listed
 
 AUTO = "table.auto-partition."
 DAY = dt.timedelta(days=1)
