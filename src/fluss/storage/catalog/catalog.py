@@ -8,6 +8,8 @@ A change is told to nobody before the mark of the catalog says that it happened.
 says, or whose file is not as it was left, is refused.
 """
 
+# Large on purpose: nearly all of it is one class: each of its methods is a transaction, or a check before one.
+
 from __future__ import annotations
 
 import asyncio

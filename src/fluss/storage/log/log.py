@@ -11,6 +11,8 @@ the disk is unknown, so the unacknowledged tail is cut off and no later sync is 
 descriptor for a directory was not begun, and is tried again.
 """
 
+# Large on purpose: nearly all of it is one class, whose state an append, a sync and a read share.
+
 from __future__ import annotations
 
 import asyncio
