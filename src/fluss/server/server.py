@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from fluss.doors import sockets
 from fluss.model.errors import ConnectError, ErrorCode, FlussError
-from fluss.server.config import Address, ServerConfig
+from fluss.model.trust import Address
+from fluss.server.config import ServerConfig
 from fluss.server.net.connection import LINGER_S, ServerConnection
 from fluss.server.net.context import ServerContext
 from fluss.server.net.limits import sweep, sweep_interval_s

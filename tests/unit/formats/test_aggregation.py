@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fluss.formats.batches.kv_batch import KvRecords
 from fluss.formats.changelog import aggregation
 from fluss.formats.changelog.aggregation import CHANGES_SIZE_MAX_BYTES
-from fluss.formats.changelog.fold import Changes, Folder
+from fluss.formats.changelog.fold import FoldedPuts, Folder
 from fluss.formats.rows.python_rows import to_tuples
 from fluss.formats.rows.values import ValueCodec
 from fluss.model.aggregation import AggFunction
@@ -155,7 +155,7 @@ class Table:
 
     def fold(
         self, batch: Sequence[tuple[int, Row | None]], targets: Sequence[int] = (), overwrite: bool = False
-    ) -> Changes:
+    ) -> FoldedPuts:
         encoded = self.values([row for _, row in batch if row is not None])
         records = KvRecords(
             [key_of(key) for key, _ in batch], [None if row is None else encoded.pop(0) for _, row in batch]

@@ -9,9 +9,9 @@ from typing import Final, Protocol, cast
 
 from fluss.doors import sockets
 from fluss.model.errors import CorruptDataError, FlussError
+from fluss.model.trust import Address
 from fluss.protocol import frames
 from fluss.protocol.protobuf import Part
-from fluss.server.config import Address
 from fluss.server.net.budgets import FrameShare
 from fluss.server.net.context import ConnectionContext, ServerContext, error_frame
 from fluss.server.net.limits import ConnectionPatience, Seen

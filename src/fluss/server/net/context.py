@@ -14,10 +14,11 @@ from google.protobuf.message import Message
 
 from fluss.model.errors import ConnectError, ErrorCode, FlussError, InvalidRequestError, TimeoutError
 from fluss.model.paths import TableBucket
+from fluss.model.trust import Address
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.protobuf import Encoded, Part
-from fluss.server.config import Address, ServerConfig
+from fluss.server.config import ServerConfig
 from fluss.server.net.budgets import Pace, RequestBudget, ResponseBudget, Turns
 from fluss.server.net.logins import Logins
 from fluss.server.read.kv_scanners import ConnectionScanners, ServerScanners

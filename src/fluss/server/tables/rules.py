@@ -18,10 +18,11 @@ from fluss.model.schema import Schema
 from fluss.model.tables import options
 from fluss.model.tables.auto_partition import AutoPartition, TimeUnit
 from fluss.model.tables.merge_rules import DeleteBehavior, MergeRules
+from fluss.model.trust import Address
 from fluss.model.types import DataType, TypeRoot
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.protobuf import Encoded, encode_varint
-from fluss.server.config import Address, ServerConfig
+from fluss.server.config import ServerConfig
 from fluss.server.tables.lake import check_lake_keys, check_lake_table
 from fluss.storage.catalog.catalog import PartitionEntry, TableEntry
 from fluss.storage.catalog.view import DefinitionCache

@@ -14,7 +14,7 @@ from fluss.formats.arrow import payload as arrow_payload
 from fluss.formats.arrow.payload import Codec
 from fluss.formats.batches.kv_batch import KvRecords
 from fluss.formats.batches.log_batch import BatchHeader, BufferLike, encode_batch
-from fluss.formats.changelog.fold import Changes, Folder
+from fluss.formats.changelog.fold import FoldedPuts, Folder
 from fluss.formats.rows import codecs
 from fluss.formats.rows.keys import primary_key_encoder
 from fluss.formats.rows.values import ValueCodec
@@ -63,12 +63,12 @@ class KvTable:
             self._codecs[schema_id] = codec
         return codec
 
-    def check_keys(self, changes: Changes) -> None:
+    def check_keys(self, changes: FoldedPuts) -> None:
         """A replay of the log takes the keys from the rows, and must come to the same."""
         if not self.keys.encode(changes.rows).equals(pa.array(changes.keys, pa.binary())):
             raise CorruptDataError("a record has a key that is not the one its row has")
 
-    def log_batch(self, changes: Changes, writer_id: int, batch_sequence: int) -> bytearray:
+    def log_batch(self, changes: FoldedPuts, writer_id: int, batch_sequence: int) -> bytearray:
         """The log batch of changes; rows that lie at keys which are not theirs are refused."""
         rows = changes.rows
         change_types: bytes | None = changes.change_types
