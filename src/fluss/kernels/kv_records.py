@@ -215,7 +215,7 @@ def schema_id_of(value: bytes, row: cython.Py_ssize_t) -> cython.int:
 
 
 def schema_ids_of(values: list[bytes | None]) -> list[int]:
-    """The schema ids that occur, in order of appearance; of None there is none."""
+    """The schema ids that occur, in order of appearance; a value of None has no schema."""
     i: cython.Py_ssize_t
     number: cython.int
     last: cython.int = -0x10000

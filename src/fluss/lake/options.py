@@ -90,7 +90,7 @@ class LakeOptions:
 
     @classmethod
     def from_properties(cls, given: Mapping[str, str]) -> Self:
-        """From keys without a prefix: type, warehouse, uri, name; the others go to the catalog as they are."""
+        """Options from keys without a prefix: type, warehouse, uri, name; the others go to the catalog as they are."""
         rest = dict(given)
         kind = rest.pop("type", rest.pop("catalog-type", SQL)).lower()
         if kind not in TYPES:
@@ -109,7 +109,7 @@ class LakeOptions:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where files of the lake may lie, whatever its catalog says: the warehouse, and what the user lists."""
+        """Places where files of the lake may lie, whatever its catalog says: the warehouse, and listed ones."""
         found = self.warehouse if self.warehouse is not None and self._is_warehouse_a_place else None
         if self.warehouse is None and not self.is_named_by_server and self.sqlite_path is not None:
             found = str(self.sqlite_path.parent)  # the user named the catalog alone

@@ -56,7 +56,7 @@ class Server:
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """The address at which the server listens."""
         if self._address is None:
             raise RuntimeError("the server was not started")
         return self._address
@@ -150,7 +150,7 @@ class Server:
 
     @property
     def metrics_port(self) -> int | None:
-        """Where the metrics are, if anywhere."""
+        """The port of the metrics, or None."""
         return self._metrics_page.port if self._metrics_page is not None else None
 
     async def _start_metrics(self, host: str, port: int) -> None:
@@ -225,7 +225,7 @@ class Server:
 
 
 def _connections_max(wanted: int) -> int:
-    """No more than leave a part of the process's files to logs and stores, whose writes wait without them."""
+    """The most connections, fewer than files: logs and stores need a part of them, or writes would wait."""
     try:
         import resource
     except ImportError:

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def told_shortly() -> Iterator[None]:
-    """For whatever Spark calls: raises what is raised in here as one line without causes."""
+    """Raise errors to Spark as one line without causes; around whatever Spark calls."""
     try:
         yield
     except FlussError as error:

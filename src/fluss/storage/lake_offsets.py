@@ -66,7 +66,7 @@ def _places(known: Mapping[int, int]) -> list[int]:
 
 
 def _with_checksum(data: bytes) -> bytes:
-    """As the last member, which other readers of the format pass over."""
+    """The document with a checksum as its last member, which other readers of the format pass over."""
     return data[:-1] + b',"crc32c":%d}' % crc32c(data)
 
 

@@ -55,7 +55,7 @@ def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def check_names(names: Sequence[str], schema: pa.Schema) -> None:
-    """That each name is a column, once."""
+    """Check that each name is a column, and is there once."""
     for index, name in enumerate(names):
         if name not in schema.names:
             advice = suggestion(near_names(name, schema.names)) or f" There are {', '.join(schema.names)}."
@@ -199,7 +199,7 @@ def _spelled(value: Any) -> str:
 
 
 def _offsets(parts: Sequence[Any]) -> pa.Array:
-    """Where the parts of a list or map begin and end; null where there is none."""
+    """The offsets at which parts of a list or map begin, and the last end; null where there is none."""
     offsets: list[int | None] = []
     end = 0
     for part in parts:
@@ -250,7 +250,7 @@ def open_table(connection: FlussConnection, text: str) -> FlussTable:
 
 
 def missing_table(connection: FlussConnection, path: TablePath) -> NotFoundError:
-    """That there is no such table, and what was perhaps meant."""
+    """The error for a table that does not exist, with names that were perhaps meant."""
     admin = connection.get_admin()
     databases = admin.list_databases()
     if path.database_name not in databases:
@@ -265,7 +265,7 @@ def missing_table(connection: FlussConnection, path: TablePath) -> NotFoundError
 
 
 def missing_database(name: str, databases: Sequence[str]) -> NotFoundError:
-    """That there is no such database, and what was perhaps meant."""
+    """The error for a database that does not exist, with names that were perhaps meant."""
     advice = suggestion(near_names(name, databases)) or f" 'fluss database create {name}' creates it."
     return NotFoundError(f"There is no database {name}.{advice}")
 

@@ -178,7 +178,7 @@ class PrefixLookuperCore(_LookuperBase):
 
 
 def _batch(reader: ValueReader, found: Sequence[bytes | None]) -> Sequence[Any]:
-    """Of one caller: rows of the keys that have one, and which those are."""
+    """One caller's result: rows of the keys that have one, and which those are."""
 
     def read(values: Sequence[bytes | None]) -> tuple[pa.RecordBatch, list[bool]]:
         return reader.batch([value for value in values if value is not None]), [value is not None for value in values]

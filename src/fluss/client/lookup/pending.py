@@ -271,7 +271,7 @@ Read: TypeAlias = Callable[[ValueReader, Sequence[Any]], Sequence[Any]]
 
 
 class LookupQueue(Protocol):
-    """Where lookups of one table and kind wait for their leaders."""
+    """The queue in which lookups of one table and kind wait for their leaders."""
 
     info: TableInfo
     timeout_s: float
@@ -285,7 +285,7 @@ Place: TypeAlias = "tuple[LookupQueue, Read, str | None, int]"
 
 
 class Caller(Protocol):
-    """Who waits for a lookup: a future of the loop, or a thread."""
+    """The caller that waits for a lookup: a future of the loop, or a thread."""
 
     def cancelled(self) -> bool: ...
     def done(self) -> bool: ...

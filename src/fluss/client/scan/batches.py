@@ -426,7 +426,7 @@ class BatchReader:
         return _Plan(written, on_wire, output, sources, filtered, raw_rows)
 
     def decode(self, batches: Sequence[RawBatch]) -> list[FetchedBatch | FlussError | None]:
-        """For each batch its rows from its cursor's offset on, None for none, or what is wrong with it."""
+        """The rows of each batch from its cursor's offset on, None for none, or what is wrong with it."""
         results: list[FetchedBatch | FlussError | None] = []
         for batch in batches:
             try:
@@ -505,7 +505,7 @@ _FETCH_BYTES = 1
 
 
 async def batch_starts(cluster: Cluster, info: TableInfo, bucket: TableBucket, offsets: Sequence[int]) -> list[int]:
-    """For each offset where the batch that holds it begins; the offset itself where the leader does not tell."""
+    """The offset at which the batch of each offset begins; the offset itself where the leader does not tell."""
     key = (bucket.partition_id, bucket.bucket)
     check_buckets(info, [key])
     if bucket.partition_id is not None:

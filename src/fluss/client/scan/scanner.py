@@ -234,7 +234,7 @@ class LogScannerCore:
         self._session.changed()
 
     async def _watch(self, keys: Iterable[BucketKey]) -> None:
-        """From now on the leaders of these buckets are known, if they have partitions."""
+        """Know the leaders of these buckets from now on, if they have partitions."""
         partitions = {partition_id for partition_id, _ in keys if partition_id is not None}
         if partitions:
             self._cluster.metadata.watch_partitions(self.table_path, partitions)

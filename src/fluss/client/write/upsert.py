@@ -104,7 +104,7 @@ class UpsertColumns:
                 )
 
     def row_builder(self) -> RowBuilder:
-        """For rows as a user gives them."""
+        """The builder for rows as a user gives them."""
         return TargetRowBuilder(self) if self.targets else RowBuilder(self.schema)
 
     def check_names(self, names: Iterable[str]) -> None:
@@ -355,7 +355,7 @@ class UpsertWriterCore(WriterCore):
         return self.columns.row_builder()
 
     def _close_full(self, buffer: RowBuffer) -> None:
-        """When the client has nothing else, the server, which needs longer for rows than anybody here, waits for it.
+        """Close a full row buffer, and wait when the client is idle: the server needs longer for rows than the client.
 
         A caller that takes rows without a pause gives the interpreter to other threads every 5 ms only, and encoding in
         a worker and sending take a dozen such turns: encode here, and let the I/O thread send at once.

@@ -317,7 +317,7 @@ class WriterCore:
                 self._encode_queue.failed.pop(self, None)
 
     def left(self, buffer: RowBuffer) -> None:
-        """Nobody waits for a row buffer any more: if it failed, or fails, that is to be reported otherwise."""
+        """Note that nobody waits for a row buffer any more: a failure of it is to be reported otherwise."""
         with self._lock:
             buffer.outcome.awaited = False
             if buffer.outcome.done and buffer.error is not None:
@@ -376,7 +376,7 @@ class WriterCore:
             await buffer.outcome.settled()
 
     def flush_blocking(self) -> None:
-        """As `flush`, in the calling thread."""
+        """Flush in the calling thread."""
         runtime.check_process(self._pid, "writer")
         for buffer in self._begin_flush(self._encode_queue.submit):
             buffer.outcome.join()

@@ -80,7 +80,7 @@ class ArrowLayout:
     def check(self, row_count: int, nodes: Sequence[int], sizes: Sequence[int]) -> None:
         """Raise `CorruptDataError` unless a batch fits; `nodes` alternates lengths and null counts.
 
-        `sizes` are those of the buffers once decompressed. What lies in them is checked by whoever reads them.
+        `sizes` are those of the buffers once decompressed. What lies in them is checked by its readers.
         """
         kernel.check_layout(self._numbers, row_count, nodes, sizes)
 

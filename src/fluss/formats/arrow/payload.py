@@ -202,7 +202,7 @@ def decode(buf: BufferLike | pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
 def _validate(batch: pa.RecordBatch) -> None:
     """Raise `pa.ArrowException` unless all values can be used safely.
 
-    In full: offsets that point outside their buffer crash whoever follows them, and anyone may have written them.
+    In full: offsets that point outside their buffer crash the code that follows them, and anyone may have written them.
     """
     if not kernel.COMPILED or batch.num_rows < _OWN_VALIDATION_ROWS_MIN:
         batch.validate(full=True)
@@ -251,7 +251,7 @@ def decode_changes(
 
 
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
-    """No rows."""
+    """A batch without rows."""
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
@@ -263,7 +263,7 @@ def _decompressed(payload: pa.Buffer, schema: pa.Schema, use_threads: bool) -> p
 
 
 def _pool() -> pa.MemoryPool:
-    """Where rows are put: not where pyarrow puts them unless told otherwise.
+    """The memory pool for rows: pyarrow's default, or the system's in place of mimalloc.
 
     Its mimalloc asks for huge pages. A virtual machine may have to get each from its host, piece by piece, which takes
     longer than decompressing what goes there: the rows of a large table took twice as long as those of a small one.

@@ -92,7 +92,7 @@ def _added(sizes: list[pa.Array | int]) -> pa.Array | int:
 
 
 def _list_sizes(offsets: pa.Array, sizes: pa.Array | int) -> pa.Array:
-    """Of lists that begin at offsets, the last of which is the end."""
+    """The sizes of lists that begin at offsets, the last of which is the end."""
     starts = offsets.cast(pa.int64())
     if isinstance(sizes, int):
         ends = pc.multiply(starts, sizes)

@@ -305,7 +305,7 @@ _YEAR_DIGITS: Final = 4
 
 
 def partition_names(batch: pa.RecordBatch, columns: Sequence[Column]) -> tuple[pa.Array, list[str]]:
-    """For every row an index into the names of the batch's partitions, and those names; values must not be null."""
+    """The names of the batch's partitions, and for every row an index into them; values must not be null."""
     encoded = [_texts(column, batch.column(column.name)) for column in columns]
     if len(encoded) == 1:
         names = encoded[0]

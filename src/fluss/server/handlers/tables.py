@@ -123,7 +123,7 @@ def _spec(context: ConnectionContext, spec: pb.PbPartitionSpec) -> PartitionSpec
 
 
 def _check_time(context: ConnectionContext, entry: TableEntry, name: str) -> None:
-    """In an auto-partitioned table, refuse what is no time, and what the next run would drop again."""
+    """Refuse a partition of an auto-partitioned table that is not a time, or that the next run would drop again."""
     rule = rule_of(entry)
     if rule is None or not rule.enabled:
         return

@@ -212,7 +212,7 @@ class ConnectionContext:
             raise ConnectError("The client closed the connection before its batch was taken; it is not stored.")
 
     def pace(self) -> Pace:
-        """For an answer that may take long to make."""
+        """The pace of an answer that may take long to make: it gives up the loop now and then."""
         return Pace(self.server.turns, self.is_connected)
 
     def close(self) -> None:
@@ -225,7 +225,7 @@ GateCallback: TypeAlias = Callable[[], "asyncio.Future[None] | None"]
 
 
 class Replier(Protocol):
-    """Where a request whose answer was deferred delivers it."""
+    """The receiver of a deferred reply."""
 
     def reply(self, answer: Answer) -> None: ...
 

@@ -134,7 +134,7 @@ class Seen(NamedTuple):
 
 
 class ConnectionPatience:
-    """Since when a connection does what it does."""
+    """The times since which a connection is idle, sends a frame or does not log in; says when that is too long."""
 
     __slots__ = ("_connected_s", "_frame_s", "_frames", "_quiet_s", "_received_bytes", "_unsent_bytes", "_window")
 

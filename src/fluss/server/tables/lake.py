@@ -213,7 +213,7 @@ class Tiering:
         self._finish(self._held(table_id, coordinator_epoch, tiering_epoch), is_urgent=False)
 
     def finish_early(self, table_id: int, coordinator_epoch: int, tiering_epoch: int) -> None:
-        """As `finish`, of a round that took too long: the next one is due at once."""
+        """Finish a round that took too long: the next one is due at once."""
         self._finish(self._held(table_id, coordinator_epoch, tiering_epoch), is_urgent=True)
 
     def fail(self, table_id: int, coordinator_epoch: int, tiering_epoch: int) -> None:

@@ -211,7 +211,7 @@ class Placer:
         self.sizes: dict[str, int] = {}
 
     def place(self, file: HeldFile) -> None:
-        """By a link if that is possible."""
+        """Put a file in its place, by a link if that is possible."""
         target = self._target(file.name)
         if not (file.is_final and _linked(file.path, target)):
             files.copy(file.path, target, file.size_bytes, Site.BACKUP_COPY)

@@ -464,7 +464,7 @@ class Catalog(CatalogView):
     # --- leases of KV snapshots
 
     def leases(self) -> Mapping[str, LeaseEntry]:
-        """By lease id, the expired ones too."""
+        """Leases by their id, expired ones included."""
         return self._leases
 
     async def put_lease(self, entry: LeaseEntry) -> None:
@@ -489,7 +489,7 @@ class Catalog(CatalogView):
     # --- queries with staged writes
 
     def staged_queries(self) -> Mapping[tuple[int, str], StagedQuery]:
-        """By table id and query id."""
+        """Staged queries by table id and query id."""
         return self._staged_queries
 
     async def put_staged_query(self, entry: StagedQuery) -> None:
@@ -514,7 +514,7 @@ class Catalog(CatalogView):
     # --- snapshots in the lake
 
     def lake_snapshots(self, table_id: int) -> tuple[LakeSnapshotEntry, ...]:
-        """In the order in which they were registered."""
+        """Lake snapshots of a table in the order in which they were registered."""
         return self._lake_snapshots.get(table_id, ())
 
     async def put_lake_snapshot(self, entry: LakeSnapshotEntry, number_kept_min: int) -> None:

@@ -351,7 +351,7 @@ class StagedCommit:
         self._puts.append((bucket, kv.put(records, request.target_columns, overwrite=request.overwrite)))
 
     async def _make_durable(self) -> None:
-        """In all modes: the staged rows, which are durable, are about to go."""
+        """Sync what was stored, in all modes: the staged rows, which are durable, are about to go."""
         for bucket in self._stored:
             with self._unless_dropped(bucket):
                 (await self._storage.opened(bucket)).request_sync()
