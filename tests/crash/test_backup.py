@@ -186,7 +186,7 @@ def kill_at(directory: Path, name: str, count: int) -> None:
             assert name.startswith(Site.BACKUP_FINISH) or name.startswith(Site.BACKUP_HOLD)
             check_restored(*restored(target), turns_acked)
         else:
-            with pytest.raises(fluss.FlussError, match="no finished backup"):
+            with pytest.raises(fluss.FlussError, match="not a finished backup"):
                 files.read(target)
         # The source is fine, holds no links, and can be backed up.
         server.env = {}

@@ -235,7 +235,7 @@ class TableCore:
     def _check_range(self, bucket: TableBucket, start_offset: int, end_offset: int) -> None:
         self._check_bucket(bucket)
         if not 0 <= start_offset <= end_offset:
-            raise InvalidRequestError(f"{start_offset} to {end_offset} is no range of offsets.")
+            raise InvalidRequestError(f"{start_offset} to {end_offset} is not a range of offsets.")
 
     def _check_bucket(self, bucket: TableBucket) -> None:
         if bucket.table_id != self.info.table_id:

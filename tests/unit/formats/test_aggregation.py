@@ -331,7 +331,7 @@ def test_bitmaps() -> None:
         "3b300100030000 1bfc 0100 8f5f 0300 0100 0200 0500 0000 e803 17fc 0100 0000 8f5f".replace(" ", "")
     )
     assert fold_one(case, second, bitmap(range(1000, 90_000)))[-1] == runs
-    with pytest.raises(InvalidRequestError, match="'c0' is no 32-bit Roaring bitmap"):
+    with pytest.raises(InvalidRequestError, match="'c0' is not a 32-bit Roaring bitmap"):
         fold_one(case, b"xx", first)
 
 

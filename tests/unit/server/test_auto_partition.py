@@ -141,7 +141,7 @@ def test_partitions_made_by_hand(server: RunningServer, wire: Wire, clock: Clock
         (["name"], {"time_zone": "Nowhere"}, 39, "time-zone"),
         (["name"], {"num_precreate": "1001"}, 39, "num-precreate"),
         (["name"], {"time_format": "dd.MM.yyyy"}, 15, "time-format"),
-        (["id", "name"], {"key": "score"}, 15, "none of"),
+        (["id", "name"], {"key": "score"}, 15, "not one of"),
         (["id", "name"], {}, 15, "auto-partition.key"),
         (["id", "name"], {"key": "name", "num_precreate": "1"}, 15, "must be 0"),
     ],

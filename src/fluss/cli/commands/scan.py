@@ -69,7 +69,7 @@ def moment_ms(text: str) -> int:
     try:
         return int(dt.datetime.fromisoformat(text.strip()).timestamp() * 1000)
     except ValueError:
-        raise FlussError(f"{text!r} is no time like '2026-01-31 12:30', and no duration like 10min.") from None
+        raise FlussError(f"{text!r} is not a time like '2026-01-31 12:30', nor a duration like 10min.") from None
 
 
 def start_of(text: str) -> OffsetSpec | int:

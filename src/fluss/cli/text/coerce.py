@@ -105,7 +105,9 @@ def from_plain(values: Sequence[Any], field: pa.Field) -> pa.Array:
             try:
                 _from_plain([value], field.type)
             except _CAST_ERRORS:
-                raise MisfitError(row, field.name, f"{_shown(value)} is no {_named(field.type)}") from None
+                raise MisfitError(
+                    row, field.name, f"{_shown(value)} is not a value of type {_named(field.type)}"
+                ) from None
         raise
 
 
@@ -120,7 +122,7 @@ def _misfit(column: pa.Array, field: pa.Field, convert: Callable[[pa.Array], pa.
         except _CAST_ERRORS:
             last = middle
     value = plain(column.slice(first, 1))[0] if len(column) else None
-    return MisfitError(first, field.name, f"{_shown(value)} is no {_named(field.type)}")
+    return MisfitError(first, field.name, f"{_shown(value)} is not a value of type {_named(field.type)}")
 
 
 def _shown(value: Any) -> str:
@@ -312,7 +314,7 @@ def seconds(_: click.Context, option: click.Parameter, given: str | None, ms_min
         return None
     milliseconds = duration_ms(given)
     if milliseconds is None or milliseconds < ms_min:
-        raise click.BadParameter(f"{given!r} is no duration like 30s or 5d.", param=option)
+        raise click.BadParameter(f"{given!r} is not a duration like 30s or 5d.", param=option)
     return milliseconds / 1000
 
 
@@ -322,7 +324,7 @@ def key_pairs(text: str, columns: Sequence[str]) -> dict[str, str]:
     parts = re.split(f",(?=(?:{names})=)", text)
     found = dict(part.split("=", 1) for part in parts if "=" in part)
     if len(found) != len(parts):
-        raise FlussError(f"{text!r} is no key; write it like {','.join(f'{name}=...' for name in columns)}.")
+        raise FlussError(f"{text!r} is not a key; write it like {','.join(f'{name}=...' for name in columns)}.")
     return found
 
 

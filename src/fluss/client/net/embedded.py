@@ -74,7 +74,7 @@ def _read(path: Path, directory_fd: int) -> bytes:
 
 def _check(path: Path, found: os.stat_result, directory: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise _distrusted(path, "it is no regular file")
+        raise _distrusted(path, "it is not a regular file")
     user = os.geteuid()
     if found.st_uid not in (user, _ROOT):
         raise _distrusted(path, f"it belongs to user {found.st_uid}, and this process runs as user {user}")

@@ -226,7 +226,9 @@ class LogScannerCore:
         check_buckets(self._info, offsets)
         for offset in offsets.values():
             if offset < EARLIEST_OFFSET:
-                raise InvalidRequestError(f"{offset} is no offset; use 0 or more, EARLIEST_OFFSET or LATEST_OFFSET.")
+                raise InvalidRequestError(
+                    f"{offset} is not an offset; use 0 or more, EARLIEST_OFFSET or LATEST_OFFSET."
+                )
         await self._watch(offsets)
         latest = await self._latest([key for key, offset in offsets.items() if offset == LATEST_OFFSET])
         for key, offset in offsets.items():

@@ -210,7 +210,8 @@ def _bitmaps(values: pa.Array, column: Column, merges: Merges) -> pa.Array:
                 union = BitMap.deserialize(left) | BitMap.deserialize(right)
             except ValueError as error:
                 raise InvalidRequestError(
-                    f"A value of {column.name!r} is no 32-bit Roaring bitmap: {error}.", ErrorCode.UNSUPPORTED_VERSION
+                    f"A value of {column.name!r} is not a 32-bit Roaring bitmap: {error}.",
+                    ErrorCode.UNSUPPORTED_VERSION,
                 ) from None
             union.run_optimize()
             merged = union.serialize()

@@ -87,7 +87,7 @@ def list_partition_infos(
     unknown = wanted.get_spec_map().keys() - set(entry.partition_keys)
     if unknown:
         raise InvalidRequestError(
-            f"{min(unknown)!r} is no partition column of {entry.path}; those are {', '.join(entry.partition_keys)}.",
+            f"{min(unknown)!r} is not a partition column of {entry.path}; those are {', '.join(entry.partition_keys)}.",
             ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
         )
     response = pb.ListPartitionInfosResponse()

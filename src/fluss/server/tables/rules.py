@@ -310,7 +310,7 @@ def _check_statistics(descriptor: TableDescriptor) -> None:
     types = {column.name: column.data_type for column in descriptor.schema.columns}
     for name in names:
         if name not in types:
-            raise _bad_property(f"{options.STATISTICS_COLUMNS} names {name!r}, which is none of the columns")
+            raise _bad_property(f"{options.STATISTICS_COLUMNS} names {name!r}, which is not a column")
         if types[name].root in _NO_STATISTICS:
             raise _bad_property(f"{options.STATISTICS_COLUMNS} can't have {name!r}, which is {types[name]}")
 

@@ -40,7 +40,9 @@ def segments(path: Path) -> list[tuple[int, Path]]:
     if not path.exists():
         raise NotFoundError(f"There is no file {path}.")
     if path.suffix != LOG_SUFFIX or not path.stem.isdigit():
-        raise InvalidRequestError(f"{path} is no log file: those have an offset for a name, and end in {LOG_SUFFIX}.")
+        raise InvalidRequestError(
+            f"{path} is not a log file: those have an offset for a name, and end in {LOG_SUFFIX}."
+        )
     return [(int(path.stem), path)]
 
 

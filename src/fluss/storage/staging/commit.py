@@ -207,7 +207,7 @@ def listed(directory: Path) -> Iterator[StagedFile]:
         match, table = _NAME.fullmatch(path.name), directory.parent.name
         if match is None or not table.isdigit():
             if not path.name.endswith(files.TEMPORARY_SUFFIX):
-                _log.warning("%s is no file of ours and is left alone", path)
+                _log.warning("%s is not a file of ours and is left alone", path)
             continue
         query, *numbers = match.groups()
         status = path.stat()
