@@ -1,4 +1,4 @@
-"""A limit on all that a client can make the server hold or do, and time limits of connections; units come last.
+"""A limit on all that a client can make the server hold or do, and the sweep that closes late and idle connections.
 
 Each limit can be set in the `[limits]` table of fluss.toml, by its name here. The first worry is memory: one
 connection, and all of them together, cost a bounded amount however slowly they read or fast they write.
