@@ -37,7 +37,7 @@ from fluss.model.offsets import EARLIEST_OFFSET
 from fluss.model.paths import TableBucket
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET, ChangeType, RecordBatch
 from fluss.model.schema import Schema
-from fluss.model.tables.options import LOG_FORMAT
+from fluss.model.tables.options import LOG_FORMAT, choice
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.fetches import parse_fetch_response
@@ -350,7 +350,7 @@ class _Plan(NamedTuple):
 
 def log_format(info: TableInfo) -> str:
     """How a table's log holds rows."""
-    return info.properties.get(LOG_FORMAT, LogFormat.ARROW).upper()
+    return choice(info.properties, LOG_FORMAT)
 
 
 class BatchReader:

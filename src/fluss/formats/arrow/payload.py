@@ -43,7 +43,7 @@ from fluss.formats.arrow.messages import (
 )
 from fluss.formats.batches.log_batch import CHANGE_TYPE_MAX, BatchHeader, BufferLike, payload_of
 from fluss.model.errors import CorruptDataError
-from fluss.model.tables.options import ARROW_COMPRESSION, ARROW_ZSTD_LEVEL, check_properties
+from fluss.model.tables.options import ARROW_COMPRESSION, ARROW_ZSTD_LEVEL, check_properties, choice
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -130,7 +130,7 @@ class Codec:
         """The codec that table properties ask for; ZSTD at level 3 when they say nothing."""
         given = {key: properties[key] for key in (ARROW_COMPRESSION, ARROW_ZSTD_LEVEL) if key in properties}
         check_properties(given)
-        compression = Compression(given.get(ARROW_COMPRESSION, Compression.ZSTD).upper())
+        compression = Compression(choice(given, ARROW_COMPRESSION))
         return cls(compression, int(given.get(ARROW_ZSTD_LEVEL, ZSTD_LEVEL_DEFAULT)))
 
 

@@ -61,7 +61,7 @@ class AutoPartition:
         key = (properties.get(options.AUTO_PARTITION_KEY, "").strip() if several else "") or partition_keys[0]
         if key not in partition_keys:
             raise _bad_table(f"{options.AUTO_PARTITION_KEY} is {key!r}, which is not one of {list(partition_keys)}")
-        unit = TimeUnit(properties.get(options.AUTO_PARTITION_TIME_UNIT, TimeUnit.DAY).upper())
+        unit = TimeUnit(options.choice(properties, options.AUTO_PARTITION_TIME_UNIT))
         return cls(
             enabled=options.is_true(properties, options.AUTO_PARTITION_ENABLED),
             key_index=partition_keys.index(key),

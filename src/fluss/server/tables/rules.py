@@ -61,7 +61,7 @@ def table_format(table_json: bytes) -> TableFormat:
     table = TableDescriptor.from_json(table_json, foreign_properties=True)
     properties = table.properties
     return TableFormat(
-        LogFormat(properties.get(options.LOG_FORMAT, LogFormat.ARROW).upper()),
+        LogFormat(options.choice(properties, options.LOG_FORMAT)),
         table.has_primary_key,
         table.has_primary_key
         and options.DATALAKE_FORMAT in properties
@@ -227,8 +227,8 @@ def stored_json(descriptor: TableDescriptor) -> tuple[str, str]:
 
 
 def _check_formats(descriptor: TableDescriptor) -> None:
-    log_format = descriptor.properties.get(options.LOG_FORMAT, LogFormat.ARROW).upper()
-    kv_format = descriptor.properties.get(options.KV_FORMAT, KvFormat.COMPACTED).upper()
+    log_format = options.choice(descriptor.properties, options.LOG_FORMAT)
+    kv_format = options.choice(descriptor.properties, options.KV_FORMAT)
     if not descriptor.has_primary_key:
         if log_format == LogFormat.COMPACTED:
             raise _refused(f"a log table can't have the log format {log_format}; use ARROW or INDEXED")

@@ -128,7 +128,7 @@ class RowReader:
         from fluss.model.descriptor import LogFormat, TableDescriptor
         from fluss.model.forms.arrow_types import arrow_schema
         from fluss.model.schema import Schema
-        from fluss.model.tables.options import LOG_FORMAT
+        from fluss.model.tables.options import LOG_FORMAT, choice
         from fluss.storage.catalog.read import read_catalog
 
         root, table_id = _place(path)
@@ -137,7 +137,7 @@ class RowReader:
         if table is None:
             raise NotFoundError(f"{root / CATALOG_NAME} has no table {table_id}: it was dropped. Leave out --rows.")
         descriptor = TableDescriptor.from_json(table.table_json, foreign_properties=True)
-        self._log_format = LogFormat(descriptor.properties.get(LOG_FORMAT, LogFormat.ARROW).upper())
+        self._log_format = LogFormat(choice(descriptor.properties, LOG_FORMAT))
         self._schemas = {
             schema_id: Schema.from_json(json.loads(content))
             for of_table, schema_id, content in catalog.schemas

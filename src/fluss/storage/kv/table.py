@@ -18,12 +18,12 @@ from fluss.formats.changelog.fold import FoldedPuts, Folder
 from fluss.formats.rows import codecs
 from fluss.formats.rows.keys import primary_key_encoder
 from fluss.formats.rows.values import ValueCodec
-from fluss.model.descriptor import KvFormat, LogFormat, TableDescriptor
+from fluss.model.descriptor import LogFormat, TableDescriptor
 from fluss.model.errors import CorruptDataError, ErrorCode, InvalidRequestError
 from fluss.model.partitions import SEPARATOR
 from fluss.model.schema import Schema
 from fluss.model.tables.merge_rules import ChangelogImage, MergeRules
-from fluss.model.tables.options import KV_FORMAT, LOG_FORMAT
+from fluss.model.tables.options import KV_FORMAT, LOG_FORMAT, choice
 from fluss.storage.catalog.catalog import Catalog, TableEntry
 
 FIRST_SCHEMA_ID: Final = 1
@@ -41,8 +41,8 @@ class KvTable:
             schema_id: Schema.from_json(json.loads(catalog.schema_json(entry.table_id, schema_id)))
             for schema_id in range(FIRST_SCHEMA_ID, entry.schema_id + 1)
         }
-        self._kv_format = properties.get(KV_FORMAT, KvFormat.COMPACTED).upper()
-        self._log_format = LogFormat(properties.get(LOG_FORMAT, LogFormat.ARROW).upper())
+        self._kv_format = choice(properties, KV_FORMAT)
+        self._log_format = LogFormat(choice(properties, LOG_FORMAT))
         self._compression = Codec.of(properties)
         self._codecs: dict[int, ValueCodec] = {}  # by schema id
         self.codec = ValueCodec(self._schemas, self._kv_format)
