@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeGuard
 
 EXCEPTIONS: Final = Path("tools", "tidy-exceptions.toml")
 
@@ -390,11 +390,36 @@ def _way(door: Door) -> str:
     return f"go through {door.module}"
 
 
+def check_tests(root: Path) -> Iterator[Finding]:
+    """Nothing is imported from a test module: what tests share is beside them, or in tests/kit."""
+    for path in sorted((root / "tests").rglob("*.py")):
+        sources = [
+            node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))) if _is_of_test(node)
+        ]
+        if sources:
+            place = path.relative_to(root).as_posix()
+            names = ", ".join(sorted({source.module or "" for source in sources}))
+            text = (
+                f"imports from {names}: move what both use to a module of the folder that is no test, or to tests/kit"
+            )
+            yield Finding("test-import", place, len(sources), f"{place}:{sources[0].lineno}", text)
+
+
+def _is_of_test(node: ast.AST) -> TypeGuard[ast.ImportFrom]:
+    names = (
+        [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+        if isinstance(node, ast.ImportFrom)
+        else ()
+    )
+    return any(name.startswith("test_") for name in names)
+
+
 CHECKS: Final = (check_tree, check_folders, check_sizes, check_functions, check_classes, check_cycles, check_doors)
 RULES: Final = (
     *("tree-modules", "folder-modules", "folder-docstring", "module-small", "module-large", "function-long"),
     *("class-name", "cycle"),
     *DOORS,
+    "test-import",
 )
 
 
@@ -486,7 +511,7 @@ def problems(root: Path, base: str | None = None, *, prune: bool = False) -> lis
     path = root / EXCEPTIONS
     exceptions = load_exceptions(path.read_text(encoding="utf-8")) if path.exists() else {}
     modules = read_modules(root)
-    findings = [finding for check in CHECKS for finding in check(modules)]
+    findings = [*(finding for check in CHECKS for finding in check(modules)), *check_tests(root)]
     if prune:
         exceptions = pruned(findings, exceptions)
         path.write_text(render(exceptions), encoding="utf-8")

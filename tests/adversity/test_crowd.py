@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -22,14 +19,13 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.limits import Limits
 from fluss.testing import FlussServer
+from tests.adversity.crowd import BUDGET_EXCESS, CLIENTS, FLOOD_WRITERS, READER_GROWTH_BYTES_MAX, flood, server
 from tests.kit.memory import MIB, Memory
-from tests.kit.wire import ConnectionLostError, Wire, produce_request
+from tests.kit.wire import Wire, produce_request
 
-CLIENTS = 200
+__all__ = ["server"]  # a fixture
+
 ROWS_PER_CLIENT = 20
-FLOOD_WRITERS = 64
-READER_GROWTH_BYTES_MAX = 64 * MIB
-BUDGET_EXCESS = 1.25
 PATH = fluss.TablePath("fluss", "crowd")
 SCHEMA = pa.schema([("id", pa.int64()), ("blob", pa.binary())])
 UNCOMPRESSED = {"table.log.arrow.compression.type": "NONE"}
@@ -40,14 +36,6 @@ def make_table(address: str, buckets: int = 1) -> int:
         descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=buckets, properties=UNCOMPRESSED)
         connection.get_admin().create_table(PATH, descriptor)
         return int(connection.get_admin().get_table_info(PATH).table_id)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[FlussServer]:
-    with FlussServer(tmp_path / "data", args=["--durability", "os"]) as running:
-        yield running
-    # Gigabytes, and pytest keeps the directories of the last runs.
-    shutil.rmtree(tmp_path / "data")
 
 
 async def test_two_hundred_clients_at_once(server: FlussServer) -> None:
@@ -146,27 +134,3 @@ def test_a_write_flood_stays_within_the_budget(tmp_path: Path, batch_bytes: int)
 def wire_batch(size_bytes: int) -> bytes:
     rows = pa.record_batch([[1], [b"x" * size_bytes]], schema=SCHEMA)
     return bytes(encode_batch(encode(rows, Codec(Compression.NONE)), schema_id=1, record_count=1))
-
-
-def flood(address: str, api_key: int, bodies: list[bytes], requests: int) -> None:
-    """A writer for each body sends it so often without waiting; then every one of them must have its answers."""
-    failures: list[BaseException] = []
-
-    def write(number: int) -> None:
-        try:
-            with Wire(address, 120) as wire:
-                answers = threading.Thread(target=lambda: [wire.receive() for _ in range(requests)])
-                answers.start()
-                for _ in range(requests):
-                    wire.send(api_key, bodies[number])
-                answers.join(120)
-                assert not answers.is_alive(), f"writer {number}: answers are missing"
-        except (AssertionError, ConnectionLostError) as error:
-            failures.append(error)
-
-    writers = [threading.Thread(target=write, args=(number,)) for number in range(len(bodies))]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    assert not failures, failures[0]

@@ -11,7 +11,7 @@ import pytest
 import fluss.aio as fluss
 from fluss.client.runtime import bridge, run
 from fluss.testing import FlussServer
-from tests.adversity.test_cancellation import (
+from tests.adversity.cancellation import (
     BOTH_LOOPS,
     CALL_S_MAX,
     ROWS,

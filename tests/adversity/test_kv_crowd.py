@@ -20,7 +20,7 @@ from fluss.formats.rows.keys import KeyEncoder
 from fluss.protocol import api_keys
 from fluss.testing import FlussServer
 from tests.adversity import upsert_flood
-from tests.adversity.test_crowd import BUDGET_EXCESS, CLIENTS, FLOOD_WRITERS, READER_GROWTH_BYTES_MAX, flood, server
+from tests.adversity.crowd import BUDGET_EXCESS, CLIENTS, FLOOD_WRITERS, READER_GROWTH_BYTES_MAX, flood, server
 from tests.kit.memory import MIB, Memory
 from tests.kit.wire import put_request
 

@@ -17,7 +17,7 @@ import fluss.sync as fluss
 from fluss.protocol import api_keys
 from fluss.testing import Direction, FaultProxy, FlussServer
 from fluss.testing.processes import free_ports
-from tests.adversity.test_network import FAULTS, HEAL_S_MAX, ROUNDS, SLACK_S, TIMEOUT_MS, cut_all
+from tests.adversity.network import FAULTS, HEAL_S_MAX, ROUNDS, SLACK_S, TIMEOUT_MS, cut_all
 from tests.kit.loads.kv_clients import KvLoad, make_tables
 
 PUT, LOOKUP, FETCH = api_keys.PUT_KV.key, api_keys.LOOKUP.key, api_keys.FETCH_LOG.key

@@ -14,10 +14,8 @@ from fluss.protocol import api_keys
 from fluss.testing import Direction, FaultProxy, FlussServer
 from fluss.testing.processes import free_ports
 from tests.adversity.load import Load
+from tests.adversity.network import FAULTS, HEAL_S_MAX, ROUNDS, SLACK_S, TIMEOUT_MS, cut_all
 
-HEAL_S_MAX = 5.0
-ROUNDS = 4
-FAULTS = 10
 PRODUCE, FETCH = api_keys.PRODUCE_LOG.key, api_keys.FETCH_LOG.key
 
 
@@ -26,14 +24,6 @@ def assert_through(proxy: FaultProxy) -> None:
     counters = proxy.counters
     assert counters.requests_by_api[PRODUCE] > 0
     assert counters.responses_by_api[FETCH] > 0
-
-
-def cut_all(proxy: FaultProxy) -> None:
-    """Cut what is open, once something is: rows that were on the way count as progress before it is open again."""
-    deadline = time.monotonic() + HEAL_S_MAX
-    while not proxy.cut_all():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_delays(proxied: tuple[FlussServer, FaultProxy], chance: random.Random) -> None:
@@ -146,12 +136,6 @@ def test_a_restart_on_another_port_without_a_proxy_in_the_way_of_data(tmp_path: 
                 stable.set_target(server.bootstrap_servers)
                 load.await_progress(HEAL_S_MAX)
             load.finish()
-
-
-# Set-up has to keep it too, on a busy machine.
-TIMEOUT_MS = 1_000
-# Scheduling on a busy machine, and one try that began just before the deadline.
-SLACK_S = 3.0
 
 
 def scan(connection: fluss.FlussConnection) -> fluss.LogScanner:

@@ -10,29 +10,9 @@ import pytest
 import fluss
 from fluss import DataField, DataTypes
 from tests.behaviour.conftest import Client
+from tests.behaviour.values import NESTED, NESTED_ROWS
 
 WAIT_MS = 20_000
-
-NESTED = pa.schema(
-    [
-        ("id", pa.int32()),
-        ("tags", pa.list_(pa.string())),
-        ("attrs", pa.map_(pa.string(), pa.int64())),
-        ("profile", pa.struct([("age", pa.int32()), ("emails", pa.list_(pa.string()))])),
-        ("matrix", pa.list_(pa.list_(pa.float64()))),
-    ]
-)
-NESTED_ROWS = [
-    {
-        "id": 1,
-        "tags": ["a", None, "longer than seven"],
-        "attrs": [("k", 7), ("other", None)],
-        "profile": {"age": 30, "emails": ["x@example.org"]},
-        "matrix": [[1.5, None], [], None],
-    },
-    {"id": 2, "tags": [], "attrs": [], "profile": {"age": None, "emails": None}, "matrix": []},
-    {"id": 3, "tags": None, "attrs": None, "profile": None, "matrix": None},
-]
 
 
 @pytest.mark.feature("Nested types: ARRAY, MAP, ROW")

@@ -12,8 +12,7 @@ import pytest
 
 import fluss
 from tests.behaviour.conftest import Client
-from tests.behaviour.test_append_and_scan import EVERY_SCALAR, EVERY_VALUE
-from tests.behaviour.test_schemas import NESTED, NESTED_ROWS
+from tests.behaviour.values import EVERY_SCALAR, EVERY_VALUE, NESTED, NESTED_ROWS
 
 COLUMNS = [("id", pa.int32()), ("name", pa.string()), ("age", pa.int64())]
 # The row formats of Apache Fluss hold a time of day in milliseconds, whatever its precision.

@@ -74,9 +74,9 @@ def test_an_embedded_directory(tmp_path: Path) -> None:
 
 
 def test_what_is_no_backup(server: FlussServer, tmp_path: Path) -> None:
-    assert "no finished backup" in fails("restore", tmp_path, tmp_path / "data")
-    assert "no finished backup" in fails("restore", server.data_dir, tmp_path / "data")
-    assert "no finished backup" in fails("restore", tmp_path / "nowhere", tmp_path / "data")
+    assert "not a finished backup" in fails("restore", tmp_path, tmp_path / "data")
+    assert "not a finished backup" in fails("restore", server.data_dir, tmp_path / "data")
+    assert "not a finished backup" in fails("restore", tmp_path / "nowhere", tmp_path / "data")
     assert not (tmp_path / "data").exists()
     assert "127.0.0.1:1" in fails("backup", "-b", "127.0.0.1:1", tmp_path / "copy")
 

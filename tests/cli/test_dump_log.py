@@ -127,7 +127,7 @@ def test_what_can_not_be_read(tables: dict[fluss.TablePath, Path], tmp_path: Pat
     (tmp_path / "text.log").write_text("no batches")
     for args, code, text in (
         ([tmp_path / "nowhere"], 1, "There is no file"),
-        ([tmp_path / "text.log"], 1, "is no log file"),
+        ([tmp_path / "text.log"], 1, "is not a log file"),
         ([tables[LOG].parent], 1, "has no log files"),
         ([alone, "--rows"], 1, "lies in no data directory"),
     ):

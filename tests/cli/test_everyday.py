@@ -234,13 +234,13 @@ BAD = [
     (("scan", "shop.orders", "--columns", "totl"), "", "Did you mean total?"),
     (("scan", "shop.orders", "--filter", "id >"), "", "position"),
     (("scan", "shop.visits", "--partition", "2026"), "", "has no partition 2026"),
-    (("tail", "shop.orders", "--from", "yesterday", "--no-follow"), "", "'yesterday' is no time"),
+    (("tail", "shop.orders", "--from", "yesterday", "--no-follow"), "", "'yesterday' is not a time"),
     (("changes", "shop.nothing", "--no-follow"), "", "no table shop.nothing"),
     (("lookup", "shop.customers", "region=EU", "id=99"), "", "no row with region=EU, id=99"),
-    (("lookup", "shop.customers", "region=EU", "id=x"), "", "'x' is no int"),
+    (("lookup", "shop.customers", "region=EU", "id=x"), "", "'x' is not a value of type int"),
     (("lookup", "shop.orders", "id=1"), "", "has no primary key"),
     (("sql", "SELECT * FROM visits"), "", "there is shop.visits"),
-    (("offsets", "shop.orders", "--at", "then"), "", "'then' is no time"),
+    (("offsets", "shop.orders", "--at", "then"), "", "'then' is not a time"),
 ]
 
 

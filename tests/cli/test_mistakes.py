@@ -51,7 +51,7 @@ OF_SERVERS: Final = {
 
 # Commands on files: something wrong, and what the line says of it.
 OF_FILES: Final = {
-    "restore": ([["nowhere", "data"], ["rows.csv", "data"]], "no finished backup"),
+    "restore": ([["nowhere", "data"], ["rows.csv", "data"]], "not a finished backup"),
     "dump-log": ([["nowhere"], ["rows.csv"]], ""),
     "repair": ([["nowhere"], ["rows.csv"], ["folder"]], ""),
     "server": ([["--data-dir", "rows.csv"], ["--data-dir", "d", "--config", "rows.csv"]], ""),

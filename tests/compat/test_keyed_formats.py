@@ -11,7 +11,7 @@ from fluss import FlussError
 from tests.compat.changelog_tables import random_value
 from tests.compat.conftest import Cluster
 from tests.compat.differences import OUR_CLIENT, expected
-from tests.compat.test_primary_keys import USERS, create, few_buckets, seen, user
+from tests.compat.users import USERS, create, few_buckets, seen, user
 from tests.peers.peer import Row
 from tests.peers.samples import COLUMNS, EMPTY, FULL
 

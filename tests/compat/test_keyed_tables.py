@@ -11,7 +11,7 @@ from fluss import ErrorCode, FlussError
 from fluss.testing import FlussServer
 from tests.compat.conftest import ON_OUR_SERVER, Cluster, connect_all
 from tests.compat.differences import JAVA, OUR_CLIENT, PYFLUSS
-from tests.compat.test_primary_keys import USERS, create, few_buckets, seen, user
+from tests.compat.users import USERS, create, few_buckets, seen, user
 from tests.peers.fixtures import PeerFactory
 from tests.peers.jsonlines import PeerError
 from tests.peers.peer import Row

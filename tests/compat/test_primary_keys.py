@@ -12,31 +12,14 @@ import pytest
 
 from tests.compat.conftest import Cluster
 from tests.compat.differences import OUR_CLIENT, PYFLUSS, expected
+from tests.compat.users import USERS, create, few_buckets, seen, user
 from tests.peers.ourclient import OurPeer
-from tests.peers.peer import Record, Row
+from tests.peers.peer import Row
 from tests.peers.samples import COLUMNS, EMPTY, FULL, NESTED, NESTED_EMPTY, NESTED_FULL, NESTED_HOLLOW
 
-USERS = {"id": "INT", "name": "STRING", "age": "BIGINT"}
 EVENTS = {"device": "BIGINT", "kind": "STRING", "at": "INT", "value": "DOUBLE"}
 # No floating-point numbers: nobody should have them in a key.
 KEYS = [name for name in COLUMNS if name not in ("single", "exact")]
-
-
-def create(cluster: Cluster, by: str, database: str, table: str, columns: dict[str, str], **options: Any) -> None:
-    cluster.create_table(by, database, table, columns, **{"primary_keys": ["id"], **options})
-
-
-def user(number: int, name: str | None = None, age: int | None = None) -> Row:
-    return {"id": number, "name": name, "age": age}
-
-
-def seen(records: list[Record]) -> list[tuple[int, str, Row]]:
-    return [(record.offset, record.change, record.row) for record in records]
-
-
-def few_buckets(cluster: Cluster) -> dict[str, Any]:
-    """The clients that agree on buckets."""
-    return {name: client for name, client in cluster.clients.items() if name != PYFLUSS}
 
 
 @pytest.mark.feature("Primary keys: upsert and delete")

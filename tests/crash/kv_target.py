@@ -16,7 +16,7 @@ from fluss.protocol import api_keys
 from fluss.testing import FlussServer
 from tests.crash.kv_samples import KvSample, kv_samples
 from tests.crash.servers import new_server
-from tests.crash.test_hostile import Target
+from tests.crash.target import Target
 from tests.kit.loads.kv_clients import BUCKETS, KvLoad, make_tables
 from tests.kit.loads.writers import client_config
 from tests.kit.mutations import Pools

@@ -21,6 +21,7 @@ from fluss.storage.backup.files import BackupManifest
 from fluss.storage.backup.restore import check, restore
 from fluss.storage.failpoints import STEPS, Site
 from fluss.testing import FlussServer
+from tests.crash.fail_point_hits import BACKUP_HITS
 from tests.crash.servers import new_server
 
 LOG: Final = fluss.TablePath("fluss", "log")
@@ -30,8 +31,6 @@ BUCKETS: Final = 2
 KEYS: Final = 40
 ROWS_PER_TURN: Final = 20
 TURNS_FIRST: Final = 15  # written before the backup
-# Each is surely hit so often in a backup of so much.
-HITS: Final[dict[Site, int]] = {Site.BACKUP_HOLD: 3, Site.BACKUP_COPY: 3, Site.BACKUP_FINISH: 2}
 DEATH_S_MAX: Final = 60.0
 PATIENT_MS: Final = 60_000
 GIVE_UP_MS: Final = 8_000  # of clients whose server will be killed
@@ -187,7 +186,7 @@ def kill_at(directory: Path, name: str, count: int) -> None:
             assert name.startswith(Site.BACKUP_FINISH) or name.startswith(Site.BACKUP_HOLD)
             check_restored(*restored(target), turns_acked)
         else:
-            with pytest.raises(fluss.FlussError, match="no finished backup"):
+            with pytest.raises(fluss.FlussError, match="not a finished backup"):
                 files.read(target)
         # The source is fine, holds no links, and can be backed up.
         server.env = {}
@@ -197,15 +196,15 @@ def kill_at(directory: Path, name: str, count: int) -> None:
     check_restored(*restored(directory / "second"), turns_acked)
 
 
-@pytest.mark.parametrize("site", HITS)
+@pytest.mark.parametrize("site", BACKUP_HITS)
 def test_killed_at_a_step_of(tmp_path: Path, chance: random.Random, site: Site) -> None:
-    kill_at(tmp_path, f"{site}.{chance.choice(STEPS[site])}", chance.randint(1, HITS[site]))
+    kill_at(tmp_path, f"{site}.{chance.choice(STEPS[site])}", chance.randint(1, BACKUP_HITS[site]))
 
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", [f"{site}.{step}" for site in HITS for step in STEPS[site]])
+@pytest.mark.parametrize("name", [f"{site}.{step}" for site in BACKUP_HITS for step in STEPS[site]])
 def test_killed_at(tmp_path: Path, chance: random.Random, name: str) -> None:
-    most = next(count for site, count in HITS.items() if name in {f"{site}.{step}" for step in STEPS[site]})
+    most = next(count for site, count in BACKUP_HITS.items() if name in {f"{site}.{step}" for step in STEPS[site]})
     for count in sorted({1, most, chance.randint(1, most)}):
         kill_at(tmp_path / str(count), name, count)

@@ -20,6 +20,7 @@ import fluss
 from fluss.storage import failpoints
 from fluss.storage.failpoints import STEPS, Site
 from fluss.testing import FlussServer, ProcessFailedError
+from tests.crash.fail_point_hits import DEATH_S_MAX, LOG_HITS
 from tests.crash.partitions import PATH as PARTED
 from tests.crash.partitions import Partitions
 from tests.crash.servers import new_server
@@ -28,31 +29,7 @@ from tests.kit.loads.writers import POLL_INTERVAL_S
 from tests.kit.rows import SCHEMA, Row, descriptor, wire_batch
 from tests.kit.wire import ConnectionLostError, Wire
 
-# How often each site is sure to be hit, at every one of its steps.
-HITS: dict[Site, int] = {
-    Site.DIRECTORY_CREATE: 1,
-    Site.FORMAT_REPLACE: 1,
-    Site.LOCK_PID: 1,
-    Site.MARKS_CREATE: 1,
-    Site.MARKS_WRITE: 2,  # syncs of a start: the catalog is settled
-    Site.CATALOG_CREATE: 1,
-    Site.CATALOG_COMMIT: 11,  # schema, database, five tables made, one dropped and one altered, partitions
-    Site.BUCKET_DIRECTORY: 3,
-    Site.SEGMENT_CREATE: 12,
-    Site.SEGMENT_APPEND: 200,
-    Site.SEGMENT_COMMIT: 20,
-    Site.SEGMENT_NAME: 3,
-    Site.SEGMENT_SEAL: 3,
-    Site.SEGMENT_RECOVER: 2,
-    Site.SEGMENT_CUT: 2,
-    Site.SEGMENT_REMOVE: 1,
-    Site.INDEX_REPLACE: 8,
-    Site.WRITERS_REPLACE: 8,
-    Site.TABLE_REMOVE: 2,
-    Site.PARTITION_REMOVE: 2,
-}
-LOG_SITES = tuple(HITS)
-NAMES = [f"{site}.{step}" for site in HITS for step in STEPS[site]]
+NAMES = [f"{site}.{step}" for site in LOG_HITS for step in STEPS[site]]
 # Hit only when there is something to repair.
 RECOVERY_SITES = (Site.SEGMENT_RECOVER, Site.SEGMENT_CUT)
 PLAN = Plan(tables=(("single", 1), ("spread", 2)), row_writers=0, batch_writers=2, plain_writers=2)
@@ -60,7 +37,6 @@ DOOMED = fluss.TablePath(DATABASE, "doomed")
 EXPIRING = fluss.TablePath(DATABASE, "expiring")
 EXPIRING_ROWS = 1_200
 EXPIRING_BATCH_ROWS = 100
-DEATH_S_MAX = 30.0
 SURVIVAL_ROWS = 300
 FULL_COUNTS = 3
 
@@ -244,15 +220,15 @@ def test_the_scenario_itself_does_not_end_the_server(tmp_path: Path, seed: int) 
         scenario.stop()
 
 
-@pytest.mark.parametrize("site", HITS)
+@pytest.mark.parametrize("site", LOG_HITS)
 def test_killed_at_a_step_of(tmp_path: Path, chance: random.Random, seed: int, site: Site) -> None:
-    kill_at(tmp_path, seed, f"{site}.{chance.choice(STEPS[site])}", chance.randint(1, HITS[site]))
+    kill_at(tmp_path, seed, f"{site}.{chance.choice(STEPS[site])}", chance.randint(1, LOG_HITS[site]))
 
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NAMES)
 def test_killed_at(tmp_path: Path, chance: random.Random, seed: int, name: str) -> None:
-    most = HITS[site_of(name)]
+    most = LOG_HITS[site_of(name)]
     for count in sorted({1, most, *(chance.randint(1, most) for _ in range(FULL_COUNTS))}):
         kill_at(tmp_path / str(count), seed, name, count)

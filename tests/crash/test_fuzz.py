@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,27 +19,25 @@ from fluss.model.errors import FlussError
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.limits import Limits
+from tests.crash.fuzzing import (
+    ANSWER_S_MAX,
+    BATCHES_AT_ONCE,
+    DURATIONS,
+    MEMORY_GROWTH_BYTES_MAX,
+    ask_all,
+    rounds,
+    watched,
+)
 from tests.crash.servers import new_server
-from tests.crash.test_hostile import Target, target
+from tests.crash.target import Target, target
 from tests.kit.batch_samples import CODECS, FLAT, FLAT_ROWS, NESTED, NESTED_ROWS, good_batches
-from tests.kit.memory import Memory
 from tests.kit.mutations import Pools, mutated, mutated_batch, random_message, random_predicate, sealed
 from tests.kit.wire import ConnectionLostError, Wire, parsed, produce_request, produced
 
 __all__ = ["target"]
 
-SHORT_S, LONG_S = 2.0, 300.0
-ANSWER_S_MAX = 10.0
-MEMORY_GROWTH_BYTES_MAX = 128 << 20
 DATABASE = "fuzz"
-BATCHES_AT_ONCE = 32
 READING = [api.key for api in (api_keys.METADATA, api_keys.FETCH_LOG, api_keys.LIST_OFFSETS, api_keys.GET_TABLE_INFO)]
-
-DURATIONS = pytest.mark.parametrize(
-    "seconds",
-    [SHORT_S, pytest.param(LONG_S, marks=[pytest.mark.full, pytest.mark.timeout(900)])],
-    ids=["short", "long"],
-)
 
 
 class Table:
@@ -106,35 +102,6 @@ class Tables:
 @pytest.fixture(scope="module")
 def tables(target: Target) -> Tables:
     return Tables(target.server.bootstrap_servers)
-
-
-@contextlib.contextmanager
-def watched(target: Target, growth_bytes_max: int = MEMORY_GROWTH_BYTES_MAX) -> Iterator[None]:
-    """No crash, no stall for others, no exception in the log, memory within bounds."""
-    with Memory(target.server.pid) as memory:
-        yield
-        target.check()
-    assert memory.growth_bytes < growth_bytes_max
-
-
-def rounds(seconds: float) -> Iterator[int]:
-    number = 0
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        yield number
-        number += 1
-    print(f"{number} rounds")
-    assert number > 2
-
-
-def ask_all(wire: Wire, requests: list[tuple[int, bytes]], api_version: int = 0) -> list[frames.Response]:
-    """Send many at once; each gets one answer, in whichever order."""
-    sent = [wire.frame(api_key, body, api_version) for api_key, body in requests]
-    wire.send_bytes(b"".join(frame for _, frame in sent))
-    answers = [wire.receive() for _ in sent]
-    by_id = {answer.request_id: answer for answer in answers}
-    assert by_id.keys() == {request_id for request_id, _ in sent}
-    return [by_id[request_id] for request_id, _ in sent]
 
 
 def ask(wire: Wire, api_key: int, body: bytes) -> frames.Response:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import random
-import signal
-import time
 from pathlib import Path
 
 import pytest
 
-from fluss.testing import FlussServer
+from tests.crash.kills import EARLY_KILL_SHARE, HEAL_S_MAX, kill_at_random_moment
 from tests.crash.servers import new_server
 from tests.kit.loads.workload import Workload
 
 KILLS = 6
 FULL_EPISODES = 10
 FULL_KILLS_PER_EPISODE = 20
-HEAL_S_MAX = 5.0
-MOMENT_S_MAX = 0.15
-# Some kills come right after a start, when buckets are being recovered and clients come back.
-EARLY_KILL_SHARE = 0.25
 
 
 def kill_under_load(directory: Path, seed: int, kills: int) -> None:
@@ -38,12 +32,6 @@ def kill_under_load(directory: Path, seed: int, kills: int) -> None:
         rolled = {path.parent for path in server.data_dir.rglob("*.log") if int(path.stem) > 0}
         assert len(rolled) == len(stored), "some bucket never rolled a segment: the load was too small to prove much"
         assert "Traceback" not in server.log_file.read_text()
-
-
-def kill_at_random_moment(server: FlussServer, chance: random.Random) -> None:
-    time.sleep(chance.uniform(0, MOMENT_S_MAX))
-    server.kill()
-    assert server.process.returncode == -signal.SIGKILL, "the server had ended before it was killed"
 
 
 def test_kills_lose_and_double_nothing(tmp_path: Path, seed: int) -> None:

@@ -18,11 +18,8 @@ import pytest
 from fluss.storage import failpoints
 from fluss.storage.failpoints import STEPS, Site
 from fluss.testing import FlussServer, ProcessFailedError
+from tests.crash.fail_point_hits import BACKUP_HITS, DEATH_S_MAX, LAKE_HITS, LOG_SITES, STAGING_HITS
 from tests.crash.servers import new_server
-from tests.crash.test_backup import HITS as BACKUP_HITS
-from tests.crash.test_failpoints import DEATH_S_MAX, LOG_SITES
-from tests.crash.test_lake import LAKE_HITS
-from tests.crash.test_staging import STAGING_HITS
 from tests.kit.loads.kv_clients import BUCKETS, KvLoad, make_tables
 from tests.kit.loads.writers import POLL_INTERVAL_S
 

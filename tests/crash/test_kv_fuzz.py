@@ -13,9 +13,7 @@ from google.protobuf.message import DecodeError
 
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
-from tests.crash.kv_samples import KvSample
-from tests.crash.kv_target import BUCKET, END_S_MAX, STORES_BYTES, KvTarget, kv_target
-from tests.crash.test_fuzz import (
+from tests.crash.fuzzing import (
     ANSWER_S_MAX,
     BATCHES_AT_ONCE,
     DURATIONS,
@@ -24,6 +22,8 @@ from tests.crash.test_fuzz import (
     rounds,
     watched,
 )
+from tests.crash.kv_samples import KvSample
+from tests.crash.kv_target import BUCKET, END_S_MAX, STORES_BYTES, KvTarget, kv_target
 from tests.kit.mutations import Pools, mutated, mutated_kv_batch, random_message
 from tests.kit.wire import Wire, parsed, put_request
 

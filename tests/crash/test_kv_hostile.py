@@ -27,7 +27,7 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.limits import Limits
 from tests.crash.kv_target import BUCKET, STORES_BYTES, KvTarget, kv_target
-from tests.crash.test_hostile import PROGRESS_S_MAX
+from tests.crash.target import PROGRESS_S_MAX
 from tests.kit.loads.writers import POLL_INTERVAL_S, client_config
 from tests.kit.memory import MIB, Memory
 from tests.kit.mutations import sealed_kv

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.kills import EARLY_KILL_SHARE, HEAL_S_MAX, kill_at_random_moment
 from tests.crash.servers import new_server
-from tests.crash.test_kill import EARLY_KILL_SHARE, HEAL_S_MAX, kill_at_random_moment
 from tests.kit.loads.kv_clients import KvLoad, make_tables
 
 KILLS = 5

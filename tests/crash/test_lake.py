@@ -17,18 +17,12 @@ import fluss.sync
 from fluss.api.operations import LakeRegistry
 from fluss.storage import failpoints
 from fluss.storage.failpoints import STEPS, Site
+from tests.crash.fail_point_hits import LAKE_HITS, LAKE_ROUNDS
 from tests.crash.servers import new_server
 from tests.kit.loads.writers import POLL_INTERVAL_S
 
-ROUNDS: Final = 6
 ROWS: Final = 50
-# How often each site is sure to be hit by the rounds, at every one of its steps.
-LAKE_HITS: Final[dict[Site, int]] = {
-    Site.LAKE_DIRECTORY: 1,
-    Site.LAKE_REPLACE: ROUNDS,
-    Site.LAKE_REMOVE: ROUNDS - 1,
-}
-HITS: Final[dict[Site, int]] = {**LAKE_HITS, Site.CATALOG_COMMIT: ROUNDS}
+HITS: Final[dict[Site, int]] = {**LAKE_HITS, Site.CATALOG_COMMIT: LAKE_ROUNDS}
 PATH: Final = fluss.TablePath("fluss", "tiered")
 SCHEMA: Final = pa.schema([("id", pa.int64())])
 DEATH_S_MAX: Final = 30.0
@@ -52,7 +46,7 @@ class Lake:
             info = connection.get_admin().get_table_info(PATH)
             bucket = fluss.TableBucket(info.table_id, 0)
             self._repair(registry, info)
-            while self.head is None or self.head[0] < ROUNDS:
+            while self.head is None or self.head[0] < LAKE_ROUNDS:
                 self._round(connection, registry, info, bucket)
 
     def give_up(self) -> None:
@@ -117,7 +111,7 @@ def kill_at(directory: Path, name: str, count: int, *, new_job: bool) -> None:
         with fluss.sync.connect(address) as connection:
             latest = connection.get_admin().get_latest_lake_snapshot(PATH)
         assert lake.head is not None
-        assert (latest.snapshot_id, list(latest.table_buckets_offset.values())) == (ROUNDS, [lake.head[1]])
+        assert (latest.snapshot_id, list(latest.table_buckets_offset.values())) == (LAKE_ROUNDS, [lake.head[1]])
         assert "Traceback" not in server.log_file.read_text()
 
 

@@ -14,18 +14,13 @@ from fluss.protocol import api_keys
 from fluss.storage import failpoints
 from fluss.storage.failpoints import STEPS, Site
 from fluss.testing import Action, Direction, Fault, FaultProxy
+from tests.crash.fail_point_hits import STAGING_HITS
 from tests.crash.servers import new_server
 from tests.crash.staged_stream import StagedStream, check, make_tables
 from tests.kit.loads.writers import POLL_INTERVAL_S
 
 BATCHES: Final = 8
 DEATH_S_MAX: Final = 30.0
-# How often each site is sure to be hit by the stream, at every one of its steps.
-STAGING_HITS: Final[dict[Site, int]] = {
-    Site.STAGING_DIRECTORY: 3,
-    Site.STAGING_REPLACE: 40,
-    Site.STAGING_REMOVE: 40,
-}
 HITS: Final[dict[Site, int]] = {
     **STAGING_HITS,
     Site.CATALOG_COMMIT: 45,  # the decision and the end of each commit

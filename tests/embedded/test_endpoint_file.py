@@ -118,8 +118,8 @@ def _large(path: Path) -> None:
     ("plant", "reason"),
     [
         (_link, "symbolic link"),
-        (_fifo, "no regular file"),
-        (_directory, "no regular file"),
+        (_fifo, "not a regular file"),
+        (_directory, "not a regular file"),
         (_large, "4097 bytes, and 4096 at most"),
     ],
 )

@@ -29,7 +29,7 @@ from fluss.testing import FlussServer
 from tests.kit.lake.lake import Lake
 from tests.kit.lake.tiered import check_lake, iceberg_table, tier_here
 from tests.kit.lake.unions import tier_fully
-from tests.lake.test_maintenance import on_disk, rounds, union_ids, upsert
+from tests.lake.keyed_table import on_disk, rounds, union_ids, upsert
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string()), ("tags", pa.list_(pa.string()))])
 KINDS = pytest.mark.parametrize("keys", [[], ["id"]], ids=["log", "primary key"])

@@ -7,16 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 from fluss.api.operations import LakeRegistry
 from fluss.cli.main import main
 from fluss.doors import clock
-from fluss.lake.format import LakeConflictError, LakeTable
+from fluss.lake.format import LakeConflictError
 from fluss.lake.maintenance import clean_orphans, expire
-from fluss.lake.options import LakeOptions
 from fluss.lake.report import Status
 from fluss.lake.tiering import round
 from fluss.lake.tiering.round import compact
@@ -26,34 +24,7 @@ from fluss.model.errors import FlussError
 from fluss.sync import FlussTable
 from tests.kit.lake.lake import Lake
 from tests.kit.lake.tiered import check_lake, iceberg_table, tier_here
-
-SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string()), ("tags", pa.list_(pa.string()))])
-
-
-def upsert(table: FlussTable, *ids: int, day: str = "d1", tag: str = "a") -> None:
-    """A batch of rows."""
-    if table.get_table_info().has_primary_key():
-        with table.new_upsert().create_writer() as writer:
-            for number in ids:
-                writer.upsert({"id": number, "day": day, "tags": [tag]})
-    else:
-        with table.new_append().create_writer() as appender:
-            for number in ids:
-                appender.append({"id": number, "day": day, "tags": [tag]})
-
-
-def rounds(lake: Lake, table: FlussTable, count: int, first: int = 0) -> None:
-    """Some rows, tiered; so often."""
-    for number in range(first, first + count):
-        upsert(table, *range(10 * number, 10 * number + 10))
-        (report,) = tier_here(lake, table)
-        assert report.status is Status.TIERED
-
-
-def loaded(lake: Lake, table: FlussTable) -> LakeTable:
-    found = LakeOptions(warehouse=str(lake.warehouse)).open().load_table(table.get_table_info().table_path)
-    assert found is not None
-    return found
+from tests.lake.keyed_table import SCHEMA, loaded, on_disk, rounds, union_ids, upsert
 
 
 def file_count(lake: Lake, table: FlussTable) -> int:
@@ -63,15 +34,6 @@ def file_count(lake: Lake, table: FlussTable) -> int:
 
 def snapshot_ids(lake: Lake, table: FlussTable) -> list[int]:
     return [snapshot_id for snapshot_id, _ in loaded(lake, table).snapshots()]
-
-
-def on_disk(lake: Lake) -> set[Path]:
-    return {path for path in (lake.warehouse / lake.database).rglob("*") if path.is_file()}
-
-
-def union_ids(lake: Lake, table: FlussTable) -> list[Any]:
-    found = lake.connection.get_table(table.get_table_info().table_path).new_scan().union().to_arrow()
-    return sorted(found["id"].to_pylist())
 
 
 # ---- compaction ----

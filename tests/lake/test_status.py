@@ -27,7 +27,7 @@ from fluss.sync import Config, FlussConnection, FlussTable, TablePath
 from fluss.testing import FlussServer
 from tests.kit.lake.lake import Lake
 from tests.kit.lake.tiered import tier_here
-from tests.lake.test_maintenance import SCHEMA, loaded, rounds, upsert
+from tests.lake.keyed_table import SCHEMA, loaded, rounds, upsert
 
 
 def status_of(lake: Lake, table: FlussTable, **arguments: Any) -> TableStatus:

@@ -14,10 +14,12 @@ import pytest
 
 from fluss.sync import Schema, TableDescriptor, TablePath, connect
 from fluss.testing import FlussServer
-from tests.kit.pages import DOCS, Page
+from tests.kit.pages import DOCS, Page, blocks_of
 
 # Each run starts Spark, which on a busy machine takes a minute or two before anything happens.
 RUN_S_MAX = 600
+# With this the page begins what is to come in a second run.
+SECOND_RUN = "order(3,"
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(4 * RUN_S_MAX)]
 
 ORDERS = pa.table({"order_id": [1, 2, 3], "product": ["rope", "oar", "rope"], "amount": [9.5, 61.0, 1.0]})
@@ -61,11 +63,14 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
 
 
-def test_the_page(tmp_path: Path) -> None:
+@pytest.mark.parametrize("until", [SECOND_RUN, pytest.param(None, marks=pytest.mark.full)], ids=["one run", "whole"])
+def test_the_page(tmp_path: Path, until: str | None) -> None:
     page = Page(DOCS / "howto" / "declarative-pipelines.md", tmp_path)
     page.replaced["file:///srv/shop-pipeline"] = (tmp_path / "storage").as_uri()
     page.command_s_max = RUN_S_MAX
-    page.run()
+    blocks = blocks_of(page.path)
+    count = len(blocks) if until is None else [until in block.text for block in blocks].index(True)
+    page.run(blocks[:count])
 
 
 class Project:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from fluss.lake import log_ranges
 from fluss.spark.read import parts as ranges
 from fluss.spark.read.parts import BucketPart, BucketRange, BucketRowsAt
-from fluss.spark.source import FlussDataSource
 from fluss.sync import (
     Config,
     FlussConnection,
@@ -21,62 +19,16 @@ from fluss.sync import (
     OffsetSpec,
     Schema,
     SchemaMismatchError,
-    TableDescriptor,
     TablePath,
 )
 from fluss.testing import FlussServer
+from tests.spark.reads import Reads
 
 pytestmark = pytest.mark.spark
 
 LOG = Schema(pa.schema([("id", pa.int64()), ("name", pa.string())]))
 KEYED = Schema(pa.schema([("id", pa.int64()), ("name", pa.string())]), ["id"])
 BY_DAY = Schema(pa.schema([("id", pa.int64()), ("day", pa.string()), ("region", pa.string())]))
-
-
-class Reads:
-    """A table on a server, and the data source for it."""
-
-    def __init__(self, address: str, connection: FlussConnection, path: TablePath) -> None:
-        self.address = address
-        self.connection = connection
-        self.path = path
-
-    def create(self, schema: Schema, bucket_count: int = 1, **options: Any) -> None:
-        self.connection.get_admin().create_table(
-            self.path, TableDescriptor(schema, bucket_count=bucket_count, **options)
-        )
-
-    def append(self, start: int, *sizes: int) -> None:
-        """Batches of rows with ids from `start` on; with one bucket and from 0 on, ids are offsets."""
-        table = self.connection.get_table(self.path)
-        with table.new_append().create_writer() as writer:
-            for size in sizes:
-                ids = list(range(start, start + size))
-                writer.write_arrow_batch(pa.record_batch([ids, [f"n{i}" for i in ids]], schema=table.arrow_schema))
-                writer.flush()
-                start += size
-
-    def upsert(self, rows: dict[int, str]) -> None:
-        with self.connection.get_table(self.path).new_upsert().create_writer() as writer:
-            for key, name in rows.items():
-                writer.upsert({"id": key, "name": name})
-
-    def source(self, **options: str) -> FlussDataSource:
-        return FlussDataSource({"bootstrap.servers": self.address, "table": str(self.path), **options})
-
-    def plan(self, **options: str) -> list[BucketPart]:
-        source = self.source(**options)
-        return source.reader(source.schema()).partitions()
-
-    def read(self, parts: list[BucketPart] | None = None, /, **options: str) -> pa.Table:
-        source = self.source(**options)
-        reader = source.reader(source.schema())
-        batches = [batch for part in parts or reader.partitions() for batch in reader.read(part)]
-        return pa.Table.from_batches(batches) if batches else pa.table({name: [] for name in source.schema().names})
-
-    def ids(self, **options: str) -> list[int]:
-        found: list[int] = self.read(**options)["id"].to_pylist()
-        return found
 
 
 @pytest.fixture

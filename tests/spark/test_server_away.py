@@ -14,6 +14,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import types as st
 
+from fluss.client.write.staged import StagedWriteCore
 from fluss.model.errors import AuthenticationError, ConnectError, InvalidRequestError, NotFoundError
 from fluss.server.net.users import add_user
 from fluss.spark import waiting
@@ -188,6 +189,30 @@ def test_a_server_that_stays_away(tables: Tables, server: FlussServer, outages: 
         assert "It was waited for, for 0.3 s (server.wait-timeout-ms)." in text
         assert "\n" not in text
     assert len(outages.begun) == 3
+
+
+def test_a_query_that_ends_tries_once_to_forget_what_it_staged(
+    tables: Tables, server: FlussServer, outages: Outages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = _source(tables, tables.create("ended", NUMBERS), **{"exactly.once": "true"})
+    writer = source.streamWriter(ROWS, False)
+    context = TaskContext._getOrCreate()
+    context._partitionId, context._localProperties = 0, {QUERY_ID: "ended", BATCH_ID: "0"}
+    try:
+        staged = pickle.loads(pickle.dumps(writer)).write(_batches(0, 5))
+    finally:
+        TaskContext._setTaskContext(None)
+    request, limits_s = StagedWriteCore._ask, []
+
+    async def watched(self: StagedWriteCore, *of: Any) -> Any:
+        server.kill()  # the connection is open
+        limits_s.append(self._limit_s)
+        return await request(self, *of)
+
+    monkeypatch.setattr(StagedWriteCore, "_ask", watched)
+    writer.abort([staged], 0)
+    assert [limit_s < 1 for limit_s in limits_s] == [True]
+    assert not outages.begun
 
 
 def test_an_address_that_never_answered_is_told_soon(

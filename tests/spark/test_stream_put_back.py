@@ -16,7 +16,7 @@ from fluss.sync import Config, FlussConnection, TablePath
 from fluss.testing import FlussServer
 from tests.kit.command import fluss as command
 from tests.spark.conftest import Backend
-from tests.spark.test_stream_write import EVENTS, Feed
+from tests.spark.feed import EVENTS, Feed
 
 pytestmark = pytest.mark.spark
 

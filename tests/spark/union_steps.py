@@ -11,8 +11,8 @@ from fluss.lake.report import Status
 from fluss.lake.tiering.round import TieringSettings, tier_table
 from fluss.lake.tiering.task import LocalExecutor
 from fluss.sync import Schema, TableDescriptor
+from tests.spark.reads import Reads
 from tests.spark.stream_steps import Steps
-from tests.spark.test_read_plan import Reads
 
 TIERED = {"table.datalake.enabled": "true"}
 LOG = Schema(pa.schema([("id", pa.int64()), ("name", pa.string())]))

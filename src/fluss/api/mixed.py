@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fluss.api import blocking
 from fluss.api._aio.connection import ConnectionTo
 from fluss.api._aio.table import TableWriting
-from fluss.api._sync.readers import BatchScanner, Changes, UnionScan
+from fluss.api._sync.readers import Changes
+from fluss.api._sync.scan import TableReading
 from fluss.api._sync.scanner import LogScanner
 from fluss.api.connect import DONE, Connecting, Done, connect_config
-from fluss.api.conversions import to_pandas
 from fluss.api.scan_base import TableScanBase
 from fluss.client.runtime import run
 from fluss.model.offsets import OffsetSpec
-from fluss.model.paths import TableBucket
 from fluss.model.positions import ChangesPosition
 
 if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
+    pass
 
 
-class TableScan(TableScanBase):
+class TableScan(TableReading):
     __doc__ = TableScanBase.__doc__
 
     async def create_log_scanner(self) -> LogScanner:
@@ -90,99 +87,6 @@ class TableScan(TableScanBase):
             ['+I', '+I']
         """
         return LogScanner(self._changelog_scanner(), records=False)
-
-    def create_bucket_batch_scanner(self, bucket: TableBucket) -> BatchScanner:
-        """Make a reader of some rows of a bucket; needs `limit(n)`.
-
-        Args:
-            bucket: The bucket.
-
-        Returns:
-            A reader, which asks the server at its first read.
-
-        Raises:
-            InvalidRequestError: The scan has no limit, or a filter, or the bucket is not of this table.
-
-        Examples:
-            >>> bucket = fluss.TableBucket(clicks.get_table_info().table_id, 0)
-            >>> scanner = clicks.new_scan().limit(2).create_bucket_batch_scanner(bucket)
-            >>> scanner.to_arrow().column("id").to_pylist()
-            [2, 3]
-        """
-        return BatchScanner(self._limit_scan(bucket))
-
-    def to_arrow(self) -> pa.Table:
-        """Read all rows as they are now. `to_arrow_with_offsets` says which these are.
-
-        Returns:
-            A PyArrow Table.
-
-        Raises:
-            InvalidRequestError: The scan has a limit.
-
-        Examples:
-            >>> clicks.new_scan().to_arrow().column("id").to_pylist()
-            [1, 2, 3]
-        """
-        return run(self._read())[0]
-
-    def to_arrow_with_offsets(self) -> tuple[pa.Table, dict[TableBucket, int]]:
-        """Read all rows as they are now, and learn where each bucket's log, or changelog, goes on.
-
-        Of a primary-key table these are the current rows, each bucket's as of its offset; of a log table all rows up to
-        the latest. Partitions are those that exist at the call.
-
-        Returns:
-            A PyArrow Table, and for each bucket the offset that follows.
-
-        Raises:
-            InvalidRequestError: The scan has a limit.
-
-        Examples:
-            >>> rows, offsets = users.new_scan().to_arrow_with_offsets()
-            >>> rows.num_rows, list(offsets.values())
-            (2, [2])
-        """
-        return run(self._read())
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Read all rows as they are now, as a DataFrame.
-
-        Returns:
-            A pandas DataFrame.
-
-        Raises:
-            InvalidRequestError: The scan has a limit.
-            FlussError: pandas is not installed.
-
-        Examples:
-            >>> clicks.new_scan().to_pandas().shape
-            (3, 2)
-        """
-        return to_pandas(self.to_arrow())
-
-    def union(
-        self, *, warehouse: str | None = None, catalog: Mapping[str, str] | None = None, mode: str = "auto"
-    ) -> UnionScan:
-        """Read the table's history in the lake, and the fresh rows behind it, as one.
-
-        Args:
-            warehouse: A folder that has the lake. Without it and `catalog` the lake is where the table's server says.
-            catalog: A catalog that has the lake, with the keys of the server's `datalake.iceberg.` settings.
-            mode: "auto", "none" (the log alone) or "only" (the lake alone).
-
-        Returns:
-            A reader of both.
-
-        Raises:
-            InvalidRequestError: The mode or the lake is not right, or the scan has a limit.
-            FlussError: The packages of `flussbett[lake]` are not installed.
-
-        Examples:
-            >>> clicks.new_scan().union(mode="none").to_arrow().num_rows
-            3
-        """
-        return UnionScan(self._core, self._union(warehouse, catalog, mode), mode)
 
 
 class FlussTable(TableWriting):

@@ -29,7 +29,7 @@ __all__ = ["BackupStatus", "ClusterOperations", "ServerKind"]
 
 
 class ServerKind(NamedTuple):
-    """Whose server answers, and what it can do. The protocol tells no version, but some requests are our own."""
+    """The kind of a server, and what it can do. The protocol tells no version, but some requests are our own."""
 
     is_flussbett: bool
     request_kinds: int
@@ -60,7 +60,7 @@ class ClusterOperations:
         run(reset_staged(self._cluster, table_id, query_id, batch_id, gives_up=gives_up))
 
     def server_kind(self) -> ServerKind:
-        """Whose server answers, and what it can do."""
+        """The kind of the server, and what it can do."""
         return run(_server_kind(self._cluster))
 
     def lacks_leaders(self, path: TablePath) -> bool:

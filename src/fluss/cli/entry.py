@@ -1,5 +1,7 @@
 """The program `fluss`, as pip installs it."""
 
+# Small on purpose: it is all that a server's process loads of the command line.
+
 from __future__ import annotations
 
 import sys

@@ -1,5 +1,7 @@
 """The one place where what goes wrong in a command becomes a line on standard error and an exit code."""
 
+# Small on purpose: the table of commands and the commands stand on it, and it on nothing of them.
+
 from __future__ import annotations
 
 import os

@@ -390,7 +390,7 @@ class LakeCore:
         self._cluster = cluster
 
     async def find_snapshot(self, path: TablePath, snapshot_id: int | None = None) -> LakeSnapshot | None:
-        """As `get_lake_snapshot`, None where there is none."""
+        """The snapshot that `get_lake_snapshot` returns, or None if the table has none."""
         try:
             return await get_lake_snapshot(self._cluster, path, snapshot_id)
         except FlussError as error:

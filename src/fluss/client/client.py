@@ -56,7 +56,7 @@ class Closing:
             raise failure
 
     def close_blocking(self) -> None:
-        """As `close`, in the calling thread, which may have a running loop: what that was sending is taken over."""
+        """Close in the calling thread, which may have a running loop: what that was sending is taken over."""
         try:
             runtime.run(self.close(), self._timeout_s + GRACE_S)
         except FlussError:
@@ -71,7 +71,7 @@ class Closing:
             raise
 
     async def close_on_loop(self) -> None:
-        """As `close`, on any loop."""
+        """Close on any loop."""
         try:
             await runtime.bridge(self.close())
         except asyncio.CancelledError:
@@ -85,7 +85,7 @@ class Closing:
             await asyncio.sleep(0)  # the loop's own connections are closed in this turn
 
     async def _give_up(self) -> None:
-        """Wait no longer. Failures nobody was told of are in the log: whoever closed has another error."""
+        """Wait no longer. Failures nobody was told of go to the log: the caller of close gets another error."""
         self._given_up.set()
         await asyncio.shield(self._begin())
         failure = self._sender.take_failure()
@@ -198,12 +198,12 @@ class ClientCore:
         await self._closing.close()
 
     def close_blocking(self) -> None:
-        """As `close`, in any thread but the I/O thread."""
+        """Close in any thread but the I/O thread."""
         if self._begin_close():
             self._closing.close_blocking()
 
     async def close_on_loop(self) -> None:
-        """As `close`, on any loop."""
+        """Close on any loop."""
         if self._begin_close():
             await self._closing.close_on_loop()
 

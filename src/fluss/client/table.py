@@ -177,7 +177,7 @@ class TableCore:
         return RowsAt(self._cluster, self.info, bucket, offset, projection, scan_filter).batches()
 
     async def batch_starts(self, bucket: TableBucket, offsets: Sequence[int]) -> list[int]:
-        """For each offset of a bucket where the batch that holds it begins, as far as its leader tells."""
+        """The offset at which the batch of each offset of a bucket begins, as far as its leader tells."""
         self._cluster.check_usable()
         self._check_bucket(bucket)
         return await batch_starts(self._cluster, self.info, bucket, offsets)
@@ -237,7 +237,7 @@ class TableCore:
     def _check_range(self, bucket: TableBucket, start_offset: int, end_offset: int) -> None:
         self._check_bucket(bucket)
         if not 0 <= start_offset <= end_offset:
-            raise InvalidRequestError(f"{start_offset} to {end_offset} is no range of offsets.")
+            raise InvalidRequestError(f"{start_offset} to {end_offset} is not a range of offsets.")
 
     def _check_bucket(self, bucket: TableBucket) -> None:
         if bucket.table_id != self.info.table_id:

@@ -1,6 +1,6 @@
 """What a simulation replaces: time, chance, threads and the network, each reached through one module alone.
 
-In this order: `clock`, `randomness`, `threads`, `sockets`. Whoever uses a door names it with the function, as in
+In this order: `clock`, `randomness`, `threads`, `sockets`. Callers name a door with its function, as in
 `clock.monotonic()`, and calls it when it is needed: what `replaced` puts into the module then reaches everybody. The
 door to the disk is `fluss.storage.files`.
 """

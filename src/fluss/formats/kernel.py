@@ -1,5 +1,7 @@
 """The kernel in use: the compiled one where it was built, the plain one otherwise or when FLUSS_PURE=1."""
 
+# Small on purpose: the choice between two modules, and a list of names.
+
 from __future__ import annotations
 
 import os

@@ -7,7 +7,7 @@ format.
 Kernels read these numbers once, when they are imported. `fluss.formats.rows.specs` makes them of a column's type.
 """
 
-# Small on purpose: whoever imports a format loads it.
+# Small on purpose: every import of a format loads it.
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def split_kv_records(records: Any, row_count: int, prefix: bytes) -> tuple[list[
             byte = source[at] if at < stop else 0xFF
             # A fifth byte has four bits to add, and none may follow.
             if at >= stop or (shift == 28 and byte > 0x0F):
-                raise CorruptDataError(f"kv batch: the key length of record {i} is no number of 32 bits")
+                raise CorruptDataError(f"kv batch: the key length of record {i} is not a 32-bit number")
             key_size |= (byte & 0x7F) << shift
             shift += 7
             at += 1
@@ -215,7 +215,7 @@ def schema_id_of(value: bytes, row: cython.Py_ssize_t) -> cython.int:
 
 
 def schema_ids_of(values: list[bytes | None]) -> list[int]:
-    """The schema ids that occur, in order of appearance; of None there is none."""
+    """The schema ids that occur, in order of appearance; a value of None has no schema."""
     i: cython.Py_ssize_t
     number: cython.int
     last: cython.int = -0x10000

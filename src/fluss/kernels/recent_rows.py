@@ -230,7 +230,7 @@ class RecentRows:
 
     @cython.cfunc
     def _place(self, size: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Where a new row goes."""
+        """The place for a new row."""
         at: cython.Py_ssize_t = self._at
         if at + size > (self._segment + 1) * self._segment_size:
             self._segment = (self._segment + 1) % _RECENT_SEGMENTS

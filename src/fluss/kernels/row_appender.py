@@ -188,7 +188,7 @@ class RowGate:
         self._filled = filled
 
     def close(self) -> None:
-        """Take no more rows; with the lock held, none is being taken either."""
+        """Take no more rows. With the lock held no row is being taken."""
         self._appender = None
         self._answer = None
         self._filled = None

@@ -353,6 +353,6 @@ def take_timestamps(rows: EncodedRows, valid: cython.p_uchar, units: cython.long
             millis = rows.take_number(i, 64)
             nanos = rows.take_number(i, 32)
         if millis > limit or millis < -limit or nanos < 0 or nanos > 999_999:
-            raise CorruptDataError(f"row {i}: {millis} ms and {nanos} ns are no timestamp")
+            raise CorruptDataError(f"row {i}: {millis} ms and {nanos} ns are not a timestamp")
         out[i] = millis * units + nanos // (1_000_000 // units)
     return out_bytes

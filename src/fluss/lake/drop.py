@@ -100,7 +100,7 @@ class Drop:
         return Loss(found.on_server, lake.location, lake.totals, keyed, rows)
 
     def run(self, *, start_over: bool = False, purge: bool = False) -> Dropped:
-        """Drop it."""
+        """Drop the table."""
         self.check(start_over=start_over, purge=purge)
         found, lake = self._found, self._found.lake
         # Listed before: a table of the same name may be made at once, and gets the same folder.

@@ -64,7 +64,7 @@ class Keys:
         return self._encoder.encode(to_schema(rows, self._schema))
 
     def found_in(self, batches: Iterable[pa.RecordBatch], wanted: pa.BinaryArray) -> pa.BooleanArray:
-        """For each row whether its key is one of those wanted."""
+        """Whether the key of each row is one of those wanted."""
         found: list[pa.Array] = []
         waiting: list[pa.Array] = []
         for batch in batches:
@@ -77,7 +77,7 @@ class Keys:
         return pa.concat_arrays(found) if found else pa.array([], pa.bool_())
 
     def without(self, batches: Iterable[pa.RecordBatch], changed: pa.BinaryArray) -> Iterator[pa.RecordBatch]:
-        """The rows whose key is none of those that have changed."""
+        """The rows whose key has not changed."""
         waiting: list[pa.RecordBatch] = []
         row_count = 0
         for batch in batches:

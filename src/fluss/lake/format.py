@@ -36,7 +36,7 @@ OFFSET: Final = "__offset"
 TIMESTAMP: Final = "__timestamp"
 SYSTEM_COLUMNS: Final = (BUCKET, OFFSET, TIMESTAMP)
 
-# Properties of a snapshot that tiering made: by whom, and where its offsets are written down.
+# Properties of a snapshot that tiering made: its author, and where its offsets are written down.
 COMMIT_USER: Final = "commit-user"
 TIERING_USER: Final = "__fluss_lake_tiering"
 OFFSETS_PATH: Final = "fluss-offsets"
@@ -282,7 +282,7 @@ class LakeCatalog(Protocol):
         ...
 
     def drop_table(self, path: TablePath) -> None:
-        """Take a table out of the catalog; its files stay. One that is not there is no matter."""
+        """Take a table out of the catalog; its files stay. One that is not there is ignored."""
         ...
 
     def tables_below(self, lake: LakeTable) -> Sequence[LakeTable]:

@@ -39,7 +39,7 @@ class Stretch:
 
     @property
     def start(self) -> int:
-        """Where tiering goes on; what retention has removed is gone."""
+        """The offset where tiering goes on; what retention has removed is gone."""
         return max(self.tiered or 0, self.earliest)
 
 

@@ -17,7 +17,7 @@ from fluss.lake.format import CATALOG_NAME, DEFAULT_FORMAT, FORMATS, LakeCatalog
 from fluss.model.errors import InvalidRequestError, NotFoundError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath
-from fluss.model.tables.options import DATALAKE_ENABLED, DATALAKE_FORMAT, DATALAKE_PREFIX, is_true
+from fluss.model.tables.options import DATALAKE_ENABLED, DATALAKE_FORMAT, DATALAKE_PREFIX, choice, is_true
 from fluss.model.trust import Trust, is_inside, is_local, local_path_of, warn_once
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class LakeOptions:
 
     @classmethod
     def from_properties(cls, given: Mapping[str, str]) -> Self:
-        """From keys without a prefix: type, warehouse, uri, name; the others go to the catalog as they are."""
+        """Options from keys without a prefix: type, warehouse, uri, name; the others go to the catalog as they are."""
         rest = dict(given)
         kind = rest.pop("type", rest.pop("catalog-type", SQL)).lower()
         if kind not in TYPES:
@@ -109,7 +109,7 @@ class LakeOptions:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where files of the lake may lie, whatever its catalog says: the warehouse, and what the user lists."""
+        """Places where files of the lake may lie, whatever its catalog says: the warehouse, and listed ones."""
         found = self.warehouse if self.warehouse is not None and self._is_warehouse_a_place else None
         if self.warehouse is None and not self.is_named_by_server and self.sqlite_path is not None:
             found = str(self.sqlite_path.parent)  # the user named the catalog alone
@@ -149,7 +149,7 @@ class LakeOptions:
 
 def format_of(info: TableInfo) -> str:
     """The format of a table's lake; where the table names none that there is, the one of lakes without a table."""
-    found = info.properties.get(DATALAKE_FORMAT, "").upper()
+    found = choice(info.properties, DATALAKE_FORMAT)
     return found if found in FORMATS else DEFAULT_FORMAT
 
 
@@ -262,7 +262,7 @@ class NoLakeError(InvalidRequestError):
 
 def is_tiered(info: TableInfo) -> bool:
     """Whether a table is meant to be in a lake of a format that there is."""
-    return is_true(info.properties, DATALAKE_ENABLED) and info.properties.get(DATALAKE_FORMAT, "").upper() in FORMATS
+    return is_true(info.properties, DATALAKE_ENABLED) and choice(info.properties, DATALAKE_FORMAT) in FORMATS
 
 
 def check_tiered(info: TableInfo) -> None:

@@ -72,7 +72,7 @@ def lake_status(
 def _inventories(
     connection: FlussConnection, database: str | None, warehouse: str | None, catalog: Mapping[str, str] | None
 ) -> Iterator[Inventory]:
-    """Of tables that are tiered, and of others that the lake has."""
+    """Inventories of tables that are tiered, and of others that the lake has."""
     infos = {info.table_path: info for info in table_infos(connection, database) if is_tiered(info)}
     options, stored = None, []
     try:
@@ -120,7 +120,7 @@ def _lag(connection: FlussConnection, table: FlussTable, known: LakeSnapshot | N
 
 
 def _written_s(table: FlussTable, stretch: Stretch) -> float | None:
-    """When the first row that is not tiered was written; offsets that changed nothing have no row."""
+    """The time when the first row that is not tiered was written; offsets that changed nothing have no row."""
     batches = table.new_scan().read_bucket(stretch.bucket, stretch.start, stretch.end, changelog=True)
     batch = next(batches, None)
     return None if batch is None else float(batch.column(COMMIT_TIMESTAMP)[0].as_py().timestamp())

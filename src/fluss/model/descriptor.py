@@ -457,5 +457,5 @@ def _with(
 
 
 def refused(reason: str) -> InvalidRequestError:
-    """Code 56."""
+    """The error for an alteration that is not allowed, code 56."""
     return InvalidRequestError(f"The table can't be altered: {reason}.", ErrorCode.INVALID_ALTER_TABLE_EXCEPTION)

@@ -1,5 +1,7 @@
 """How an upsert writer's rows are merged: by the table's merge engine, or as they are."""
 
+# Small on purpose: pickles that users keep name this module.
+
 from __future__ import annotations
 
 from enum import IntEnum

@@ -1,5 +1,7 @@
 """Offsets and how to ask for them."""
 
+# Small on purpose: pickles that users keep name this module.
+
 from __future__ import annotations
 
 from typing import ClassVar

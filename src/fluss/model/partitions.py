@@ -66,7 +66,7 @@ PartitionSpecLike: TypeAlias = PartitionSpec | Mapping[str, str]
 
 
 class PartitionBound(NamedTuple):
-    """At most `newer_max` partitions of a table that are newer than the one with the id `newer_than_id`."""
+    """A bound on new partitions: at most `newer_max` that are newer than the one with the id `newer_than_id`."""
 
     newer_than_id: int
     newer_max: int

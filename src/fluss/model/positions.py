@@ -24,7 +24,7 @@ class Positions(dict[TableBucket, int]):
         try:
             items = [_item(*item) for item in parse_json(text)]
         except (TypeError, ValueError) as error:
-            raise InvalidRequestError(f"These are no positions of a scanner: {error}.") from None
+            raise InvalidRequestError(f"These are not positions of a scanner: {error}.") from None
         return cls(items)
 
 
@@ -74,7 +74,7 @@ class ChangesPosition:
             buckets = tuple(_bucket_position(table_id, *item) for item in content["buckets"])
             return cls(table_id, buckets, bool(content["snapshot"]))
         except (TypeError, ValueError, KeyError) as error:
-            raise InvalidRequestError(f"This is no position of table.changes(): {error}.") from None
+            raise InvalidRequestError(f"This is not a position of table.changes(): {error}.") from None
 
 
 def _bucket_position(table_id: int, partition_id: Any, bucket: Any, offset: Any, key: Any) -> BucketPosition:

@@ -1,5 +1,7 @@
 """What a scan returns besides rows: what happened to them, and batches of them."""
 
+# Small on purpose: pickles that users keep name this module.
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -50,7 +50,7 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Endpoint | None:
-        """None for what is no endpoint, such as an empty file after a power loss."""
+        """The endpoint in a text, or None, such as for an empty file after a power loss."""
         try:
             content = json.loads(data)
             version = content.pop("version")
@@ -177,7 +177,7 @@ def warn_once(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Whom one client believes. Plain values, so that tasks can be sent it."""
+    """What one client trusts. Plain values, so that it can be sent to tasks."""
 
     hosts: frozenset[str] = frozenset()
     """Of the servers that the user named"""
@@ -190,7 +190,7 @@ class Trust:
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        """Whom a client with these settings believes."""
+        """What a client with these settings trusts."""
         servers = config.bootstrap_servers.strip()
         listed = tuple(item.strip() for item in config.lake_trusted.split(",") if item.strip())
         if servers.startswith(FILE_SCHEME):
@@ -277,7 +277,7 @@ def is_inside(location: str, places: Iterable[str]) -> bool:
 
 
 def check_location(location: str, places: Sequence[str], listed: Sequence[str] = ()) -> None:
-    """Raise for a file of a lake that lies outside of its places, or is none that can be read."""
+    """Raise for a file of a lake that lies outside of its places, or can not be read."""
     if not is_inside(location, places):
         raise Trust(listed=tuple(listed)).untrusted("The lake's catalog", [_FILE_OF_TABLE.sub("", location)])
     if is_local(location):

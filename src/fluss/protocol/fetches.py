@@ -111,7 +111,7 @@ def parse_fetch_response(body: memoryview, sender: object) -> list[BucketAnswer]
 
 
 def records_position(body: memoryview) -> int | None:
-    """Where the first records begin in an answer of which only the beginning is there; None if that can't be seen."""
+    """The position of the first records in the beginning of an answer; None if that can't be seen."""
     position = 0
     try:
         for wanted in _PATH_TO_RECORDS:

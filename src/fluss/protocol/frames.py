@@ -179,7 +179,7 @@ class FrameReader:
         return self._grown_size() if self._large_filled == len(self._large) else len(self._large)
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """The buffer for the next bytes; never empty."""
         if self._large is not None:
             if self._large_filled == len(self._large):
                 # A new buffer, not extend(): the event loop may still hold a view of the old one.

@@ -104,7 +104,7 @@ def _head(
 
 @lru_cache(PLACES_KEPT_MAX)
 def _place(partition_id: int | None, bucket: int) -> bytes:
-    """Where a batch goes, and where it went: the same two fields begin a bucket in a request and in its answer."""
+    """The bucket of a batch: the same two fields begin a bucket in a request and in its answer."""
     return pb.PbProduceLogBucketRequest(partition_id=partition_id, bucket_id=bucket).SerializePartialToString()
 
 

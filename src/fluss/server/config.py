@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from fluss.model.clock import NO_SETTLING, SETTLE_MS
 from fluss.model.config import resolved
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.tables.options import DATALAKE_FORMATS, ICEBERG, PROPERTY_LENGTH_MAX
+from fluss.model.trust import Address
 from fluss.server.net.limits import Limits
 from fluss.storage.catalog.catalog import BUCKETS_MAX, PARTITIONS_PER_TABLE_MAX
 from fluss.storage.directory import SCRUB_BYTES_PER_SECOND, SCRUB_INTERVAL_MS, SCRUB_OFF
@@ -28,14 +29,6 @@ _LIMITS: Final = "limits."
 _ICEBERG: Final = "datalake.iceberg."
 _CLIENT: Final = "client."  # what commands connect with; not the server's business
 ICEBERG_OPTIONS_MAX: Final = 64
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

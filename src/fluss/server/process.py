@@ -168,7 +168,7 @@ def prepare_process() -> None:
 
 
 class _WithoutPandas:
-    """For the first Python value it is given pyarrow imports pandas, if it is there: a second and 45 MB for nothing."""
+    """Keeps pyarrow from importing pandas for the first Python value it is given: a second and 45 MB for nothing."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":

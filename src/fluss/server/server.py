@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from fluss.doors import sockets
 from fluss.model.errors import ConnectError, ErrorCode, FlussError
-from fluss.server.config import Address, ServerConfig
+from fluss.model.trust import Address
+from fluss.server.config import ServerConfig
 from fluss.server.net.connection import LINGER_S, ServerConnection
 from fluss.server.net.context import ServerContext
 from fluss.server.net.limits import sweep, sweep_interval_s
@@ -55,7 +56,7 @@ class Server:
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """The address at which the server listens."""
         if self._address is None:
             raise RuntimeError("the server was not started")
         return self._address
@@ -150,7 +151,7 @@ class Server:
 
     @property
     def metrics_port(self) -> int | None:
-        """Where the metrics are, if anywhere."""
+        """The port of the metrics, or None."""
         return self._metrics_page.port if self._metrics_page is not None else None
 
     async def _start_metrics(self, host: str, port: int) -> None:
@@ -225,7 +226,7 @@ class Server:
 
 
 def _connections_max(wanted: int) -> int:
-    """No more than leave a part of the process's files to logs and stores, whose writes wait without them."""
+    """The most connections, fewer than files: logs and stores need a part of them, or writes would wait."""
     try:
         import resource
     except ImportError:

@@ -237,7 +237,7 @@ def _bound_source(path: TablePath, name: str, options: Mapping[str, str]) -> typ
     """A data source for one table. Defined in a function, so it is shipped whole, with the options it closes over."""
 
     class Bound(AttachedTable):
-        """The table."""
+        """A table in Spark's catalog that stands for one of ours."""
 
         attached = Attached(path, name, options)
 

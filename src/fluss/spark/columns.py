@@ -242,7 +242,7 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _cast_timestamp(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Without what a coarser unit can't hold. Rounds down, so that times before 1970 are cut alike."""
+    """Cast timestamps to a coarser unit. Rounds down, so that times before 1970 are cut alike."""
     if _COARSE_TO_FINE.index(wanted.unit) < _COARSE_TO_FINE.index(array.type.unit):
         # Without its zone, in which Arrow would look each value up.
         array = pc.floor_temporal(array.view(pa.timestamp(array.type.unit)), unit=_UNITS[wanted.unit])

@@ -101,7 +101,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _quiet_ends(server: Any) -> None:
-    """Spark cuts its connection to this server of its own when a query is stopped; that is no cause for a traceback."""
+    """Spark cuts its connection to this server of its own when a query is stopped; that is not worth a traceback."""
     if server is None or hasattr(server, "is_quiet"):
         return
     handle_error = server.handle_error

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def told_shortly() -> Iterator[None]:
-    """For whatever Spark calls: raises what is raised in here as one line without causes."""
+    """Raise errors to Spark as one line without causes; around whatever Spark calls."""
     try:
         yield
     except FlussError as error:
@@ -76,16 +76,18 @@ def _one_line(text: str) -> str:
 SERVER_WAIT_MS: Final = 120_000
 OPENING_MS: Final = 10_000
 _SCRATCH: Final = "SPARK_LOCAL_DIRS"
+_ONE_TRY_MS: Final = 1  # a deadline that the first failure finds behind it
 
 
 def waiting_config(config: Config, *, waits: bool = True) -> Config:
     """The settings, with those that say how long to wait where they are left out.
 
-    Without `waits`, an address that has answered before is not waited for.
+    Without `waits`, an address that has answered before is not waited for, nor is anything tried again.
     """
     result, given = config.copy(), config.to_dict()
     if not waits and _has_answered(config):
         result.server_wait_timeout_ms = 0
+        result.writer_delivery_timeout_ms = _ONE_TRY_MS
         return result
     if Config.server_wait_timeout_ms.key not in given:
         result.server_wait_timeout_ms = SERVER_WAIT_MS

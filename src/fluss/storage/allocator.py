@@ -5,6 +5,8 @@ read in one thread and pushed out of the cache by another, so all arenas would g
 nothing is done about that.
 """
 
+# Small on purpose: the one place that calls the C library's allocator.
+
 from __future__ import annotations
 
 import ctypes

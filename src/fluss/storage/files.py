@@ -225,7 +225,7 @@ def replace(path: Path, data: BufferLike, site: Site, *, durable: bool) -> None:
 
 
 def replace_parts(path: Path, parts: Iterable[BufferLike], site: Site, *, durable: bool) -> None:
-    """As `replace`, with content that lies in several places."""
+    """Replace a file by content that lies in several places, otherwise as `replace` does."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
     try:

@@ -66,7 +66,7 @@ def _places(known: Mapping[int, int]) -> list[int]:
 
 
 def _with_checksum(data: bytes) -> bytes:
-    """As the last member, which other readers of the format pass over."""
+    """The document with a checksum as its last member, which other readers of the format pass over."""
     return data[:-1] + b',"crc32c":%d}' % crc32c(data)
 
 
@@ -105,7 +105,7 @@ def _buckets(table_id: int, partition_id: int | None, places: Any) -> Iterator[t
 
 def _number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _OFFSET_MAX:
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     return value
 
 
@@ -114,7 +114,8 @@ def name_in(path: str, table_id: int) -> str:
     match = _PATH.search(path) if isinstance(path, str) else None  # a text that is not UTF-8 comes as bytes
     if match is None or int(match[1]) != table_id:
         raise InvalidRequestError(
-            f"{path[-200:]!r} is no offsets file of table {table_id}; name the one that PrepareLakeTableSnapshot gave.",
+            f"{path[-200:]!r} is not an offsets file of table {table_id}; name the one that PrepareLakeTableSnapshot "
+            "gave.",
             ErrorCode.INVALID_CONFIG_EXCEPTION,
         )
     return match[2]

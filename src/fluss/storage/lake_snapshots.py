@@ -246,7 +246,7 @@ def _check_known(storage: Storage, table: TableEntry, bucket: TableBucket) -> No
             ErrorCode.PARTITION_NOT_EXISTS,
         )
     raise InvalidRequestError(
-        f"{bucket} is no bucket of table {table.path}, which has {table.num_buckets} "
+        f"{bucket} is not a bucket of table {table.path}, which has {table.num_buckets} "
         f"{'in each partition' if table.partition_keys else 'and no partitions'}.",
         ErrorCode.INVALID_TABLE_EXCEPTION,
     )

@@ -281,7 +281,7 @@ class Storage:
 
     @property
     def open_stores(self) -> int:
-        """Of primary-key tables."""
+        """Number of open RocksDB stores."""
         return len(self._kv.pool) if self._kv is not None else 0
 
     @property
@@ -309,12 +309,12 @@ class Storage:
         return self._directory.root
 
     def bucket_path(self, bucket: TableBucket) -> Path:
-        """Where the files of a bucket are, or would be."""
+        """The directory of a bucket's files, there or not."""
         return self._directory.bucket_path(bucket)
 
     @property
     def held_path(self) -> Path:
-        """Where a backup that is being made has links to files that it still needs."""
+        """The directory in which a backup that is being made has links to files that it still needs."""
         return self._directory.held_path
 
     @property
@@ -322,11 +322,11 @@ class Storage:
         return self._directory.tables_path
 
     def staging_path(self, table_id: int) -> Path:
-        """Where the staged writes of a table are, or would be."""
+        """The directory of a table's staged writes, there or not."""
         return self._directory.staging_path(table_id)
 
     def lake_offsets_path(self, table_id: int) -> Path:
-        """Where the offsets files of a table's lake snapshots are, or would be."""
+        """The directory of the offsets files of a table's lake snapshots, there or not."""
         return self._directory.lake_offsets_path(table_id)
 
     def forget_writer(self, bucket: TableBucket, writer_id: int) -> None:
@@ -528,7 +528,7 @@ def _open_marks(directory: DataDirectory) -> Marks:
 
 
 def _check_catalog_present(directory: DataDirectory) -> None:
-    """Without its catalog every table would look dropped, and be removed."""
+    """Refuse a directory that lost its catalog: every table would look dropped, and be removed."""
     if directory.tables_path.exists() and not directory.catalog_path.exists():
         raise DataDirectoryError(
             f"{directory.catalog_path} is missing but {directory.tables_path} has data. Restore it from a backup."

@@ -41,7 +41,7 @@ async def check_data(root: Path) -> None:
 async def check_backup(target: Path, *, is_done: bool) -> None:
     if not (target / files.NAME).exists():
         assert not is_done
-        with pytest.raises(FlussError, match="no finished backup"):
+        with pytest.raises(FlussError, match="not a finished backup"):
             files.read(target)
         return
     manifest = files.read(target)

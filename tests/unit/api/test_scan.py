@@ -355,7 +355,7 @@ def test_positions_of_another_table_are_refused(client: Client, table: Any) -> N
         scanner.subscribe_positions(other.positions())
     assert scanner.positions() == {}
     for text in ("", "{}x", "[[1, 2]]", '[["1", null, 0, 0]]', "[1]", "[[1, null, 0, true]]"):
-        with pytest.raises(fluss.InvalidRequestError, match="no positions"):
+        with pytest.raises(fluss.InvalidRequestError, match="are not positions of a scanner"):
             Positions.from_json(text)
 
 

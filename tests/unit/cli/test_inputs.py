@@ -134,26 +134,34 @@ def test_lines_are_read_as_they_come() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("a.jsonl", '{"id": 1}\n\n{"id": "x"}\n', """a.jsonl, line 3, column 'id': 'x' is no bigint."""),
+        (
+            "a.jsonl",
+            '{"id": 1}\n\n{"id": "x"}\n',
+            """a.jsonl, line 3, column 'id': 'x' is not a value of type bigint.""",
+        ),
         (
             "a.jsonl",
             '{"id": 1}\n\n{"id": null}\n',
             "line 3, column 'id': there is no value, but the column is NOT NULL",
         ),
-        ("a.jsonl", '{"id": 1}\n\n{"id": 2, "small": 300}\n', "line 3, column 'small': 300 is no tinyint"),
+        (
+            "a.jsonl",
+            '{"id": 1}\n\n{"id": 2, "small": 300}\n',
+            "line 3, column 'small': 300 is not a value of type tinyint",
+        ),
         ("a.jsonl", '{"id": 1, "small": 1.5}\n', "line 1, column 'small'"),
         ("a.jsonl", '{"id": 1, "small": true}\n', "line 1, column 'small'"),
         ("a.jsonl", '{"id": 1, "text": 5}\n', "line 1, column 'text'"),
         ("a.jsonl", '{"id": 1, "money": 1.234}\n', "line 1, column 'money'"),
-        ("a.jsonl", '{"id": 1, "at": "soon"}\n', "line 1, column 'at': 'soon' is no timestamp_ltz"),
-        ("a.jsonl", '{"id": 1, "pair": {"z": 2}}\n', """column 'pair': {"z": 2} is no row<"""),
+        ("a.jsonl", '{"id": 1, "at": "soon"}\n', "line 1, column 'at': 'soon' is not a value of type timestamp_ltz"),
+        ("a.jsonl", '{"id": 1, "pair": {"z": 2}}\n', """column 'pair': {"z": 2} is not a value of type row<"""),
         ("a.jsonl", '{"id": 1, "times": 5}\n', "line 1, column 'times'"),
         ("a.jsonl", '{"id": 1}\n{"id": 1, "txt": 5}\n', "there is no column 'txt' to write to. Did you mean text?"),
         ("a.jsonl", '{"id": 1}\n{"id": \n', "line 2: this is not JSON"),
         ("a.jsonl", "[1]\n", "line 1: there must be one JSON object per line"),
-        ("a.csv", "id,text\n1,x\nzz,y\n", "a.csv, row 2, column 'id': 'zz' is no bigint"),
+        ("a.csv", "id,text\n1,x\nzz,y\n", "a.csv, row 2, column 'id': 'zz' is not a value of type bigint"),
         ("a.csv", "id,text\n1,x\n2,y,z\n", "Expected 2 columns, got 3"),
-        ("a.csv", "id,raw\n1,xyz\n", "row 1, column 'raw': 'xyz' is no bytes"),
+        ("a.csv", "id,raw\n1,xyz\n", "row 1, column 'raw': 'xyz' is not a value of type bytes"),
         ("a.csv", "id,id\n1,1\n", "'id' is there twice"),
         ("a.csv", "", "Empty CSV file"),
         ("a.parquet", "id", "can't be read as parquet"),
@@ -173,5 +181,5 @@ def test_mistakes(tmp_path: Path, name: str, text: str, problem: str) -> None:
 def test_the_bad_row_of_a_large_file(tmp_path: Path) -> None:
     lines = [f"{number},t" for number in range(100_000)]
     lines[87_654] = "no,t"
-    with pytest.raises(FlussError, match="row 87,655, column 'id': 'no' is no bigint"):
+    with pytest.raises(FlussError, match="row 87,655, column 'id': 'no' is not a value of type bigint"):
         read(written(tmp_path / "a.csv", "id,text\n" + "\n".join(lines)), SCHEMA)

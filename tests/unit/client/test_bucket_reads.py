@@ -141,7 +141,7 @@ def test_ranges_that_are_none(connection: FlussConnection) -> None:
     append(table, 10)
     scan = table.new_scan()
     for start, end in ((3, 2), (-1, 5)):
-        with pytest.raises(InvalidRequestError, match="is no range of offsets"):
+        with pytest.raises(InvalidRequestError, match="is not a range of offsets"):
             list(scan.read_bucket(bucket(table), start, end))
     with pytest.raises(InvalidRequestError, match="has id"):
         list(scan.read_bucket(TableBucket(10**6, 0), 0, 5))

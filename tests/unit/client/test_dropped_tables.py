@@ -18,7 +18,7 @@ from fluss.protocol import messages_pb2 as pb
 from fluss.testing import FlussServer
 from tests.kit.client_tables import everything, make_table
 from tests.kit.scripted import PATH, Refuse, ScriptedServer
-from tests.unit.client.test_sender import client_of as scripted_client
+from tests.unit.client.scripted_clients import client_of as scripted_client
 
 PARTITIONED = pa.schema([("id", pa.int64()), ("region", pa.string())])
 

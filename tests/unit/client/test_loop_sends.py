@@ -17,7 +17,7 @@ from fluss.client.write.writer import AppendWriterCore
 from fluss.model.errors import ErrorCode, FlussError
 from fluss.protocol import messages_pb2 as pb
 from tests.kit.scripted import PATH, Cut, Refuse, ScriptedServer, Silence
-from tests.unit.client.test_sender import client_of, writer_of
+from tests.unit.client.scripted_clients import client_of, writer_of
 
 NEVER_MS = 600_000
 # The first goes out on the I/O loop, the second has the loop's connection opened.

@@ -10,7 +10,6 @@ import pytest
 
 from fluss.client.client import ClientCore
 from fluss.client.runtime import run
-from fluss.client.scan.batches import to_table
 from fluss.client.table import TableCore
 from fluss.client.write.writer import AppendWriterCore
 from fluss.model.config import Config
@@ -19,8 +18,7 @@ from fluss.model.offsets import OffsetSpec
 from fluss.model.partitions import PartitionBound, PartitionSpec
 from fluss.testing import FlussServer
 from tests.kit.client_tables import everything, make_table
-
-SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("day", pa.date32())])
+from tests.unit.client.partitioned import SCHEMA, create, drop, ids
 
 
 def partitioned(client: ClientCore, *regions: str, buckets: int = 1, bucket_keys: list[str] | None = None) -> TableCore:
@@ -28,27 +26,6 @@ def partitioned(client: ClientCore, *regions: str, buckets: int = 1, bucket_keys
     for region in regions:
         create(client, table, region)
     return table
-
-
-def create(client: ClientCore, table: TableCore, region: str) -> None:
-    run(client.admin.create_partition(table.info.table_path, PartitionSpec({"region": region})))
-
-
-def drop(client: ClientCore, table: TableCore, region: str) -> None:
-    run(client.admin.drop_partition(table.info.table_path, PartitionSpec({"region": region})))
-
-
-def ids(client: ClientCore, table: TableCore, region: str) -> list[list[int]]:
-    """What each bucket of a partition holds, in order."""
-    infos = run(client.admin.list_partition_infos(table.info.table_path))
-    partition_id = next(info.partition_id for info in infos if info.partition_name == region)
-    result = []
-    for bucket in range(table.info.num_buckets):
-        scanner = table.log_scanner(None)
-        run(scanner.subscribe({(partition_id, bucket): -2}))
-        result.append(to_table(run(scanner.read_to_latest()), scanner.arrow_schema)["id"].to_pylist())
-        scanner.close()
-    return result
 
 
 def test_rows_of_mixed_partitions_go_where_they_belong_in_order(client: ClientCore) -> None:

@@ -18,8 +18,8 @@ from fluss.model.trust import Trust, UntrustedError
 from fluss.protocol import messages_pb2 as pb
 from tests.kit.lake.hostile import Listener
 from tests.kit.scripted import PATH, TABLE_ID
-from tests.unit.client.test_kv_snapshot_read import INSERT, SNAPSHOT_ROWS, SnapshotServer
-from tests.unit.client.test_remote_scan import ALL_ROWS, TieredServer, poll_ids, scanner_of
+from tests.unit.client.snapshot_server import INSERT, SNAPSHOT_ROWS, SnapshotServer
+from tests.unit.client.tiered_server import ALL_ROWS, TieredServer, poll_ids, scanner_of
 
 OF_TABLE = f"t-{TABLE_ID}"
 GET_TOKEN = 1025

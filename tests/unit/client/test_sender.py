@@ -13,10 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss.client.client import ClientCore
 from fluss.client.runtime import run
-from fluss.client.write.writer import AppendWriterCore
-from fluss.model.config import Config
 from fluss.model.errors import (
     ErrorCode,
     FlussError,
@@ -27,6 +24,7 @@ from fluss.model.errors import (
 )
 from fluss.protocol import messages_pb2 as pb
 from tests.kit.scripted import PATH, TABLE_ID, Cut, Refuse, ScriptedServer, Silence, descriptor
+from tests.unit.client.scripted_clients import client_of, writer_of
 
 NEVER_MS = 600_000
 
@@ -35,15 +33,6 @@ NEVER_MS = 600_000
 def server() -> Iterator[ScriptedServer]:
     with ScriptedServer() as scripted:
         yield scripted
-
-
-def client_of(server: ScriptedServer, **settings: Any) -> ClientCore:
-    options = {key.replace("__", ".").replace("_", "-"): value for key, value in settings.items()}
-    return run(ClientCore.connect(Config({"bootstrap.servers": server.address, **options})))
-
-
-def writer_of(server: ScriptedServer, **settings: Any) -> AppendWriterCore:
-    return run(client_of(server, **settings).table(PATH)).append_writer()
 
 
 def test_rows_and_arrow_arrive_in_the_order_of_the_calls(server: ScriptedServer) -> None:

@@ -21,7 +21,7 @@ from fluss.model.paths import TablePath
 from fluss.model.types import DataTypes
 from fluss.testing import ApacheFluss
 from tests.kit.client_tables import everything, make_table
-from tests.unit.client.test_partitions import SCHEMA, create, drop, ids
+from tests.unit.client.partitioned import SCHEMA, create, drop, ids
 
 pytestmark = pytest.mark.compat
 

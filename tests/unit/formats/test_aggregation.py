@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fluss.formats.batches.kv_batch import KvRecords
 from fluss.formats.changelog import aggregation
 from fluss.formats.changelog.aggregation import CHANGES_SIZE_MAX_BYTES
-from fluss.formats.changelog.fold import Changes, Folder
+from fluss.formats.changelog.fold import FoldedPuts, Folder
 from fluss.formats.rows.python_rows import to_tuples
 from fluss.formats.rows.values import ValueCodec
 from fluss.model.aggregation import AggFunction
@@ -155,7 +155,7 @@ class Table:
 
     def fold(
         self, batch: Sequence[tuple[int, Row | None]], targets: Sequence[int] = (), overwrite: bool = False
-    ) -> Changes:
+    ) -> FoldedPuts:
         encoded = self.values([row for _, row in batch if row is not None])
         records = KvRecords(
             [key_of(key) for key, _ in batch], [None if row is None else encoded.pop(0) for _, row in batch]
@@ -331,7 +331,7 @@ def test_bitmaps() -> None:
         "3b300100030000 1bfc 0100 8f5f 0300 0100 0200 0500 0000 e803 17fc 0100 0000 8f5f".replace(" ", "")
     )
     assert fold_one(case, second, bitmap(range(1000, 90_000)))[-1] == runs
-    with pytest.raises(InvalidRequestError, match="'c0' is no 32-bit Roaring bitmap"):
+    with pytest.raises(InvalidRequestError, match="'c0' is not a 32-bit Roaring bitmap"):
         fold_one(case, b"xx", first)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fluss.formats.batches.kv_batch import KvRecords
 from fluss.formats.changelog.aggregation import CHANGES_SIZE_MAX_BYTES
-from fluss.formats.changelog.fold import Changes, Folder, check_target_columns
+from fluss.formats.changelog.fold import FoldedPuts, Folder, check_target_columns
 from fluss.formats.rows.python_rows import to_tuples
 from fluss.formats.rows.values import ValueCodec
 from fluss.model.descriptor import KvFormat
@@ -141,7 +141,7 @@ class Bench:
     def records(self, batch: list[tuple[int, Stored | None]]) -> KvRecords:
         return KvRecords([key_of(key) for key, _ in batch], [self.value(new) for _, new in batch])
 
-    def check(self, model: Model, batch: list[tuple[int, Stored | None]]) -> Changes:
+    def check(self, model: Model, batch: list[tuple[int, Stored | None]]) -> FoldedPuts:
         """Fold a batch and compare; the model then has it too."""
         folder = Folder(model.rules, self.codec)
         records = self.records(batch)

@@ -150,7 +150,7 @@ def test_bytes_that_are_no_row(row: str, message: str) -> None:
         (Column("x", DataTypes.decimal(20, 0)), "0010" + "7f" * 16, "precision"),
         (Column("x", DataTypes.time(3)), "0080b89929", "outside 0 to 86399999"),
         (Column("x", DataTypes.timestamp(6)), "0000c0843d", "1000000 ns"),
-        (Column("x", DataTypes.timestamp(6)), "00ffffffffffffffff7f00", "are no timestamp"),
+        (Column("x", DataTypes.timestamp(6)), "00ffffffffffffffff7f00", "are not a timestamp"),
         (Column("x", DataTypes.binary(2)), "000100", "1 bytes in a column of 2"),
         (Column("x", DataTypes.double()), "0000", "8 bytes announced"),
         (Column("x", DataTypes.int().not_null()), "01", "NOT NULL"),

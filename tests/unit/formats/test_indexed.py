@@ -103,7 +103,7 @@ def test_bytes_that_are_no_row(row: str, message: str) -> None:
         (Column("x", DataTypes.time(3)), "00005c2605", "outside 0 to 86399999"),
         (Column("x", DataTypes.timestamp(6)), "00000000000000000040420f00", "1000000 ns"),
         (Column("x", DataTypes.timestamp(6)), "000000000000000000ffffffff", "-1 ns"),
-        (Column("x", DataTypes.timestamp(9)), "00ffffffffffffff7f00000000", "are no timestamp"),
+        (Column("x", DataTypes.timestamp(9)), "00ffffffffffffff7f00000000", "are not a timestamp"),
         (Column("x", DataTypes.char(2)), "00c3bcc3", "left over"),
         (Column("x", DataTypes.char(2)), "00ffff", "UTF8"),
         (Column("x", DataTypes.binary(2)), "0001", "2 bytes announced"),

@@ -122,9 +122,9 @@ GOOD = _record(6, b"\1k" + ROW)
         (_record(1, b"\1k"), 1, "the key of record 0 has 1 bytes, 0 are left"),
         (_record(2, b"\2k"), 1, "the key of record 0 has 2 bytes, 1 are left"),
         (_record(5, b"\xff\xff\xff\xff\x0f"), 1, "the key of record 0 has 4294967295 bytes, 0 are left"),
-        (_record(5, b"\xff\xff\xff\xff\x10"), 1, "the key length of record 0 is no number"),
-        (_record(6, b"\x80\x80\x80\x80\x80\0"), 1, "the key length of record 0 is no number"),
-        (_record(1, b"\x80") + GOOD, 2, "the key length of record 0 is no number"),
+        (_record(5, b"\xff\xff\xff\xff\x10"), 1, "the key length of record 0 is not a 32-bit number"),
+        (_record(6, b"\x80\x80\x80\x80\x80\0"), 1, "the key length of record 0 is not a 32-bit number"),
+        (_record(1, b"\x80") + GOOD, 2, "the key length of record 0 is not a 32-bit number"),
     ],
 )
 def test_records_that_are_none(records: bytes, count: int, message: str) -> None:

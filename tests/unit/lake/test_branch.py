@@ -8,7 +8,7 @@ from fluss.lake.format import LakeConflictError
 from fluss.lake.iceberg.catalog import IcebergCatalog
 from fluss.lake.iceberg.table import PREFIX, IcebergBranch, IcebergTable
 from fluss.lake.options import LakeOptions
-from tests.unit.lake.test_iceberg import COLUMNS, info_of, options, read, reloaded, rows, write
+from tests.unit.lake.iceberg_tables import COLUMNS, info_of, options, read, reloaded, rows, write
 
 __all__ = ["options"]  # a fixture
 

@@ -160,6 +160,6 @@ def test_bad_patterns(pattern: str) -> None:
 def test_the_time_is_one_of_several_values() -> None:
     second = rule(("region", "dt"), key="dt")
     assert second.time_value("eu$20250131") == "20250131"
-    with pytest.raises(FlussError, match="none of") as caught:
+    with pytest.raises(FlussError, match="not one of") as caught:
         rule(("region", "dt"), key="other")
     assert caught.value.error_code == 15

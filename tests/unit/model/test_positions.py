@@ -43,5 +43,5 @@ def test_a_position_survives_its_text() -> None:
     ],
 )
 def test_other_text_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequestError, match="no position"):
+    with pytest.raises(InvalidRequestError, match="not a position"):
         ChangesPosition.from_json(text)

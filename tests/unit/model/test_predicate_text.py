@@ -137,7 +137,7 @@ def test_combinations(text: str, same: str) -> None:
         ("price = 1.234", 9, "more decimal places than column 'price'"),
         ("id = DATE '2026-01-31'", 6, "'id' of type bigint is not compared with a DATE"),
         ("date = TIMESTAMP '2026-01-31'", 8, "'date' of type date is not compared with a TIMESTAMP"),
-        ("date = 'yesterday'", 8, "'yesterday' is no date"),
+        ("date = 'yesterday'", 8, "'yesterday' is not a value of type date"),
         ("at = '2026-01-31 12:00:00.1234567'", 6, "microseconds are the finest"),
         ("at = '2026-01-31 12:00:00Z'", 6, "takes a datetime without time zone"),
         ("name LIKE 'a_b'", 11, "LIKE takes '%' at the beginning and at the end only"),

@@ -21,23 +21,14 @@ from tests.kit.thread_server import (
     path,
     produce,
 )
+from tests.unit.server.calls import APPEND, RESET, alter, config
 
-SET, RESET, APPEND = 0, 1, 2
 LAST, FIRST, AFTER = 0, 1, 3
-
-
-def alter(wire: Wire, name: str = "t", ignore: bool = False, **changes: Any) -> None:
-    request = pb.AlterTableRequest(table_path=path(name), ignore_if_not_exists=ignore, **changes)
-    wire.call(api_keys.ALTER_TABLE, request)
 
 
 def column(name: str, data_type: Any = None, comment: str | None = None, position: int = LAST) -> pb.PbAddColumn:
     json_type = json.dumps({"type": "INTEGER"} if data_type is None else data_type).encode()
     return pb.PbAddColumn(column_name=name, data_type_json=json_type, comment=comment, column_position_type=position)
-
-
-def config(key: str, value: str | None = None, operation: int = SET) -> pb.PbAlterConfig:
-    return pb.PbAlterConfig(config_key=key, config_value=value, op_type=operation)
 
 
 def info(wire: Wire, name: str = "t") -> pb.GetTableInfoResponse:

@@ -19,8 +19,8 @@ from fluss.server.net.logins import DELAY_S_FIRST, LOOK_INTERVAL_S, FairSlots, L
 from fluss.server.net.users import PasswordFile, PasswordHash, add_user, read_users, remove_user, write_users
 from tests.kit.kv_requests import create_kv_table, key, kv_batch, lookup, put
 from tests.kit.thread_server import TIMEOUT_S, RunningServer, Wire, WireError, create_table
+from tests.unit.server.calls import PASSWORD, authenticate, login
 
-PASSWORD = "correct horse battery"
 # What one may ask before the login, by Apache Fluss's rule.
 BEFORE_LOGIN = {"ApiVersions", "Authenticate"}
 
@@ -36,14 +36,6 @@ def users(tmp_path: Path) -> Path:
 def guarded(tmp_path: Path, users: Path) -> Iterator[RunningServer]:
     with RunningServer(tmp_path / "data", sasl_users=users) as running:
         yield running
-
-
-def login(wire: Wire, user: str = "ada", password: str = PASSWORD, mechanism: str = "PLAIN") -> pb.AuthenticateResponse:
-    return authenticate(wire, b"\0" + user.encode() + b"\0" + password.encode(), mechanism)
-
-
-def authenticate(wire: Wire, token: bytes, mechanism: str = "PLAIN") -> pb.AuthenticateResponse:
-    return wire.call(api_keys.AUTHENTICATE, pb.AuthenticateRequest(protocol=mechanism, token=token))
 
 
 def refused(wire: Wire, token: bytes, mechanism: str = "PLAIN") -> WireError:

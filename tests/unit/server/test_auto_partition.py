@@ -21,8 +21,8 @@ from fluss.server.tables.jobs import AutoPartitioner
 from fluss.storage import failpoints
 from fluss.storage.catalog.catalog import Catalog, CatalogLimits, TableEntry
 from tests.kit.thread_server import RunningServer, Wire, WireError, create_table, path
-from tests.unit.server.test_alter import alter, config
-from tests.unit.server.test_partitions import create, listed
+from tests.unit.server.calls import alter, config
+from tests.unit.server.partitioned import create, listed
 
 AUTO = "table.auto-partition."
 DAY = dt.timedelta(days=1)
@@ -141,7 +141,7 @@ def test_partitions_made_by_hand(server: RunningServer, wire: Wire, clock: Clock
         (["name"], {"time_zone": "Nowhere"}, 39, "time-zone"),
         (["name"], {"num_precreate": "1001"}, 39, "num-precreate"),
         (["name"], {"time_format": "dd.MM.yyyy"}, 15, "time-format"),
-        (["id", "name"], {"key": "score"}, 15, "none of"),
+        (["id", "name"], {"key": "score"}, 15, "not one of"),
         (["id", "name"], {}, 15, "auto-partition.key"),
         (["id", "name"], {"key": "name", "num_precreate": "1"}, 15, "must be 0"),
     ],

@@ -10,7 +10,7 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.users import add_user
 from tests.kit.thread_server import RunningServer, Wire, WireError, batch, create_table, path, produce
-from tests.unit.server.test_auth import login
+from tests.unit.server.calls import login
 
 
 def stats_request(table_id: int, *buckets: int) -> pb.GetTableStatsRequest:

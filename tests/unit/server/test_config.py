@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fluss.model.errors import InvalidRequestError
-from fluss.server.config import Address, ServerConfig, load_config, parse_address
+from fluss.model.trust import Address
+from fluss.server.config import ServerConfig, load_config, parse_address
 from fluss.server.net.limits import Limits
 
 

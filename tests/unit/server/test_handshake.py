@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fluss.model.trust import Address
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
-from fluss.server.config import Address
 from tests.kit.thread_server import RunningServer, Wire, WireError, create_table, path
 
 

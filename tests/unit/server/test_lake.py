@@ -120,8 +120,8 @@ def test_prepared_offsets_are_those_of_before_and_the_new_ones(job: Job, server:
     [
         ({TableBucket(0, 0): 11}, 19, "can't reach 11"),
         ({TableBucket(0, 0): -1}, 19, "can't reach -1"),
-        ({TableBucket(0, 0): 5, TableBucket(0, 1): 0}, 15, "no bucket of table"),
-        ({TableBucket(0, -1): 0}, 15, "no bucket of table"),
+        ({TableBucket(0, 0): 5, TableBucket(0, 1): 0}, 15, "not a bucket of table"),
+        ({TableBucket(0, -1): 0}, 15, "not a bucket of table"),
         ({TableBucket(0, 0, 9): 0}, 15, "no partitions"),
     ],
 )
@@ -169,7 +169,7 @@ def test_only_the_tables_own_prepared_files_are_read(job: Job, server: RunningSe
         str(good).removesuffix(".offsets"),
         job.registry.prepare(other, {}),
     ):
-        with refused(39, "no offsets file of table"):
+        with refused(39, "not an offsets file of table"):
             job.registry.commit(info, 1, bad, offsets)
     with server.connect() as wire:
         request = pb.CommitLakeTableSnapshotRequest()

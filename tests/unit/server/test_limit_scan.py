@@ -10,7 +10,7 @@ from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.limits import Limits
 from tests.kit.thread_server import RunningServer, Wire, WireError, batch, create_table, fetch, headers, produce
-from tests.unit.server.test_partitions import create, partition_id, partitioned, produce_into
+from tests.unit.server.partitioned import create, partition_id, partitioned, produce_into
 
 
 def limit_scan(wire: Wire, table_id: int, limit: int, bucket: int = 0, partition: int | None = None) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,22 +34,13 @@ from tests.kit.thread_server import (
     path,
     produce,
 )
+from tests.unit.server.calls import scrape
 
 
 @pytest.fixture
 def measured(tmp_path: Path) -> Iterator[RunningServer]:
     with RunningServer(tmp_path / "data", metrics_port=0) as running:
         yield running
-
-
-def scrape(server: RunningServer) -> dict[str, float]:
-    """Sample name with labels to value."""
-    port = server.server.metrics_port
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT_S) as response:
-        assert response.headers["Content-Type"].startswith("text/plain")
-        text = response.read().decode()
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
 def test_what_is_counted_of_primary_key_tables(measured: RunningServer) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from fluss.storage.directory import SCRUB_NAME
 from tests.kit.kv_requests import create_kv_table, kv_batch, lookup, put
 from tests.kit.thread_server import TIMEOUT_S, RunningServer, batch, create_table, produce
-from tests.unit.server.test_metrics import scrape
+from tests.unit.server.calls import scrape
 
 INTERVAL_MS = 10
 

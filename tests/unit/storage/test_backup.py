@@ -407,7 +407,7 @@ async def test_damaged_and_unfinished_backups_are_refused(tmp_path: Path) -> Non
         with pytest.raises(FlussError, match=message):
             files.read(target)
     (target / NAME).unlink()
-    with pytest.raises(FlussError, match="no finished backup"):
+    with pytest.raises(FlussError, match="not a finished backup"):
         files.read(target)
 
 

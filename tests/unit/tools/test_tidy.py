@@ -194,6 +194,17 @@ def test_what_is_no_use_of_a_door(plant: Plant, text: str) -> None:
     assert tidy.problems(plant({"client/writer.py": text})) == []
 
 
+@pytest.mark.parametrize("text", ["from tests.crash.test_kill import HEAL_S_MAX", "from tests.crash import test_kill"])
+def test_nothing_is_imported_from_a_test_module(plant: Plant, text: str) -> None:
+    root = plant({"client/writer.py": "import os"})
+    (root / "tests" / "crash").mkdir(parents=True)
+    (root / "tests" / "crash" / "test_kv_kill.py").write_text(
+        f"import os\nfrom tests.crash.kills import WAIT_S\n{text}\n"
+    )
+    (problem,) = tidy.problems(root)
+    assert problem.startswith("tests/crash/test_kv_kill.py:3: test-import: imports from tests.crash")
+
+
 def test_exceptions_allow_what_they_name_and_no_more(plant: Plant) -> None:
     root = plant({"client/writer.py": "import time; a = time.time(), time.time()"})
     except_(root, '[clock]\n"src/fluss/client/writer.py" = 2\n')

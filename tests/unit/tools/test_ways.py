@@ -14,6 +14,14 @@ from tools.ways import Step
 ROOT = Path(__file__).parents[3]
 BEGIN, END = f"<!-- begin of {ways.TOOL} -->", f"<!-- end of {ways.TOOL} -->"
 
+# How many files a way may have at most; one more is one more to read.
+FILES_MAX = {"append": 40, "poll": 40, "lookup": 30}
+TITLES = {
+    "append": "Append a row and flush",
+    "poll": "Subscribe to a table and poll its first rows",
+    "lookup": "Look a row up",
+}
+
 STEPS = [
     Step("api/append.py", "client"),
     Step("client/writer.py", "client"),
@@ -47,16 +55,46 @@ def test_the_result_goes_between_the_marks() -> None:
         inserted("new\n", "a page without marks", ways.TOOL)
 
 
-def test_a_real_run_is_seen_on_both_sides(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A page with three real runs."""
+    page = tmp_path_factory.mktemp("ways") / "page.md"
     page.write_text(f"{BEGIN}\n{END}\n")
-    command = [sys.executable, "-m", "tools.ways", "append", "--write", str(page)]
+    command = [sys.executable, "-m", "tools.ways", *FILES_MAX, "--write", str(page)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    text = page.read_text()
-    assert text.count("**Append a row and flush**") == 1
-    client, _, server = text.partition("| server |")
+    return page.read_text()
+
+
+def files(page: str, title: str) -> dict[str, set[str]]:
+    """The files of a way on a page, by side."""
+    found: dict[str, set[str]] = {"client": set(), "server": set()}
+    side = ""
+    for line in page.partition(f"\n**{title}**\n")[2].partition("\n**")[0].splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 3 and cells[2].startswith("`"):
+            side = cells[0] or side
+            found[side] |= {f"{cells[1]}/{name}" for name in cells[2].replace("`", "").split(", ")}
+    return found
+
+
+def test_a_real_run_is_seen_on_both_sides(traced: str) -> None:
+    assert traced.count("**Append a row and flush**") == 1
+    client, _, _ = traced.partition("| server |")
     assert "`row_appender.py`" in client  # plain Python, or it would not be seen
     assert "| client | api/_sync |" in client
-    assert "| storage |" in server
-    assert "patience.py" not in text  # of what the server does by the clock
+    assert "| storage |" in traced.partition("| server |")[2].partition("\n**")[0]
+    assert "`limits.py`" not in traced  # what the server does by the clock: closing idle connections
+
+
+@pytest.mark.parametrize("way", FILES_MAX)
+def test_the_ways_of_the_house_are_short(traced: str, way: str) -> None:
+    way_files = files(traced, TITLES[way])
+    names = set.union(*way_files.values())
+    assert len(names) <= FILES_MAX[way], sorted(names)
+
+
+@pytest.mark.parametrize("way", FILES_MAX)
+def test_the_map_has_the_files_of_each_way(traced: str, way: str) -> None:
+    shown = files(ROOT.joinpath("docs", "map.md").read_text(encoding="utf-8"), TITLES[way])
+    assert shown == files(traced, TITLES[way]), "run python -m tools.ways --write docs/map.md"

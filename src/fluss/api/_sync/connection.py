@@ -23,7 +23,7 @@ class ConnectionTo(FlussConnectionBase, Generic[Table]):
 
     @classmethod
     def create(cls, config: Config) -> Self:
-        """Connect.
+        """Open a connection; the same as `connect`.
 
         Args:
             config: Address, login and settings.

@@ -18,73 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class TableScan(TableScanBase):
-    __doc__ = TableScanBase.__doc__
-
-    def create_log_scanner(self) -> LogScanner:
-        """Make a scanner of records: rows with offset, timestamp and change type.
-
-        Returns:
-            The scanner, not subscribed to any bucket yet.
-
-        Raises:
-            InvalidRequestError: The scan has a limit.
-
-        Examples:
-            >>> scanner = clicks.new_scan().create_log_scanner()
-            >>> scanner.subscribe(0, fluss.EARLIEST_OFFSET)
-            >>> [record.offset for record in scanner.poll(timeout_ms=1_000)]
-            [0, 1, 2]
-        """
-        return LogScanner(self._scanner(records=True), records=True)
-
-    def create_record_batch_log_scanner(self) -> LogScanner:
-        """Make a scanner of Arrow batches.
-
-        Returns:
-            The scanner, not subscribed to any bucket yet.
-
-        Raises:
-            InvalidRequestError: The scan has a limit, or the table's log is of rows that can't be read as batches.
-
-        Examples:
-            >>> scanner = clicks.new_scan().create_record_batch_log_scanner()
-            >>> scanner.subscribe(0, fluss.EARLIEST_OFFSET)
-            >>> scanner.poll_arrow(timeout_ms=1_000).num_rows
-            3
-        """
-        return LogScanner(self._scanner(records=False), records=False)
-
-    def create_batch_scanner(self) -> LogScanner:
-        """Make a scanner of Arrow batches: the older spelling of `create_record_batch_log_scanner`.
-
-        Returns:
-            The scanner, not subscribed to any bucket yet.
-
-        Raises:
-            InvalidRequestError: The scan has a limit, or the table's log is of rows that can't be read as batches.
-
-        Examples:
-            >>> scanner = clicks.new_scan().create_batch_scanner()
-        """
-        return self.create_record_batch_log_scanner()
-
-    def create_changelog_batch_scanner(self) -> LogScanner:
-        """Make a scanner of Arrow batches with `_change_type`, `_log_offset` and `_commit_timestamp` in front.
-
-        Returns:
-            The scanner, not subscribed to any bucket yet.
-
-        Raises:
-            InvalidRequestError: The scan has a limit.
-
-        Examples:
-            >>> scanner = users.new_scan().create_changelog_batch_scanner()
-            >>> scanner.subscribe(0, fluss.EARLIEST_OFFSET)
-            >>> scanner.poll_arrow(timeout_ms=1_000).column("_change_type").to_pylist()
-            ['+I', '+I']
-        """
-        return LogScanner(self._changelog_scanner(), records=False)
+class TableReading(TableScanBase):
+    """Scans that return a whole result, or a reader of one."""
 
     def create_bucket_batch_scanner(self, bucket: TableBucket) -> BatchScanner:
         """Make a reader of some rows of a bucket; needs `limit(n)`.
@@ -179,3 +114,72 @@ class TableScan(TableScanBase):
             3
         """
         return UnionScan(self._core, self._union(warehouse, catalog, mode), mode)
+
+
+class TableScan(TableReading):
+    __doc__ = TableScanBase.__doc__
+
+    def create_log_scanner(self) -> LogScanner:
+        """Make a scanner of records: rows with offset, timestamp and change type.
+
+        Returns:
+            The scanner, not subscribed to any bucket yet.
+
+        Raises:
+            InvalidRequestError: The scan has a limit.
+
+        Examples:
+            >>> scanner = clicks.new_scan().create_log_scanner()
+            >>> scanner.subscribe(0, fluss.EARLIEST_OFFSET)
+            >>> [record.offset for record in scanner.poll(timeout_ms=1_000)]
+            [0, 1, 2]
+        """
+        return LogScanner(self._scanner(records=True), records=True)
+
+    def create_record_batch_log_scanner(self) -> LogScanner:
+        """Make a scanner of Arrow batches.
+
+        Returns:
+            The scanner, not subscribed to any bucket yet.
+
+        Raises:
+            InvalidRequestError: The scan has a limit, or the table's log is of rows that can't be read as batches.
+
+        Examples:
+            >>> scanner = clicks.new_scan().create_record_batch_log_scanner()
+            >>> scanner.subscribe(0, fluss.EARLIEST_OFFSET)
+            >>> scanner.poll_arrow(timeout_ms=1_000).num_rows
+            3
+        """
+        return LogScanner(self._scanner(records=False), records=False)
+
+    def create_batch_scanner(self) -> LogScanner:
+        """Make a scanner of Arrow batches: the older spelling of `create_record_batch_log_scanner`.
+
+        Returns:
+            The scanner, not subscribed to any bucket yet.
+
+        Raises:
+            InvalidRequestError: The scan has a limit, or the table's log is of rows that can't be read as batches.
+
+        Examples:
+            >>> scanner = clicks.new_scan().create_batch_scanner()
+        """
+        return self.create_record_batch_log_scanner()
+
+    def create_changelog_batch_scanner(self) -> LogScanner:
+        """Make a scanner of Arrow batches with `_change_type`, `_log_offset` and `_commit_timestamp` in front.
+
+        Returns:
+            The scanner, not subscribed to any bucket yet.
+
+        Raises:
+            InvalidRequestError: The scan has a limit.
+
+        Examples:
+            >>> scanner = users.new_scan().create_changelog_batch_scanner()
+            >>> scanner.subscribe(0, fluss.EARLIEST_OFFSET)
+            >>> scanner.poll_arrow(timeout_ms=1_000).column("_change_type").to_pylist()
+            ['+I', '+I']
+        """
+        return LogScanner(self._changelog_scanner(), records=False)

@@ -1,5 +1,7 @@
 """The command `fluss doctor`."""
 
+# Small on purpose: a command is loaded when it is used; its checks are in `cli/doctor`.
+
 from __future__ import annotations
 
 import sys

@@ -41,7 +41,7 @@ def _options(command: Function) -> Function:
 
 
 def _place_options(command: Function) -> Function:
-    """Where the lake is, and its server."""
+    """The options that say where the lake is, and the server."""
     given = [
         click.option("--warehouse", metavar="FOLDER", help="Where the lake is.  [default: as the server says]"),
         click.option("--catalog", multiple=True, callback=pairs, metavar="KEY=VALUE", help="Its catalog: type, ..."),
@@ -370,7 +370,7 @@ def tier(
 
 
 def _paths(settings: Config, tables: Sequence[str]) -> list[TablePath] | None:
-    """Of tables that are there, which is known before Spark is started."""
+    """Paths of tables that exist; a wrong name is found before Spark is started."""
     if not tables:
         return None
     with connected(settings) as connection:

@@ -69,11 +69,11 @@ def moment_ms(text: str) -> int:
     try:
         return int(dt.datetime.fromisoformat(text.strip()).timestamp() * 1000)
     except ValueError:
-        raise FlussError(f"{text!r} is no time like '2026-01-31 12:30', and no duration like 10min.") from None
+        raise FlussError(f"{text!r} is not a time like '2026-01-31 12:30', nor a duration like 10min.") from None
 
 
 def start_of(text: str) -> OffsetSpec | int:
-    """Where to begin: earliest, latest, an offset, or a time."""
+    """The start that a user names: earliest, latest, an offset, or a time."""
     if text in ("earliest", "latest"):
         return OffsetSpec.earliest() if text == "earliest" else OffsetSpec.latest()
     return int(text) if text.isdigit() else OffsetSpec.timestamp(moment_ms(text))
@@ -236,7 +236,7 @@ class _Tail:
             yield batch.select(self._shown)
 
     def starts(self, text: str) -> dict[TableBucket, int]:
-        """Where each bucket begins, at the earliest with what is kept."""
+        """The offset at which each bucket begins, at the earliest the first one that is kept."""
         spec = start_of(text)
         earliest = self._scan.bucket_offsets(OffsetSpec.earliest(), self._ids)
         found = dict.fromkeys(self.ends, spec) if isinstance(spec, int) else self._scan.bucket_offsets(spec, self._ids)

@@ -138,7 +138,7 @@ def _row_count(connection: FlussConnection, table: FlussTable) -> int | None:
 
 
 def print_description(found: dict[str, Any], output: str) -> None:
-    """As a list of facts, the columns and the properties; as one JSON object; or the columns, for other programs."""
+    """Print a table for people, as one JSON object, or its columns alone, for other programs."""
     import pyarrow as pa
 
     if output == "json":

@@ -1,5 +1,7 @@
 """The command `fluss user`: the users file of a server with SASL."""
 
+# Small on purpose: a command is loaded when it is used, and this one needs no server.
+
 from __future__ import annotations
 
 import sys

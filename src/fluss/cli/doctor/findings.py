@@ -172,7 +172,7 @@ def _leaders(operations: ClusterOperations, tables: list[TablePath]) -> Iterator
 
 
 def _clock(admin: FlussAdmin, tables: list[TablePath]) -> Finding | None:
-    """No request asks for the time, but a server refuses times that lie in its future."""
+    """Compare the clocks. No request asks for the time, but a server refuses times that lie in its future."""
     for path in tables:
         try:
             if not admin.get_table_info(path).is_partitioned():

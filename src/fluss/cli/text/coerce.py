@@ -55,7 +55,7 @@ def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def check_names(names: Sequence[str], schema: pa.Schema) -> None:
-    """That each name is a column, once."""
+    """Check that each name is a column, and is there once."""
     for index, name in enumerate(names):
         if name not in schema.names:
             advice = suggestion(near_names(name, schema.names)) or f" There are {', '.join(schema.names)}."
@@ -105,7 +105,9 @@ def from_plain(values: Sequence[Any], field: pa.Field) -> pa.Array:
             try:
                 _from_plain([value], field.type)
             except _CAST_ERRORS:
-                raise MisfitError(row, field.name, f"{_shown(value)} is no {_named(field.type)}") from None
+                raise MisfitError(
+                    row, field.name, f"{_shown(value)} is not a value of type {_named(field.type)}"
+                ) from None
         raise
 
 
@@ -120,7 +122,7 @@ def _misfit(column: pa.Array, field: pa.Field, convert: Callable[[pa.Array], pa.
         except _CAST_ERRORS:
             last = middle
     value = plain(column.slice(first, 1))[0] if len(column) else None
-    return MisfitError(first, field.name, f"{_shown(value)} is no {_named(field.type)}")
+    return MisfitError(first, field.name, f"{_shown(value)} is not a value of type {_named(field.type)}")
 
 
 def _shown(value: Any) -> str:
@@ -199,7 +201,7 @@ def _spelled(value: Any) -> str:
 
 
 def _offsets(parts: Sequence[Any]) -> pa.Array:
-    """Where the parts of a list or map begin and end; null where there is none."""
+    """The offsets at which parts of a list or map begin, and the last end; null where there is none."""
     offsets: list[int | None] = []
     end = 0
     for part in parts:
@@ -250,7 +252,7 @@ def open_table(connection: FlussConnection, text: str) -> FlussTable:
 
 
 def missing_table(connection: FlussConnection, path: TablePath) -> NotFoundError:
-    """That there is no such table, and what was perhaps meant."""
+    """The error for a table that does not exist, with names that were perhaps meant."""
     admin = connection.get_admin()
     databases = admin.list_databases()
     if path.database_name not in databases:
@@ -265,7 +267,7 @@ def missing_table(connection: FlussConnection, path: TablePath) -> NotFoundError
 
 
 def missing_database(name: str, databases: Sequence[str]) -> NotFoundError:
-    """That there is no such database, and what was perhaps meant."""
+    """The error for a database that does not exist, with names that were perhaps meant."""
     advice = suggestion(near_names(name, databases)) or f" 'fluss database create {name}' creates it."
     return NotFoundError(f"There is no database {name}.{advice}")
 
@@ -312,7 +314,7 @@ def seconds(_: click.Context, option: click.Parameter, given: str | None, ms_min
         return None
     milliseconds = duration_ms(given)
     if milliseconds is None or milliseconds < ms_min:
-        raise click.BadParameter(f"{given!r} is no duration like 30s or 5d.", param=option)
+        raise click.BadParameter(f"{given!r} is not a duration like 30s or 5d.", param=option)
     return milliseconds / 1000
 
 
@@ -322,7 +324,7 @@ def key_pairs(text: str, columns: Sequence[str]) -> dict[str, str]:
     parts = re.split(f",(?=(?:{names})=)", text)
     found = dict(part.split("=", 1) for part in parts if "=" in part)
     if len(found) != len(parts):
-        raise FlussError(f"{text!r} is no key; write it like {','.join(f'{name}=...' for name in columns)}.")
+        raise FlussError(f"{text!r} is not a key; write it like {','.join(f'{name}=...' for name in columns)}.")
     return found
 
 

@@ -245,7 +245,7 @@ def _csv_reader(stream: IO[bytes], delimiter: str, schema: pa.Schema | None) -> 
 
 
 def _arrow_reader(stream: IO[bytes]) -> pa.RecordBatchReader:
-    """Of a file, or of a stream."""
+    """The reader of an Arrow file or stream."""
     peek = getattr(stream, "peek", None)
     if peek is None or peek(len(_ARROW_FILE_MAGIC))[: len(_ARROW_FILE_MAGIC)] != _ARROW_FILE_MAGIC:
         return pa.ipc.open_stream(stream)

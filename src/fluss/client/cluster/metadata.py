@@ -134,7 +134,7 @@ def set_path(target: pb.PbTablePath, path: TablePath) -> None:
 
 
 def address_of(node: ServerNode) -> Address:
-    """Where a server listens."""
+    """The address at which a server listens."""
     return Address(node.host, node.port)
 
 
@@ -272,7 +272,7 @@ class Metadata:
             raise
 
     async def try_refresh(self, path: TablePath) -> None:
-        """As `refresh`, for those who come again anyway: a failure that may pass is none."""
+        """Refresh, but let failures pass that may be over next time, for callers that come again anyway."""
         try:
             await self.refresh(path)
         except FlussError as error:
@@ -431,7 +431,7 @@ class Metadata:
 
 
 def no_server(bootstrap: list[Address], problems: list[FlussError]) -> ConnectError:
-    """Nothing answered: say what was tried and what to do."""
+    """The error when no server answered: what was tried, and what to do."""
     details = "; ".join(dict.fromkeys(problem.message.rstrip(".") for problem in problems)) or "no address to try"
     addresses = ", ".join(map(str, bootstrap))
     return ConnectError(

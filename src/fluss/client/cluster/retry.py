@@ -131,7 +131,7 @@ def is_retriable(error: FlussError) -> bool:
 
 
 def never(_: FlussError) -> bool:
-    """For calls whose failures are all final."""
+    """Whether a failure may pass: never, for calls whose failures are all final."""
     return False
 
 
@@ -150,7 +150,7 @@ class Absence:
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        """As the settings say. A server that has not answered yet is waited for no longer than opening may take."""
+        """As long as the settings allow; for a server that has not answered yet, no longer than opening may take."""
         limit_ms: int = config.server_wait_timeout_ms
         return cls(config.bootstrap_servers, limit_ms / 1000, min(limit_ms, config.connect_timeout_ms) / 1000)
 

@@ -29,7 +29,7 @@ from fluss.model.paths import TableBucket
 from fluss.model.positions import BucketPosition, ChangesPosition
 
 
-class Step(NamedTuple):
+class ChangesStep(NamedTuple):
     """Some changes, and how far they bring the bucket: one without a key is the end of its current rows."""
 
     changes: pa.RecordBatch | None
@@ -43,7 +43,7 @@ class CurrentChanges:
         self._rows = rows
         self._scanner = scanner
 
-    async def read(self, position: BucketPosition, partition_name: str | None) -> AsyncGenerator[Step]:
+    async def read(self, position: BucketPosition, partition_name: str | None) -> AsyncGenerator[ChangesStep]:
         """The steps of a bucket from a position on; rows that are lost on the way are opened again."""
         tries = self._rows.tries()
         while True:
@@ -57,7 +57,7 @@ class CurrentChanges:
             except FlussError as error:
                 await tries.again(error)
 
-    async def _read_once(self, position: BucketPosition, partition_name: str | None) -> AsyncGenerator[Step]:
+    async def _read_once(self, position: BucketPosition, partition_name: str | None) -> AsyncGenerator[ChangesStep]:
         bucket = position.bucket
         rows = await self._rows.open(bucket, partition_name, position.after_key)
         try:
@@ -68,12 +68,14 @@ class CurrentChanges:
                         yield step
             while (batch := await rows.next()) is not None:
                 changes = as_inserts(batch, rows.log_offset)
-                yield Step(changes, BucketPosition(bucket, rows.log_offset, rows.last_key))
-            yield Step(None, BucketPosition(bucket, rows.log_offset))
+                yield ChangesStep(changes, BucketPosition(bucket, rows.log_offset, rows.last_key))
+            yield ChangesStep(None, BucketPosition(bucket, rows.log_offset))
         finally:
             rows.close()
 
-    async def _caught_up(self, bucket: TableBucket, start: int, stop: int, after_key: bytes) -> AsyncGenerator[Step]:
+    async def _caught_up(
+        self, bucket: TableBucket, start: int, stop: int, after_key: bytes
+    ) -> AsyncGenerator[ChangesStep]:
         """What has changed between two offsets in the rows up to a key."""
         session = self._scanner.between([Cursor(bucket, start, stop)])
         try:
@@ -81,7 +83,7 @@ class CurrentChanges:
                 for fetched in batches:
                     given = pc.less_equal(self._rows.keys.encode(fetched.batch), pa.scalar(after_key))
                     position = BucketPosition(bucket, fetched.last_offset + 1, after_key)
-                    yield Step(fetched.batch.filter(given), position)
+                    yield ChangesStep(fetched.batch.filter(given), position)
         finally:
             session.close()
 
@@ -111,8 +113,8 @@ class ChangesCore:
         self._looked_at = 0.0
         self._unread: dict[BucketKey, BucketPosition] = {}
         """Buckets whose current rows were not all given; the first one is being read."""
-        self._steps: AsyncGenerator[Step] | None = None
-        self._step: asyncio.Task[Step] | None = None
+        self._steps: AsyncGenerator[ChangesStep] | None = None
+        self._step: asyncio.Task[ChangesStep] | None = None
         self._untaken: tuple[ChangesPosition, pa.Table] | None = None
         """What was returned last, and the position before it."""
         self._closed = False
@@ -322,7 +324,7 @@ class ChangesCore:
             raise FlussError(f"The reader of changes of table {self._info.table_path} is closed.")
 
 
-async def _closed(steps: AsyncGenerator[Step], step: asyncio.Task[Step] | None) -> None:
+async def _closed(steps: AsyncGenerator[ChangesStep], step: asyncio.Task[ChangesStep] | None) -> None:
     """Let a generator end, and with it the scan on the server."""
     if step is not None:
         await asyncio.wait([step])

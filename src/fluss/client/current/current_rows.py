@@ -405,7 +405,7 @@ class CurrentRows:
         return await repeat(tries, lambda tries: leader_of(metadata, path, bucket, tries))
 
     def tries(self) -> Tries:
-        """For rows that are lost on the way: how long it may go on without one, and when opening again may help."""
+        """Tries for rows that are lost on the way: how long to go on without success, and when to open them again."""
         path = self._info.table_path
         return self._cluster.tries(_may_be_opened, lambda: self._cluster.metadata.try_refresh(path))
 

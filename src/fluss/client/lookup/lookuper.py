@@ -20,7 +20,7 @@ from fluss.formats.rows.keys import ICEBERG, PAIMON, KeyEncoder, primary_key_enc
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.infos import TableInfo
-from fluss.model.tables.options import DATALAKE_FORMAT, KV_FORMAT_VERSION
+from fluss.model.tables.options import DATALAKE_FORMAT, KV_FORMAT_VERSION, choice
 from fluss.protocol.lookups import LookupKind
 
 KEYS_PER_PART_MAX = 512
@@ -179,7 +179,7 @@ class PrefixLookuperCore(_LookuperBase):
 
 
 def _batch(reader: ValueReader, found: Sequence[bytes | None]) -> Sequence[Any]:
-    """Of one caller: rows of the keys that have one, and which those are."""
+    """One caller's result: rows of the keys that have one, and which those are."""
 
     def read(values: Sequence[bytes | None]) -> tuple[pa.RecordBatch, list[bool]]:
         return reader.batch([value for value in values if value is not None]), [value is not None for value in values]
@@ -264,7 +264,7 @@ def _check_prefix(info: TableInfo, names: list[str]) -> None:
             f"{refused}the prefix has to be {expected}: the partition fields, then the bucket keys in their order."
         )
     version = int(info.properties.get(KV_FORMAT_VERSION, "1"))
-    if info.properties.get(DATALAKE_FORMAT, "").upper() in (PAIMON, ICEBERG) and version < 2:
+    if choice(info.properties, DATALAKE_FORMAT) in (PAIMON, ICEBERG) and version < 2:
         raise InvalidRequestError(
             f"{refused}its keys are encoded as those of its lake format (table.kv.format-version is {version}), which "
             "have no prefixes."

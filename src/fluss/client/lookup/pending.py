@@ -25,7 +25,7 @@ from fluss.model.descriptor import KvFormat
 from fluss.model.errors import FlussError, SchemaMismatchError, TimeoutError
 from fluss.model.infos import TableInfo
 from fluss.model.schema import Column, Schema
-from fluss.model.tables.options import DATALAKE_FORMAT, KV_FORMAT
+from fluss.model.tables.options import DATALAKE_FORMAT, KV_FORMAT, choice
 from fluss.model.types import TypeRoot
 
 _TEXTS_REMEMBERED_MAX = 1_000
@@ -201,7 +201,7 @@ class ValueReader:
     def __init__(self, admin: AdminCore, info: TableInfo) -> None:
         self._admin = admin
         self._info = info
-        self._kv_format = info.properties.get(KV_FORMAT, KvFormat.COMPACTED).upper()
+        self._kv_format = choice(info.properties, KV_FORMAT)
         self._schemas: dict[int, Schema] = {}
         self._rows: dict[int, ValueRows] = {}
         self._add(info.schema_id, info.schema)
@@ -271,7 +271,7 @@ Read: TypeAlias = Callable[[ValueReader, Sequence[Any]], Sequence[Any]]
 
 
 class LookupQueue(Protocol):
-    """Where lookups of one table and kind wait for their leaders."""
+    """The queue in which lookups of one table and kind wait for their leaders."""
 
     info: TableInfo
     timeout_s: float
@@ -285,7 +285,7 @@ Place: TypeAlias = "tuple[LookupQueue, Read, str | None, int]"
 
 
 class Caller(Protocol):
-    """Who waits for a lookup: a future of the loop, or a thread."""
+    """The caller that waits for a lookup: a future of the loop, or a thread."""
 
     def cancelled(self) -> bool: ...
     def done(self) -> bool: ...

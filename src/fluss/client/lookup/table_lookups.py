@@ -138,7 +138,7 @@ class Rerouting:
 
 
 def remaining_s(lookups: list[Lookup]) -> float:
-    """Until the first deadline of these."""
+    """Seconds until the first deadline of these lookups."""
     return max(min([lookup.deadline for lookup in lookups]) - clock.monotonic(), 0.001)
 
 
@@ -529,7 +529,7 @@ class Lookups:
         self._closed = False
 
     def of_table(self, info: TableInfo, kind: LookupKind, values: Callable[[], ValueReader]) -> TableLookups:
-        """Where lookups of a table queue; lookupers of the same kind share it, and with it their requests."""
+        """The queue for lookups of a table; lookupers of the same kind share it, and with it their requests."""
         key = (info.table_id, info.schema_id, kind)
         table = self._tables.get(key)
         if table is None:

@@ -168,7 +168,7 @@ _SERVER_TYPES = {1: ServerType.COORDINATOR_SERVER, 2: ServerType.TABLET_SERVER}
 
 
 def client_version() -> str:
-    """This package's version, as servers are told."""
+    """The version of this package, as servers are told it."""
     try:
         return package_metadata.version("flussbett")
     except package_metadata.PackageNotFoundError:

@@ -4,7 +4,7 @@ A client does not ask whether a server is alive, it tries: the endpoint file nam
 answers there with that secret is the one. When that fails a server is started; if there is one after all, the new one
 finds its lock taken and leaves, and the file is tried again.
 
-Whoever writes the endpoint file chooses the server that gets a client's rows, so it is read only if nobody else can
+The writer of the endpoint file chooses the server that gets a client's rows, so it is read only if nobody else can
 have written it: it has to be a regular file of this user or of root that no other user can read or write, in a
 directory of such an owner. Everything is asked of open descriptors, so nothing can be exchanged between two looks.
 """
@@ -74,7 +74,7 @@ def _read(path: Path, directory_fd: int) -> bytes:
 
 def _check(path: Path, found: os.stat_result, directory: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise _distrusted(path, "it is no regular file")
+        raise _distrusted(path, "it is not a regular file")
     user = os.geteuid()
     if found.st_uid not in (user, _ROOT):
         raise _distrusted(path, f"it belongs to user {found.st_uid}, and this process runs as user {user}")
@@ -104,7 +104,7 @@ class EmbeddedServer(Protocol):
     """A server that this client may have to start."""
 
     async def find(self, failed: Endpoint | None) -> Endpoint:
-        """Where it is; `failed` is an endpoint that did not answer or did not take its secret."""
+        """The server's endpoint; `failed` is one that did not answer or did not take its secret."""
 
 
 def embedded_server(address: str) -> EmbeddedServer | None:
@@ -184,7 +184,7 @@ class _MemoryServer:
         raise self._ended()
 
     def _ended(self) -> FlussError:
-        """Not started again behind the user's back: it would be empty."""
+        """The error when a memory server has ended. It is not started again unasked: it would be empty."""
         return FlussError(f"The server of {MEMORY_SCHEME}{self._name} has ended, and its tables with it.")
 
 

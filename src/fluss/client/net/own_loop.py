@@ -39,7 +39,7 @@ class PerLoop(Generic[T]):
         self._by_loop: dict[asyncio.AbstractEventLoop, T] = {}
 
     def here(self) -> T:
-        """That of the running loop."""
+        """What belongs to the running loop, made on first use."""
         loop = asyncio.get_running_loop()
         found = self._by_loop.get(loop)
         if found is None:

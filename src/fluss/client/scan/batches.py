@@ -37,7 +37,7 @@ from fluss.model.offsets import EARLIEST_OFFSET
 from fluss.model.paths import TableBucket
 from fluss.model.records import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET, ChangeType, RecordBatch
 from fluss.model.schema import Schema
-from fluss.model.tables.options import LOG_FORMAT
+from fluss.model.tables.options import LOG_FORMAT, choice
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.fetches import parse_fetch_response
@@ -353,7 +353,7 @@ class _Plan(NamedTuple):
 
 def log_format(info: TableInfo) -> str:
     """How a table's log holds rows."""
-    return info.properties.get(LOG_FORMAT, LogFormat.ARROW).upper()
+    return choice(info.properties, LOG_FORMAT)
 
 
 class BatchReader:
@@ -429,7 +429,7 @@ class BatchReader:
         return _Plan(written, on_wire, output, sources, filtered, raw_rows)
 
     def decode(self, batches: Sequence[RawBatch]) -> list[FetchedBatch | FlussError | None]:
-        """For each batch its rows from its cursor's offset on, None for none, or what is wrong with it."""
+        """The rows of each batch from its cursor's offset on, None for none, or what is wrong with it."""
         results: list[FetchedBatch | FlussError | None] = []
         for batch in batches:
             try:
@@ -508,7 +508,7 @@ _FETCH_BYTES = 1
 
 
 async def batch_starts(cluster: Cluster, info: TableInfo, bucket: TableBucket, offsets: Sequence[int]) -> list[int]:
-    """For each offset where the batch that holds it begins; the offset itself where the leader does not tell."""
+    """The offset at which the batch of each offset begins; the offset itself where the leader does not tell."""
     key = (bucket.partition_id, bucket.bucket)
     check_buckets(info, [key])
     if bucket.partition_id is not None:

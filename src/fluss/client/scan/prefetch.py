@@ -301,7 +301,7 @@ class Prefetcher:
         self._notify()
 
     def _put(self, steps: Sequence[ScanStep]) -> None:
-        """With the lock held."""
+        """Queue a result, with the lock held."""
         self._ready.extend(steps)
         self._buffered_bytes += sum([step.size_bytes for step in steps])
 
@@ -446,7 +446,7 @@ class OwnLoopFetch:
             self.loop.call_soon(self._ask)  # behind those who wait
 
     def _receive(self, cursors: list[Cursor], request: FetchRequest, answer: memoryview | FlussError) -> bool:
-        """With the lock held; whether the answer is fine but has nothing."""
+        """Take an answer, with the lock held; returns whether it is fine but has nothing."""
         decoded = None
         if not isinstance(answer, FlussError):
             decoded = self._fetcher.receive_small(answer, request, self._connection.address, cursors)

@@ -70,7 +70,7 @@ class RemoteFiles:
         self._directories.add(directory)
 
     def _allows(self, directory: str, table_id: int) -> bool:
-        """Without the user's word, a folder on this machine has to be one of this table, as servers name them."""
+        """Whether a folder may be read: it is listed by the user, or one of this table, as servers name them."""
         if not is_local(directory):
             return self._trust.allows_bucket(directory)
         named = [*self._trust.places, *filter(None, [self._trust.directory])]

@@ -251,7 +251,9 @@ class LogScannerCore:
         check_buckets(self._info, offsets)
         for offset in offsets.values():
             if offset < EARLIEST_OFFSET:
-                raise InvalidRequestError(f"{offset} is no offset; use 0 or more, EARLIEST_OFFSET or LATEST_OFFSET.")
+                raise InvalidRequestError(
+                    f"{offset} is not an offset; use 0 or more, EARLIEST_OFFSET or LATEST_OFFSET."
+                )
         await self._watch(offsets)
         latest = await self._latest([key for key, offset in offsets.items() if offset == LATEST_OFFSET])
         for key, offset in offsets.items():
@@ -260,7 +262,7 @@ class LogScannerCore:
         self._session.changed()
 
     async def _watch(self, keys: Iterable[BucketKey]) -> None:
-        """From now on the leaders of these buckets are known, if they have partitions."""
+        """Know the leaders of these buckets from now on, if they have partitions."""
         partitions = {partition_id for partition_id, _ in keys if partition_id is not None}
         if partitions:
             self._cluster.metadata.watch_partitions(self.table_path, partitions)

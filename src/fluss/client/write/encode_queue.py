@@ -138,7 +138,7 @@ class Encoder:
                 self._encode(buffer, partition, bucket, piece)
 
     def _routes(self, buffer: RowBuffer) -> Iterable[Route]:
-        """Where the row buffer's rows go; rows of one bucket in their order."""
+        """The bucket of each of the row buffer's rows; rows of one bucket keep their order."""
         raise NotImplementedError
 
     def _batch(self, rows: pa.RecordBatch) -> tuple[bytearray, memoryview]:

@@ -159,7 +159,7 @@ Route: TypeAlias = tuple[str | None, int, pa.RecordBatch]
 
 
 class RowPartitions(NamedTuple):
-    """For each row the index of its partition's name."""
+    """The index of the partition's name for each row."""
 
     indexes: pa.Array
     names: list[str]
@@ -169,7 +169,7 @@ Router: TypeAlias = Callable[[pa.RecordBatch], tuple[list[Route], RowPartitions 
 
 
 def router(info: TableInfo, config: Config) -> Router:
-    """Where rows of a table go. Rows of one bucket keep their order."""
+    """The router of a table's rows to buckets. Rows of one bucket keep their order."""
     split = bucket_splitter(info, config)
     return _PartitionRouter(info, split) if info.is_partitioned() else BucketRouter(split)
 

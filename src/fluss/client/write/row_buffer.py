@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """Where rows come from."""
+    """The writer that rows come from, as those who wait for the rows need it."""
 
     def expedite(self, *, on_loop: bool) -> None: ...
     def seen(self, error: FlussError) -> None: ...
@@ -382,7 +382,7 @@ class RowBuffer:
         self.writer.seen(error)
 
     def left(self) -> None:
-        """Nobody waits for these rows any more."""
+        """Note that nobody waits for these rows any more."""
         self.writer.left(self)
 
     def take_payload(self, codec: Codec) -> bytearray | None:

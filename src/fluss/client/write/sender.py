@@ -312,7 +312,7 @@ class Sender:
     def _replied(
         self, connection: Connection, request: WriteRequest, batches: Sent, reply: memoryview | FlussError
     ) -> None:
-        """On the loop of the connection. What is stored is done with at once; all else is for the I/O loop."""
+        """Take an answer, on the connection's loop. What is stored is finished here, all else on the I/O loop."""
         if isinstance(reply, FlussError):
             # It may be one of many of a connection, and is dealt with after the others.
             failures = [(queue, batch, reply) for queue, batch in batches]

@@ -29,7 +29,7 @@ from fluss.model.infos import TableInfo
 from fluss.model.merge_mode import MergeMode
 from fluss.model.rows import GenericRow
 from fluss.model.schema import Schema
-from fluss.model.tables.options import DELETE_BEHAVIOR, KV_FORMAT
+from fluss.model.tables.options import DELETE_BEHAVIOR, KV_FORMAT, choice
 from fluss.protocol.writes import put_kv
 
 
@@ -104,7 +104,7 @@ class UpsertColumns:
                 )
 
     def row_builder(self) -> RowBuilder:
-        """For rows as a user gives them."""
+        """The builder for rows as a user gives them."""
         return TargetRowBuilder(self) if self.targets else RowBuilder(self.schema)
 
     def check_names(self, names: Iterable[str]) -> None:
@@ -284,7 +284,7 @@ class KvEncoder(Encoder):
         super().__init__(info, limits, route, put_kv(columns.targets, merge_mode))
         self._columns = columns
         self._key_encoder = primary_key_encoder(info.descriptor)
-        indexed = info.properties.get(KV_FORMAT, KvFormat.COMPACTED).upper() == KvFormat.INDEXED
+        indexed = choice(info.properties, KV_FORMAT) == KvFormat.INDEXED
         self._row_format = (IndexedFormat if indexed else CompactedFormat)(info.schema.columns)
 
     def _routes(self, buffer: RowBuffer) -> Iterable[Route]:
@@ -355,7 +355,7 @@ class UpsertWriterCore(WriterCore):
         return self.columns.row_builder()
 
     def _close_full(self, buffer: RowBuffer) -> None:
-        """When the client has nothing else, the server, which needs longer for rows than anybody here, waits for it.
+        """Close a full row buffer, and wait when the client is idle: the server needs longer for rows than the client.
 
         A caller that takes rows without a pause gives the interpreter to other threads every 5 ms only, and encoding in
         a worker and sending take a dozen such turns: encode here, and let the I/O thread send at once.
@@ -397,7 +397,7 @@ class UpsertWriterCore(WriterCore):
 
 def check_deletes(info: TableInfo) -> None:
     """Raise where rows can't be deleted."""
-    if info.properties.get(DELETE_BEHAVIOR, "").upper() == "DISABLE":
+    if choice(info.properties, DELETE_BEHAVIOR) == "DISABLE":
         raise InvalidRequestError(
             f"Table {info.table_path} has {DELETE_BEHAVIOR} = DISABLE: its rows can't be deleted.",
             ErrorCode.DELETION_DISABLED_EXCEPTION,

@@ -32,7 +32,7 @@ from fluss.model.errors import FlussError, TimeoutError
 from fluss.model.infos import TableInfo
 from fluss.model.paths import TablePath
 from fluss.model.schema import Schema
-from fluss.model.tables.options import LOG_FORMAT
+from fluss.model.tables.options import LOG_FORMAT, choice
 from fluss.protocol.writes import PRODUCE_LOG
 
 # A row buffer that is split over partitions or buckets holds a batch for each of them, up to this many.
@@ -317,7 +317,7 @@ class WriterCore:
                 self._encode_queue.failed.pop(self, None)
 
     def left(self, buffer: RowBuffer) -> None:
-        """Nobody waits for a row buffer any more: if it failed, or fails, that is to be reported otherwise."""
+        """Note that nobody waits for a row buffer any more: a failure of it is to be reported otherwise."""
         with self._lock:
             buffer.outcome.awaited = False
             if buffer.outcome.done and buffer.error is not None:
@@ -376,7 +376,7 @@ class WriterCore:
             await buffer.outcome.settled()
 
     def flush_blocking(self) -> None:
-        """As `flush`, in the calling thread."""
+        """Flush in the calling thread."""
         runtime.check_process(self._pid, "writer")
         for buffer in self._begin_flush(self._encode_queue.submit):
             buffer.outcome.join()
@@ -429,7 +429,7 @@ class LogEncoder(Encoder):
     def __init__(self, info: TableInfo, limits: BatchLimits, route: Router) -> None:
         super().__init__(info, limits, route, PRODUCE_LOG)
         self._codec = Codec.of(info.properties)
-        self._log_format = info.properties.get(LOG_FORMAT, LogFormat.ARROW).upper()
+        self._log_format = choice(info.properties, LOG_FORMAT)
         columns = [(column.name, column.data_type) for column in info.schema.columns]
         self._types = [data_type for _, data_type in columns]
         self._statistics_columns = statistics.columns_of(info.properties, columns)

@@ -17,7 +17,7 @@ from fluss.model.types import DataType, TypeRoot
 
 
 def plain_layout(array: pa.Array) -> pa.Array:
-    """Without extension types and dictionaries."""
+    """The type without extension types and dictionaries."""
     if isinstance(array, pa.ExtensionArray):
         return plain_layout(array.storage)
     if pt.is_dictionary(array.type):
@@ -292,7 +292,7 @@ def _map(data_type: DataType, target: pa.DataType, given: pa.Array) -> pa.Array:
 
 
 def _is_map(given: pa.DataType) -> bool:
-    """Also what libraries without a map type make of one: a list of structs of key and value."""
+    """Whether a type is a map, or what libraries without one make of it: a list of structs of key and value."""
     if pt.is_map(given):
         return True
     if not any(check(given) for check in _IS_LIST) or not pt.is_struct(given.value_type):

@@ -43,7 +43,7 @@ _NO_VALUES: Final = 0  # a struct
 _OFFSETS: Final = -1  # into the data behind them, or into the child of a list
 
 
-class Node(NamedTuple):
+class FieldNode(NamedTuple):
     buffers: int  # how many, validity included
     bits: int  # of a value, or _OFFSETS, or _NO_VALUES
     parent: int  # index of the struct it is a field of, or NODE_TOP, or NODE_LIST_CHILD
@@ -64,7 +64,7 @@ class ArrowLayout:
     __slots__ = ("_numbers", "buffer_count", "columns", "nodes")
 
     def __init__(self, types: Sequence[DataType]) -> None:
-        nodes: list[Node] = []
+        nodes: list[FieldNode] = []
         columns: list[Span] = []
         buffers = 0
         for data_type in types:
@@ -80,7 +80,7 @@ class ArrowLayout:
     def check(self, row_count: int, nodes: Sequence[int], sizes: Sequence[int]) -> None:
         """Raise `CorruptDataError` unless a batch fits; `nodes` alternates lengths and null counts.
 
-        `sizes` are those of the buffers once decompressed. What lies in them is checked by whoever reads them.
+        `sizes` are those of the buffers once decompressed. What lies in them is checked by its readers.
         """
         kernel.check_layout(self._numbers, row_count, nodes, sizes)
 
@@ -109,7 +109,7 @@ class ArrowLayout:
         return sizes
 
 
-def _numbers(node: Node) -> tuple[int, int, int, int]:
+def _numbers(node: FieldNode) -> tuple[int, int, int, int]:
     """A node as the kernel knows it: offsets are one value more than rows."""
     if node.bits == _OFFSETS:
         return node.buffers, 8 * _OFFSET_BYTES, 1, node.parent
@@ -122,29 +122,29 @@ def _values_size(bits: int, length: int) -> int:
     return (length + 1) * _OFFSET_BYTES if bits == _OFFSETS else (length * bits + 7) >> 3
 
 
-def _add(nodes: list[Node], data_type: DataType, parent: int) -> None:
+def _add(nodes: list[FieldNode], data_type: DataType, parent: int) -> None:
     root = data_type.root
     if root in _VARIABLE:
-        nodes.append(Node(3, _OFFSETS, parent))
+        nodes.append(FieldNode(3, _OFFSETS, parent))
     elif root is TypeRoot.ARRAY:
         assert data_type.element is not None
-        nodes.append(Node(2, _OFFSETS, parent))
+        nodes.append(FieldNode(2, _OFFSETS, parent))
         _add(nodes, data_type.element, NODE_LIST_CHILD)
     elif root is TypeRoot.MAP:
         assert data_type.key is not None
         assert data_type.value is not None
-        nodes.append(Node(2, _OFFSETS, parent))
+        nodes.append(FieldNode(2, _OFFSETS, parent))
         entries = len(nodes)
-        nodes.append(Node(1, _NO_VALUES, NODE_LIST_CHILD))
+        nodes.append(FieldNode(1, _NO_VALUES, NODE_LIST_CHILD))
         _add(nodes, data_type.key, entries)
         _add(nodes, data_type.value, entries)
     elif root is TypeRoot.ROW:
         row = len(nodes)
-        nodes.append(Node(1, _NO_VALUES, parent))
+        nodes.append(FieldNode(1, _NO_VALUES, parent))
         for field in data_type.fields:
             _add(nodes, field.data_type, row)
     else:
-        nodes.append(Node(2, _bits(data_type), parent))
+        nodes.append(FieldNode(2, _bits(data_type), parent))
 
 
 def _bits(data_type: DataType) -> int:

@@ -43,7 +43,7 @@ from fluss.formats.arrow.messages import (
 )
 from fluss.formats.batches.log_batch import CHANGE_TYPE_MAX, BatchHeader, BufferLike, payload_of
 from fluss.model.errors import CorruptDataError
-from fluss.model.tables.options import ARROW_COMPRESSION, ARROW_ZSTD_LEVEL, check_properties
+from fluss.model.tables.options import ARROW_COMPRESSION, ARROW_ZSTD_LEVEL, check_properties, choice
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -130,7 +130,7 @@ class Codec:
         """The codec that table properties ask for; ZSTD at level 3 when they say nothing."""
         given = {key: properties[key] for key in (ARROW_COMPRESSION, ARROW_ZSTD_LEVEL) if key in properties}
         check_properties(given)
-        compression = Compression(given.get(ARROW_COMPRESSION, Compression.ZSTD).upper())
+        compression = Compression(choice(given, ARROW_COMPRESSION))
         return cls(compression, int(given.get(ARROW_ZSTD_LEVEL, ZSTD_LEVEL_DEFAULT)))
 
 
@@ -202,7 +202,7 @@ def decode(buf: BufferLike | pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
 def _validate(batch: pa.RecordBatch) -> None:
     """Raise `pa.ArrowException` unless all values can be used safely.
 
-    In full: offsets that point outside their buffer crash whoever follows them, and anyone may have written them.
+    In full: offsets that point outside their buffer crash the code that follows them, and anyone may have written them.
     """
     if not kernel.COMPILED or batch.num_rows < _OWN_VALIDATION_ROWS_MIN:
         batch.validate(full=True)
@@ -251,7 +251,7 @@ def decode_changes(
 
 
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
-    """No rows."""
+    """A batch without rows."""
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
@@ -263,7 +263,7 @@ def _decompressed(payload: pa.Buffer, schema: pa.Schema, use_threads: bool) -> p
 
 
 def _pool() -> pa.MemoryPool:
-    """Where rows are put: not where pyarrow puts them unless told otherwise.
+    """The memory pool for rows: pyarrow's default, or the system's in place of mimalloc.
 
     Its mimalloc asks for huge pages. A virtual machine may have to get each from its host, piece by piece, which takes
     longer than decompressing what goes there: the rows of a large table took twice as long as those of a small one.

@@ -92,7 +92,7 @@ def _added(sizes: list[pa.Array | int]) -> pa.Array | int:
 
 
 def _list_sizes(offsets: pa.Array, sizes: pa.Array | int) -> pa.Array:
-    """Of lists that begin at offsets, the last of which is the end."""
+    """The sizes of lists that begin at offsets, the last of which is the end."""
     starts = offsets.cast(pa.int64())
     if isinstance(sizes, int):
         ends = pc.multiply(starts, sizes)
@@ -210,7 +210,8 @@ def _bitmaps(values: pa.Array, column: Column, merges: Merges) -> pa.Array:
                 union = BitMap.deserialize(left) | BitMap.deserialize(right)
             except ValueError as error:
                 raise InvalidRequestError(
-                    f"A value of {column.name!r} is no 32-bit Roaring bitmap: {error}.", ErrorCode.UNSUPPORTED_VERSION
+                    f"A value of {column.name!r} is not a 32-bit Roaring bitmap: {error}.",
+                    ErrorCode.UNSUPPORTED_VERSION,
                 ) from None
             union.run_optimize()
             merged = union.serialize()

@@ -39,7 +39,7 @@ _INSERT: Final = 1
 Numbering: TypeAlias = Callable[[int], Sequence[int]]
 
 
-class Changes(NamedTuple):
+class FoldedPuts(NamedTuple):
     """What a batch changes; without a change an empty log batch is due. The first three are those of the changelog."""
 
     change_types: bytes
@@ -84,7 +84,7 @@ class Folder:
         *,
         overwrite: bool = False,
         number: Numbering | None = None,
-    ) -> Changes:
+    ) -> FoldedPuts:
         """What the records do, each after those before it. `old`: what is stored; a key that is not there has nothing.
 
         `target_columns` are the indexes of a partial update; none means that rows are whole. `overwrite` goes past the
@@ -100,7 +100,7 @@ class Folder:
         folded = kernel.fold_changes(*records, old, *image, rules.engine is MergeEngine.FIRST_ROW, *versions)
         change_types, keys, values, state = folded
         self._check_size(len(values), sum(map(len, values)))
-        return Changes(bytes(change_types), keys, self._codec.decode(values), state)
+        return FoldedPuts(bytes(change_types), keys, self._codec.decode(values), state)
 
     def _is_blind(self, rules: MergeRules, targets: set[int] | None) -> bool:
         """Whether an upsert does not depend on what is there: it is written as an update, be it one or not."""
@@ -147,7 +147,7 @@ class Folder:
         old: dict[bytes, bytes | None],
         targets: set[int] | None,
         number: Numbering | None,
-    ) -> Changes:
+    ) -> FoldedPuts:
         """Changes where rows are merged column by column.
 
         Columns that are no target stay what they were before the batch, or are null: no record of it can change them,
@@ -190,7 +190,7 @@ class Folder:
             kept.append(_with_values(column, taken(merged_column, kept_at)))
         rows, kept_rows = (pa.RecordBatch.from_arrays(arrays, schema=codec.arrow_schema) for arrays in (changed, kept))
         values = codec.encode(kept_rows, [None if row < 0 else b"" for row in state.values()])
-        return Changes(bytes(change_types), keys, rows, dict(zip(state, values, strict=True)))
+        return FoldedPuts(bytes(change_types), keys, rows, dict(zip(state, values, strict=True)))
 
     def _check_size(self, row_count: int, size_bytes: int = 0) -> None:
         """Refuse rows that would take too much memory: a null takes a bit in a row, and its full width in Arrow."""

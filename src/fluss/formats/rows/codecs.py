@@ -280,7 +280,7 @@ class RowFormat:
         return [codec.source(column) for codec, column in zip(self._codecs, batch.columns, strict=True)]
 
     def decode(self, rows: pa.BinaryArray | Sequence[bytes]) -> pa.RecordBatch:
-        """The batch of encoded rows; raises `CorruptDataError` for bytes that are none."""
+        """The batch of encoded rows; raises `CorruptDataError` for bytes that are not rows."""
         array = rows if isinstance(rows, pa.Array) else pa.array(rows, pa.binary())
         if array.null_count:
             raise CorruptDataError("rows: a row is null")

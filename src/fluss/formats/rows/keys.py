@@ -28,7 +28,7 @@ from fluss.model.errors import InvalidRequestError, SchemaMismatchError
 from fluss.model.forms.arrow_types import to_arrow
 from fluss.model.partitions import SEPARATOR
 from fluss.model.schema import Column, Schema
-from fluss.model.tables.options import DATALAKE_FORMAT, KV_FORMAT_VERSION
+from fluss.model.tables.options import DATALAKE_FORMAT, KV_FORMAT_VERSION, choice
 from fluss.model.types import DataType, TypeRoot
 
 # From this version on a key that is not the bucket key is compacted whatever the lake format.
@@ -50,7 +50,7 @@ def primary_key_encoder(descriptor: TableDescriptor) -> PrimaryKeyEncoder:
     by_name = {column.name: column for column in descriptor.schema.columns}
     names = descriptor.physical_primary_keys
     columns = [by_name[name] for name in names]
-    lake_format = descriptor.properties.get(DATALAKE_FORMAT, "").upper()
+    lake_format = choice(descriptor.properties, DATALAKE_FORMAT)
     version = int(descriptor.properties.get(KV_FORMAT_VERSION, "1"))
     is_bucket_key = (descriptor.bucket_keys or names) == names
     if lake_format in (PAIMON, ICEBERG) and (version < _COMPACTED_SINCE_VERSION or is_bucket_key):
@@ -305,7 +305,7 @@ _YEAR_DIGITS: Final = 4
 
 
 def partition_names(batch: pa.RecordBatch, columns: Sequence[Column]) -> tuple[pa.Array, list[str]]:
-    """For every row an index into the names of the batch's partitions, and those names; values must not be null."""
+    """The names of the batch's partitions, and for every row an index into them; values must not be null."""
     encoded = [_texts(column, batch.column(column.name)) for column in columns]
     if len(encoded) == 1:
         names = encoded[0]

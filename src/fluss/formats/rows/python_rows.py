@@ -86,7 +86,7 @@ class RowBuilder:
 
 
 def _buffer_count(arrow_type: pa.DataType) -> int:
-    """Of a column that is not nested."""
+    """Number of Arrow buffers of a column that is not nested."""
     return 3 if pt.is_string(arrow_type) or pt.is_binary(arrow_type) else 2
 
 

@@ -39,7 +39,7 @@ class ScanRecords:
         return self._count
 
     def is_empty(self) -> bool:
-        """Whether there are none."""
+        """Whether there are no records."""
         return self._count == 0
 
     def keys(self) -> list[TableBucket]:

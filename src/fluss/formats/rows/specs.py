@@ -83,7 +83,7 @@ _OFFSET_WIDTH_BYTES: Final = 4
 
 
 def units_per_second(precision: int) -> int:
-    """Of the Arrow unit that holds a fractional-second precision."""
+    """Units per second of the Arrow unit that holds a fractional-second precision."""
     return 10 ** (0 if precision == 0 else 3 if precision <= 3 else 6 if precision <= 6 else 9)
 
 

@@ -56,7 +56,7 @@ class ValueCodec:
 
     @property
     def schema(self) -> Schema:
-        """The newest."""
+        """The newest schema."""
         return self._schemas[self.schema_id]
 
     def encode(self, batch: pa.RecordBatch, places: list[bytes | None] | None = None) -> list[bytes | None]:

@@ -100,7 +100,7 @@ class IcebergCatalog(LakeCatalog):
         return [TablePath(*name) for name in found if not any(map(name_problem, name))]
 
     def drop_table(self, path: TablePath) -> None:
-        """Take a table out of the lake's catalog; its files stay. One that is not there is no matter."""
+        """Take a table out of the lake's catalog; its files stay. One that is not there is ignored."""
         from pyiceberg.exceptions import NoSuchTableError
 
         if self._is_there:

@@ -70,7 +70,7 @@ def make_catalog(options: LakeOptions, uri: str) -> GuardedCatalog:
 
 
 class _Guarded:
-    """Of tables what a catalog has to say, but for what would choose code."""
+    """A catalog whose answers about tables are taken as data, without what would choose code."""
 
     def load_table(self, identifier: Any) -> Table:
         table: Table = super().load_table(identifier)  # type: ignore[misc]
@@ -116,7 +116,7 @@ class GuardedRestCatalog(_Guarded, RestCatalog):  # type: ignore[misc]
         return session
 
     def _fetch_config(self) -> None:
-        """As the service says, but for everything that is not its business."""
+        """Take the service's configuration, but for everything that is not its business."""
         super()._fetch_config()
         said = dict(self.__dict__["properties"])
         self._said = {key: value for key, value in said.items() if key not in self._given}

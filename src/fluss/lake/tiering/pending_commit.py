@@ -164,7 +164,7 @@ class PendingFiles:
 
     @classmethod
     def of(cls, lake: LakeTable, results: Sequence[TaskResult], removed: Sequence[LakeFile] = ()) -> Self:
-        """Of what tasks have done; files of `removed` go in any case."""
+        """The pending commit of what tasks have done; files of `removed` go in any case."""
         return cls(
             lake,
             [file for result in results for file in result.added],

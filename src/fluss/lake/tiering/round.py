@@ -267,7 +267,7 @@ class _Round:
         return replace(report, register_s=clock.monotonic() - times[2])
 
     def _compacted(self, report: TieringReport) -> TieringReport:
-        """Join small files. It is no matter for the round if that fails: its rows are in the lake."""
+        """Join small files. A failure does not harm the round: its rows are in the lake."""
         try:
             given = self._settings
             done = compact(

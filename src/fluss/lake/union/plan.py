@@ -169,7 +169,7 @@ class UnionPlanner:
         return UnionPlan(snapshot_id, lake.file_schema, lake.io_properties), files
 
     def rest(self, files: BucketFiles) -> list[UnionBucket]:
-        """Buckets that have no log, or of which none is read."""
+        """Buckets without a log, or whose log is not read."""
         return [
             UnionBucket(partition, None, self._name(partition), bucket, tuple(kept))
             for (partition, bucket), kept in sorted(files.items())
@@ -220,7 +220,7 @@ class UnionPlanner:
         return any(spec.matches(own) for spec in self._chosen)
 
     def _named_options(self) -> LakeOptions:
-        """Where the server says the lake is; it may have been set since the table was looked up."""
+        """The lake's options as the server names them now; they may have been set since the table was looked up."""
         info = self._connection.get_admin().get_table_info(self._info.table_path)
         return LakeOptions.of(info, trust=Trust.of(self._connection.config))
 

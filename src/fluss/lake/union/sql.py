@@ -41,7 +41,7 @@ class TableNames:
         return {self._path(match) for match in _NAME.finditer(text)}
 
     def path(self, name: str) -> TablePath | None:
-        """What a name stands for; None if it is none of a table."""
+        """What a name stands for; None if it is not the name of a table."""
         match = _NAME.fullmatch(name.strip())
         return None if match is None else self._path(match)
 
@@ -64,7 +64,7 @@ class TableNames:
         return TablePath(path.database_name, alike[0]) if len(alike) == 1 else None
 
     def unknown(self, path: TablePath) -> NotFoundError:
-        """That there is no such table, and which are near."""
+        """The error for a table that does not exist, with names that are near."""
         databases = self._admin.list_databases()
         if path.database_name not in databases:
             return unknown_database(path.database_name, self._admin)
@@ -90,7 +90,7 @@ class TableNames:
 
 
 def unknown_database(name: str, admin: FlussAdmin) -> NotFoundError:
-    """That there is no such database, and which are near."""
+    """The error for a database that does not exist, with names that are near."""
     near = _near(name, admin.list_databases())
     return NotFoundError(f"There is no database {name!r}{near}.", ErrorCode.DATABASE_NOT_EXIST)
 

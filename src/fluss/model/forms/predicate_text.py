@@ -329,7 +329,9 @@ class _Parser:
                     return _TIMES[root](value.strip())
             except ValueError:
                 pass
-            self._fail(f"{value!r} is no {column.data_type} (microseconds are the finest)", literal.position)
+            self._fail(
+                f"{value!r} is not a value of type {column.data_type} (microseconds are the finest)", literal.position
+            )
         return value
 
 

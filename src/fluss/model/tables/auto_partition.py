@@ -60,8 +60,8 @@ class AutoPartition:
         several = len(partition_keys) > 1
         key = (properties.get(options.AUTO_PARTITION_KEY, "").strip() if several else "") or partition_keys[0]
         if key not in partition_keys:
-            raise _bad_table(f"{options.AUTO_PARTITION_KEY} is {key!r}, which is none of {list(partition_keys)}")
-        unit = TimeUnit(properties.get(options.AUTO_PARTITION_TIME_UNIT, TimeUnit.DAY).upper())
+            raise _bad_table(f"{options.AUTO_PARTITION_KEY} is {key!r}, which is not one of {list(partition_keys)}")
+        unit = TimeUnit(options.choice(properties, options.AUTO_PARTITION_TIME_UNIT))
         return cls(
             enabled=options.is_true(properties, options.AUTO_PARTITION_ENABLED),
             key_index=partition_keys.index(key),

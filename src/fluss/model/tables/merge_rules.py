@@ -46,7 +46,7 @@ class ChangelogImage(StrEnum):
 
 def has_old_images(properties: Mapping[str, str]) -> bool:
     """Whether the changelog of a table with these properties has rows as they were before an update or a delete."""
-    return properties.get(options.CHANGELOG_IMAGE, "").upper() != ChangelogImage.WAL
+    return options.choice(properties, options.CHANGELOG_IMAGE) != ChangelogImage.WAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class MergeRules:
             None if engine is None else MergeEngine(engine.upper()),
             properties.get(options.MERGE_ENGINE_VERSION_COLUMN, ""),
             None if behavior is None else DeleteBehavior(behavior.upper()),
-            ChangelogImage(properties.get(options.CHANGELOG_IMAGE, ChangelogImage.FULL).upper()),
+            ChangelogImage(options.choice(properties, options.CHANGELOG_IMAGE)),
         )
         rules.check_schema(descriptor.schema)
         return rules

@@ -89,6 +89,21 @@ def _int_between(low: int, high: int) -> Callable[[str], str | None]:
     return check
 
 
+# Of options that name one of a few things.
+_DEFAULT_CHOICES = {
+    LOG_FORMAT: "ARROW",
+    KV_FORMAT: "COMPACTED",
+    ARROW_COMPRESSION: "ZSTD",
+    CHANGELOG_IMAGE: "FULL",
+    AUTO_PARTITION_TIME_UNIT: "DAY",
+}
+
+
+def choice(properties: Mapping[str, str], key: str) -> str:
+    """What an option names that has one of a few values, in capitals; its default, or nothing, where it is not set."""
+    return properties.get(key, _DEFAULT_CHOICES.get(key, "")).upper()
+
+
 def is_true(properties: Mapping[str, str], key: str) -> bool:
     """Whether a property that is false by default is true."""
     return properties.get(key, "false").lower() == "true"

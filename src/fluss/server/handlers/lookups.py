@@ -277,7 +277,7 @@ async def _read(context: ConnectionContext, request: pb.ScanKvRequest, scanner: 
 
 
 def _close(context: ConnectionContext, scanner_id: bytes) -> pb.ScanKvResponse:
-    """Also of a scan that is over: clients close what they have read to the end."""
+    """Close a scan, even one that is over: clients close what they have read to the end."""
     context.scanners.end_by_id(scanner_id)
     return pb.ScanKvResponse(scanner_id=scanner_id, has_more_results=False)
 

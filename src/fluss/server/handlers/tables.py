@@ -105,7 +105,7 @@ def list_partition_infos(
     unknown = wanted.get_spec_map().keys() - set(entry.partition_keys)
     if unknown:
         raise InvalidRequestError(
-            f"{min(unknown)!r} is no partition column of {entry.path}; those are {', '.join(entry.partition_keys)}.",
+            f"{min(unknown)!r} is not a partition column of {entry.path}; those are {', '.join(entry.partition_keys)}.",
             ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
         )
     response = pb.ListPartitionInfosResponse()
@@ -141,7 +141,7 @@ def _spec(context: ConnectionContext, spec: pb.PbPartitionSpec) -> PartitionSpec
 
 
 def _check_time(context: ConnectionContext, entry: TableEntry, name: str) -> None:
-    """In an auto-partitioned table, refuse what is no time, and what the next run would drop again."""
+    """Refuse a partition of an auto-partitioned table that is not a time, or that the next run would drop again."""
     rule = rule_of(entry)
     if rule is None or not rule.enabled:
         return

@@ -119,7 +119,7 @@ WriteResponse: TypeAlias = pb.ProduceLogResponse | pb.PutKvResponse
 
 
 def check_acks(acks: int) -> None:
-    """Code 18 for anything that is no kind of acknowledgement."""
+    """Refuse an unknown kind of acknowledgement, with code 18."""
     if acks not in _ACKS:
         raise InvalidRequestError(f"acks must be 0, 1 or -1 (all), not {acks}.", ErrorCode.INVALID_REQUIRED_ACKS)
 

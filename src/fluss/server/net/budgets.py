@@ -195,7 +195,7 @@ STEP_S: Final = 0.002  # that a long answer is worked on between two turns
 
 
 class Turns:
-    """Who waits to go on. Each entry gets one turn and waits again for the next."""
+    """The queue for the event loop. Each entry gets one turn and waits again for the next."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

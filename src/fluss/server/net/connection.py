@@ -9,9 +9,9 @@ from typing import Final, Protocol, cast
 
 from fluss.doors import sockets
 from fluss.model.errors import CorruptDataError, FlussError
+from fluss.model.trust import Address
 from fluss.protocol import frames
 from fluss.protocol.protobuf import Part
-from fluss.server.config import Address
 from fluss.server.net.budgets import FrameShare
 from fluss.server.net.context import ConnectionContext, ServerContext, error_frame
 from fluss.server.net.limits import ConnectionPatience, Seen
@@ -28,7 +28,7 @@ _ESTABLISHED: Final = 1  # of Linux, the first byte of tcp_info
 
 
 class Connections(Protocol):
-    """Who keeps the list of connections."""
+    """The owner of the list of connections."""
 
     def admit(self, connection: ServerConnection, peer: str) -> FlussError | None:
         """None when the connection may stay, otherwise why not."""
@@ -212,7 +212,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             return False
 
     def _await_login(self) -> None:
-        """Until its client has logged in, a connection takes small frames only."""
+        """Take small frames only, until the client has logged in."""
         assert self._context is not None
         self._awaits_login = self._context.is_stranger
         before_login = self._limits.frame_bytes_before_login_max

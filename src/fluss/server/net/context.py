@@ -14,10 +14,11 @@ from google.protobuf.message import Message
 
 from fluss.model.errors import ConnectError, ErrorCode, FlussError, InvalidRequestError, TimeoutError
 from fluss.model.paths import TableBucket
+from fluss.model.trust import Address
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.protobuf import Encoded, Part
-from fluss.server.config import Address, ServerConfig
+from fluss.server.config import ServerConfig
 from fluss.server.net.budgets import Pace, RequestBudget, ResponseBudget, Turns
 from fluss.server.net.logins import Logins
 from fluss.server.read.kv_scanners import ConnectionScanners, ServerScanners
@@ -218,7 +219,7 @@ class ConnectionContext:
             raise ConnectError("The client closed the connection before its batch was taken; it is not stored.")
 
     def pace(self) -> Pace:
-        """For an answer that may take long to make."""
+        """The pace of an answer that may take long to make: it gives up the loop now and then."""
         return Pace(self.server.turns, self.is_connected)
 
     def close(self) -> None:
@@ -231,7 +232,7 @@ GateCallback: TypeAlias = Callable[[], "asyncio.Future[None] | None"]
 
 
 class Replier(Protocol):
-    """Where a request whose answer was deferred delivers it."""
+    """The receiver of a deferred reply."""
 
     def reply(self, answer: Answer) -> None: ...
 

@@ -1,4 +1,4 @@
-"""A limit on all that a client can make the server hold or do, and time limits of connections; units come last.
+"""A limit on all that a client can make the server hold or do, and the sweep that closes late and idle connections.
 
 Each limit can be set in the `[limits]` table of fluss.toml, by its name here. The first worry is memory: one
 connection, and all of them together, cost a bounded amount however slowly they read or fast they write.
@@ -134,7 +134,7 @@ class Seen(NamedTuple):
 
 
 class ConnectionPatience:
-    """Since when a connection does what it does."""
+    """The times since which a connection is idle, sends a frame or does not log in; says when that is too long."""
 
     __slots__ = ("_connected_s", "_frame_s", "_frames", "_quiet_s", "_received_bytes", "_unsent_bytes", "_window")
 

@@ -46,7 +46,7 @@ class Authenticator(Protocol):
 
 
 class LoginClient(Protocol):
-    """Who logs in."""
+    """The client that logs in."""
 
     peer_host: str
     is_connected: Callable[[], bool]
@@ -232,7 +232,7 @@ def _check_connected(client: LoginClient) -> None:
 
 
 def _network(address: str) -> str:
-    """Who counts as one guesser: an IPv4 address, or the network of an IPv6 address."""
+    """The network that counts as one guesser: an IPv4 address, or the network of an IPv6 address."""
     if ":" not in address:
         return address
     try:

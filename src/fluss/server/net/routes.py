@@ -76,7 +76,7 @@ class _NamesTableId(Protocol):
 
 
 def nothing(_: object) -> Resources:
-    """Of what anybody may ask."""
+    """No resources: anybody may ask."""
     return ()
 
 

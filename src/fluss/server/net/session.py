@@ -170,7 +170,7 @@ class Session:
         self._go_on()
 
     def expire_in(self, wait_s: float) -> float:
-        """When a call is late that begins to wait now; it is told so then.
+        """The deadline of a call that begins to wait now; it is told when that has passed.
 
         One timer for all calls: setting and cancelling one for each takes as long as sending its answer.
         """

@@ -112,7 +112,7 @@ class ConnectionScanners:
         scanner.idle = loop.call_later(self._limits.scanner_idle_ms_max / 1_000, self._expire, scanner)
 
     def end(self, scanner: Scanner) -> None:
-        """Close it."""
+        """Close the scan."""
         if self._scanners.pop(scanner.scanner_id, None) is not None:
             self._server.count -= 1
             if scanner.idle is not None:

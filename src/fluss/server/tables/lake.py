@@ -26,7 +26,7 @@ from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, error
 from fluss.model.schema import Column
 from fluss.model.staging import Assigned
 from fluss.model.tables import options
-from fluss.model.tables.options import DATALAKE_FORMAT, DATALAKE_ICEBERG_PREFIX, ICEBERG, is_iceberg_option
+from fluss.model.tables.options import DATALAKE_FORMAT, DATALAKE_ICEBERG_PREFIX, ICEBERG, choice, is_iceberg_option
 from fluss.model.types import TypeRoot
 from fluss.storage.catalog.catalog import Catalog, TableEntry
 from fluss.storage.catalog.view import DefinitionCache, lake_freshness_ms
@@ -59,7 +59,7 @@ class LakeLocations:
     def _complete(self, table_json: bytes) -> bytes:
         table = json.loads(table_json)
         stored = _without_lake(table["properties"])
-        is_tiered = lake_freshness_ms(table_json) is not None and stored.get(DATALAKE_FORMAT, "").upper() == ICEBERG
+        is_tiered = lake_freshness_ms(table_json) is not None and choice(stored, DATALAKE_FORMAT) == ICEBERG
         table["properties"] = self._located(stored) if is_tiered else stored
         return json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
 
@@ -213,7 +213,7 @@ class Tiering:
         self._finish(self._held(table_id, coordinator_epoch, tiering_epoch), is_urgent=False)
 
     def finish_early(self, table_id: int, coordinator_epoch: int, tiering_epoch: int) -> None:
-        """As `finish`, of a round that took too long: the next one is due at once."""
+        """Finish a round that took too long: the next one is due at once."""
         self._finish(self._held(table_id, coordinator_epoch, tiering_epoch), is_urgent=True)
 
     def fail(self, table_id: int, coordinator_epoch: int, tiering_epoch: int) -> None:

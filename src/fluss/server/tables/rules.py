@@ -18,10 +18,11 @@ from fluss.model.schema import Schema
 from fluss.model.tables import options
 from fluss.model.tables.auto_partition import AutoPartition, TimeUnit
 from fluss.model.tables.merge_rules import DeleteBehavior, MergeRules
+from fluss.model.trust import Address
 from fluss.model.types import DataType, TypeRoot
 from fluss.protocol import messages_pb2 as pb
 from fluss.protocol.protobuf import Encoded, encode_varint
-from fluss.server.config import Address, ServerConfig
+from fluss.server.config import ServerConfig
 from fluss.server.tables.lake import check_lake_keys, check_lake_table
 from fluss.storage.catalog.catalog import PartitionEntry, TableEntry
 from fluss.storage.catalog.view import DefinitionCache
@@ -61,7 +62,7 @@ def table_format(table_json: bytes) -> TableFormat:
     table = TableDescriptor.from_json(table_json, foreign_properties=True)
     properties = table.properties
     return TableFormat(
-        LogFormat(properties.get(options.LOG_FORMAT, LogFormat.ARROW).upper()),
+        LogFormat(options.choice(properties, options.LOG_FORMAT)),
         table.has_primary_key,
         table.has_primary_key
         and options.DATALAKE_FORMAT in properties
@@ -230,8 +231,8 @@ def stored_json(descriptor: TableDescriptor) -> tuple[str, str]:
 
 
 def _check_formats(descriptor: TableDescriptor) -> None:
-    log_format = descriptor.properties.get(options.LOG_FORMAT, LogFormat.ARROW).upper()
-    kv_format = descriptor.properties.get(options.KV_FORMAT, KvFormat.COMPACTED).upper()
+    log_format = options.choice(descriptor.properties, options.LOG_FORMAT)
+    kv_format = options.choice(descriptor.properties, options.KV_FORMAT)
     if not descriptor.has_primary_key:
         if log_format == LogFormat.COMPACTED:
             raise _refused(f"a log table can't have the log format {log_format}; use ARROW or INDEXED")
@@ -313,7 +314,7 @@ def _check_statistics(descriptor: TableDescriptor) -> None:
     types = {column.name: column.data_type for column in descriptor.schema.columns}
     for name in names:
         if name not in types:
-            raise _bad_property(f"{options.STATISTICS_COLUMNS} names {name!r}, which is none of the columns")
+            raise _bad_property(f"{options.STATISTICS_COLUMNS} names {name!r}, which is not a column")
         if types[name].root in _NO_STATISTICS:
             raise _bad_property(f"{options.STATISTICS_COLUMNS} can't have {name!r}, which is {types[name]}")
 

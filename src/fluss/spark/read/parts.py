@@ -81,7 +81,7 @@ def _dressed(batch: pa.RecordBatch, info: TableInfo, names: Sequence[str]) -> pa
 
 
 def _between(batch: pa.RecordBatch, column: str, start: Any, end: Any) -> pa.RecordBatch:
-    """Rows with values from `start` up to, not including, `end`; None is no limit."""
+    """Rows with values from `start` up to, not including, `end`; None means without a limit."""
     kind = batch.schema.field(column).type
     if start is not None:
         batch = batch.filter(pc.greater_equal(batch.column(column), pa.scalar(start, kind)))
@@ -191,7 +191,7 @@ class BucketRange(InputPartition):  # type: ignore[misc]
 
     @property
     def rows_max(self) -> int:
-        """At most how many rows it has."""
+        """The most rows it can have."""
         return self.end_offset - self.start_offset
 
 
@@ -246,7 +246,7 @@ ErrorHandler: TypeAlias = Callable[[FlussError, SinglePart], None]
 
 
 def raise_error(error: FlussError, part: SinglePart) -> None:
-    """No error of a part means that it has no more rows."""
+    """Raise an error of a part: none means that the part has no more rows."""
     raise error
 
 

@@ -107,7 +107,7 @@ def union_of(opened: OpenTable, options: ReadOptions) -> UnionPlan | None:
 
 
 def lake_options(opened: OpenTable, options: ReadOptions) -> LakeOptions | None:
-    """Where the options say the lake is; None if they say nothing."""
+    """The options of the lake that the read names; None if it names none."""
     return named_options(opened.connection, opened.info.table_path, options.lake_warehouse, options.lake_catalog)
 
 
@@ -210,7 +210,7 @@ def _given(union: UnionPlan, options: ReadOptions, end: str) -> BucketOffsets:
 
 
 def _offsets_at(opened: OpenTable, union: UnionPlan, timestamp_ms: int | None) -> dict[BucketKey, int]:
-    """Where a time is in the logs that are read."""
+    """The offsets of a time in the logs that are read."""
     if timestamp_ms is None:
         return {}
     partitions = {item.partition_id: item.partition_name for item in union.buckets if item.start_offset is not None}

@@ -236,13 +236,13 @@ def check_stream_options(options: SourceOptions) -> ReadOptions:
 
 
 def beginning(info: TableInfo, options: ReadOptions) -> int:
-    """Where buckets begin of which a position says nothing: those of partitions that have come since the start."""
+    """The start of buckets that a position does not name: those of partitions that have come since the start."""
     is_full = options.startup_mode is StartupMode.FULL
     return CURRENT_ROWS if is_full and info.has_primary_key() else FIRST_OFFSET
 
 
 def initial_offset(opened: OpenTable, options: ReadOptions) -> StreamOffset:
-    """Where a new stream begins."""
+    """The position where a new stream begins."""
     info = opened.info
     first = beginning(info, options)
     found = first_snapshot(opened, options)
@@ -264,7 +264,7 @@ def latest_offsets(opened: OpenTable, options: ReadOptions) -> dict[BucketKey, i
 
 
 def without_unread(offsets: Offsets, first: int) -> Offsets:
-    """Leave out partitions of which nothing was read: an empty one is no news."""
+    """Leave out partitions of which nothing was read."""
     read = {partition_id for (partition_id, _), offset in offsets.items() if partition_id is None or offset != first}
     return {key: offset for key, offset in offsets.items() if key[0] in read}
 

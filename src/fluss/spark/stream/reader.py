@@ -127,7 +127,7 @@ class FlussStreamReader(DataSourceStreamReader):  # type: ignore[misc]
         return min(rows_max, max(1, bytes_max // row_bytes))
 
     def prepare_to_end(self) -> None:
-        """From now on read no further than the logs reach now."""
+        """Read no further than the logs reach now."""
         with open_table(self._options) as opened:
             self._target = latest_offsets(opened, self._read_options)
 

@@ -4,6 +4,8 @@ There `Trigger.AvailableNow` is one micro-batch, and a reader is not told of it.
 reads as much as the limit allows and ends; what is left is read when it is started again.
 """
 
+# Small on purpose: it must import nothing that these versions of Spark lack.
+
 from __future__ import annotations
 
 import logging

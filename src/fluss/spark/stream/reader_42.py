@@ -1,5 +1,7 @@
 """The stream reader for Spark 4.2 and newer, which says where a micro-batch begins and whether it is limited."""
 
+# Small on purpose: it imports what older versions of Spark lack.
+
 from __future__ import annotations
 
 from typing import Any

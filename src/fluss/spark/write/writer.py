@@ -191,7 +191,7 @@ def apply(
 
 
 class Translation:
-    """From Spark's batches to operations on the table."""
+    """The translation of Spark's batches into operations on the table."""
 
     def __init__(self, plan: WritePlan, table_schema: pa.Schema) -> None:
         self._plan = plan
@@ -254,7 +254,7 @@ def key_codes(keys: pa.RecordBatch) -> np.ndarray:
 
 
 def change_rounds(codes: np.ndarray, deletes: np.ndarray) -> np.ndarray:
-    """In which round each change is made, so that those of one key keep their order.
+    """The round in which each change is made, so that those of one key keep their order.
 
     Rounds with even numbers are upserts, those with odd ones deletes. A key needs a new round only where its changes
     turn from one to the other, so there are few rounds however long the batch is.

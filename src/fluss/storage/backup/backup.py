@@ -176,7 +176,7 @@ class Backup:
         return found
 
     def _offsets_directories(self) -> list[Path]:
-        """Of tables that may have offsets files besides: those of lake snapshots that were not registered yet."""
+        """Directories of offsets files, where those of lake snapshots that were not registered yet may be, too."""
         return [self._storage.lake_offsets_path(table.table_id) for table in self._storage.catalog.all_tables()]
 
     # --- after it

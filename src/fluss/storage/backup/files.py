@@ -83,8 +83,8 @@ def read(directory: Path) -> BackupManifest:
         content = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise FlussError(
-            f"{directory} is no finished backup: it has no {NAME}, which is written last. Name another one, or make it "
-            "anew with 'fluss backup'."
+            f"{directory} is not a finished backup: it has no {NAME}, which is written last. Name another one, or make "
+            "it anew with 'fluss backup'."
         ) from None
     except OSError as error:
         raise FlussError(f"{path} can't be read: {files.reason(error)}.") from error
@@ -211,7 +211,7 @@ class Placer:
         self.sizes: dict[str, int] = {}
 
     def place(self, file: HeldFile) -> None:
-        """By a link if that is possible."""
+        """Put a file in its place, by a link if that is possible."""
         target = self._target(file.name)
         if not (file.is_final and _linked(file.path, target)):
             files.copy(file.path, target, file.size_bytes, Site.BACKUP_COPY)

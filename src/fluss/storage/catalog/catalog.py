@@ -8,6 +8,8 @@ A change is told to nobody before the mark of the catalog says that it happened.
 says, or whose file is not as it was left, is refused.
 """
 
+# Large on purpose: nearly all of it is one class: each of its methods is a transaction, or a check before one.
+
 from __future__ import annotations
 
 import asyncio
@@ -481,7 +483,7 @@ class Catalog(CatalogView, ClusterRecords):
     # --- leases of KV snapshots
 
     def leases(self) -> Mapping[str, LeaseEntry]:
-        """By lease id, the expired ones too."""
+        """Leases by their id, expired ones included."""
         return self._leases
 
     async def put_lease(self, entry: LeaseEntry) -> None:
@@ -506,7 +508,7 @@ class Catalog(CatalogView, ClusterRecords):
     # --- queries with staged writes
 
     def staged_queries(self) -> Mapping[tuple[int, str], StagedQuery]:
-        """By table id and query id."""
+        """Staged queries by table id and query id."""
         return self._staged_queries
 
     async def put_staged_query(self, entry: StagedQuery) -> None:
@@ -531,7 +533,7 @@ class Catalog(CatalogView, ClusterRecords):
     # --- snapshots in the lake
 
     def lake_snapshots(self, table_id: int) -> tuple[LakeSnapshotEntry, ...]:
-        """In the order in which they were registered."""
+        """Lake snapshots of a table in the order in which they were registered."""
         return self._lake_snapshots.get(table_id, ())
 
     async def put_lake_snapshot(self, entry: LakeSnapshotEntry, number_kept_min: int) -> None:

@@ -385,7 +385,7 @@ class CatalogDatabase:
             )
 
     def delete_staged_queries(self, keys: Sequence[tuple[int, str]]) -> None:
-        """By table id and query id."""
+        """Delete staged queries by table id and query id."""
         with self._transaction():
             self._connection.executemany("DELETE FROM staged_queries WHERE table_id = ? AND query_id = ?", keys)
 

@@ -57,7 +57,7 @@ class DefinitionCache(Generic[*Ts, T]):
 
     @property
     def size_bytes(self) -> int:
-        """Of the definitions that are kept."""
+        """Size of the definitions that are kept."""
         return self._bytes
 
     def _keep(self, args: tuple[Any, ...], result: T) -> None:

@@ -96,7 +96,7 @@ class LogCheck(NamedTuple):
 
     @property
     def torn(self) -> CorruptBatchError | None:
-        """A tail that is no whole batch: of a write that was under way when the server ended."""
+        """A torn tail, not a whole batch: a write that was under way when the server ended."""
         return self.segments[-1].torn if self.segments else None
 
     @property
@@ -109,7 +109,7 @@ class LogCheck(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of good batches."""
+        """Size of the good batches."""
         return sum(piece.end - piece.position for segment in self.segments for piece in _good(segment.pieces))
 
 
@@ -118,7 +118,7 @@ def _good(pieces: tuple[Piece, ...]) -> Iterator[Piece]:
 
 
 def log_size_bytes(directory: Path) -> int:
-    """Of all segments."""
+    """Size of all segments."""
     return sum(_size(segment_path(directory, base, LOG_SUFFIX)) for base in list_base_offsets(directory))
 
 
@@ -148,7 +148,7 @@ def check_log(
 
 
 def _with_missing(bases: list[int], mark: Mark | None) -> list[int]:
-    """With the segments that the mark knows of; others that are missing show as holes in those before them."""
+    """The segments, with those that the mark knows of; others that are missing show as holes in those before them."""
     if mark is None or (not bases and not mark.end_offset):
         return bases
     known = set(bases)

@@ -40,7 +40,9 @@ def segments(path: Path) -> list[tuple[int, Path]]:
     if not path.exists():
         raise NotFoundError(f"There is no file {path}.")
     if path.suffix != LOG_SUFFIX or not path.stem.isdigit():
-        raise InvalidRequestError(f"{path} is no log file: those have an offset for a name, and end in {LOG_SUFFIX}.")
+        raise InvalidRequestError(
+            f"{path} is not a log file: those have an offset for a name, and end in {LOG_SUFFIX}."
+        )
     return [(int(path.stem), path)]
 
 
@@ -126,7 +128,7 @@ class RowReader:
         from fluss.model.descriptor import LogFormat, TableDescriptor
         from fluss.model.forms.arrow_types import arrow_schema
         from fluss.model.schema import Schema
-        from fluss.model.tables.options import LOG_FORMAT
+        from fluss.model.tables.options import LOG_FORMAT, choice
         from fluss.storage.catalog.read import read_catalog
 
         root, table_id = _place(path)
@@ -135,7 +137,7 @@ class RowReader:
         if table is None:
             raise NotFoundError(f"{root / CATALOG_NAME} has no table {table_id}: it was dropped. Leave out --rows.")
         descriptor = TableDescriptor.from_json(table.table_json, foreign_properties=True)
-        self._log_format = LogFormat(descriptor.properties.get(LOG_FORMAT, LogFormat.ARROW).upper())
+        self._log_format = LogFormat(choice(descriptor.properties, LOG_FORMAT))
         self._schemas = {
             schema_id: Schema.from_json(json.loads(content))
             for of_table, schema_id, content in catalog.schemas

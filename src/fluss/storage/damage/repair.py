@@ -182,7 +182,7 @@ class Repair:
         }
 
     def _next_row_ids(self, content: CatalogContent, lost_changes: int) -> dict[int, int]:
-        """Where auto-increment columns go on: behind the rows, and behind what the lost changes may have given out."""
+        """The next ids of auto-increment columns: behind the rows, and those that lost changes may have given out."""
         found = {}
         for table in content.tables:
             column = _auto_increment(table)

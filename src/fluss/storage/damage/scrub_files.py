@@ -227,7 +227,7 @@ class PacedFile:
         files.close(self._fd)
 
     def read_at(self, size_bytes: int, position: int) -> bytes:
-        """As `files.read_at`."""
+        """Read at the bounded rate, otherwise as `files.read_at` does."""
         chunks = []
         for start in range(position, position + size_bytes, CHUNK_BYTES):
             wanted_bytes = min(CHUNK_BYTES, position + size_bytes - start)
@@ -243,7 +243,7 @@ class PacedFile:
             yield self.read_at(min(CHUNK_BYTES, self.size_bytes - position), position)
 
     def read_from(self, _: int, size_bytes: int, position: int) -> bytes:
-        """For who brings a descriptor along."""
+        """Read at the bounded rate, for callers that pass a descriptor."""
         return self.read_at(size_bytes, position)
 
 

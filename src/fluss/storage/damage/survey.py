@@ -78,7 +78,7 @@ class MovableDamage(Damage):
 
 
 class Note(NamedTuple):
-    """What is no damage, but good to know."""
+    """Findings that are not damage, but good to know."""
 
     subject: str
     text: str
@@ -492,7 +492,7 @@ def _log_loss(holes: list[Piece], lost: int) -> str:
 
 
 def _changelog_loss(holes: list[Piece], stores: _Stores) -> str:
-    """Of a primary-key table: rows are in the store, but for changes that it has not got yet."""
+    """The loss of a damaged changelog: rows are in the store, but for changes that it has not got yet."""
     covered = stores.rebuilt_from()
     loss = f"the changelog lacks the changes at offsets {offsets_text(holes)}"
     if all(hole.end_offset <= covered for hole in holes):

@@ -184,7 +184,7 @@ class KvEngine:
 
     @asynccontextmanager
     async def memory_for_rows(self) -> AsyncIterator[None]:
-        """For the time of a write. While unflushed rows take much memory, writes come one by one, or wait for less."""
+        """Wait for memory for the rows of one write. While unflushed rows take much, writes come one by one."""
         async with self._short_of_memory if self._resources.is_pressed else nullcontext():
             deadline_s = clock.monotonic() + STALL_WAIT_S_MAX
             while self._resources.is_full and clock.monotonic() < deadline_s:

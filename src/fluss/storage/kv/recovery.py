@@ -47,7 +47,7 @@ _PLACES: Final = (b"row", b"row", b"row", b"row", None)
 
 
 def row_count_change(change_types: bytes) -> int:
-    """By how many rows a table grows."""
+    """Number of rows by which a table grows."""
     return change_types.count(ChangeType.Insert) - change_types.count(ChangeType.Delete)
 
 

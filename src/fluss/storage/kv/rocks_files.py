@@ -57,7 +57,7 @@ class DamagedRocksFileError(Exception):
 
 
 class UnknownEditError(Exception):
-    """A manifest has something that this module does not know; that is no damage."""
+    """A manifest has something that this module does not know, which is not damage."""
 
 
 class _Block(NamedTuple):
@@ -222,7 +222,7 @@ def _named_by_index(content: bytes) -> list[_Block]:
 
 
 def _entries_end(content: bytes) -> int:
-    """Where the entries of a block end, and the list of restarts begins."""
+    """The position where the entries of a block end, and the list of restarts begins."""
     restarts = int.from_bytes(content[-_U32.size :], "little")
     return max(0, len(content) - _U32.size * (restarts + 1))
 

@@ -106,7 +106,7 @@ class Resources:
         self.readers = threads.pool(READERS, "fluss-kv-get")  # of second halves of large reads
 
     def recent_rows(self) -> StoreRecentRows:
-        """For a store that is opened: rows of the one that was open before may be others."""
+        """The memory of recent rows for a store that is opened: rows of the one that was open before may be others."""
         return StoreRecentRows(self._recent, self._recent_lock, next(self._stores))
 
     @property
@@ -161,7 +161,7 @@ class Resources:
 
 
 def write_options() -> WriteOptions:
-    """No log of RocksDB's own, for ours is the truth; and no waiting inside, for a write holds the GIL."""
+    """Options of writes: without RocksDB's log, for ours is the truth, and without waits, which hold the GIL."""
     options = WriteOptions()
     options.disable_wal = True  # type: ignore[method-assign, assignment]  # an attribute, whatever the stub says
     options.no_slowdown = True

@@ -90,7 +90,7 @@ def set_aside(snapshot: Snapshot) -> None:
 
 
 def log_modified_ns(bucket_path: Path) -> int:
-    """When the bucket's log was last written to; 0 if it never was."""
+    """The time when the bucket's log was last written to; 0 if it never was."""
     offsets = list_base_offsets(bucket_path)
     try:
         return os.stat(segment_path(bucket_path, offsets[-1], LOG_SUFFIX)).st_mtime_ns if offsets else 0

@@ -233,7 +233,7 @@ class KvSnapshots:
     # --- the log behind snapshots
 
     async def log_kept_from(self, bucket: TableBucket, wanted: int) -> int:
-        """From which offset on the log must stay; a snapshot is made if that brings it nearer to `wanted`."""
+        """The offset from which on the log must stay; a snapshot is made if that brings it nearer to `wanted`."""
         snapshots = await self.snapshots_of(bucket)
         if _kept_from(snapshots) < wanted and self._may_make_on_demand(bucket):
             await self.make(bucket, even_if_unchanged=True)

@@ -133,7 +133,7 @@ class KvStore(ReadableStore, Protocol):
         """Make `directory`, a durable copy as of the returned state, by hard links where it can."""
 
     def size_bytes(self) -> int:
-        """On disk, about."""
+        """Size on disk, about."""
 
     def close(self) -> None:
         """Flush and close; snapshots end."""

@@ -14,16 +14,16 @@ from fluss.formats.arrow import payload as arrow_payload
 from fluss.formats.arrow.payload import Codec
 from fluss.formats.batches.kv_batch import KvRecords
 from fluss.formats.batches.log_batch import BatchHeader, BufferLike, encode_batch
-from fluss.formats.changelog.fold import Changes, Folder
+from fluss.formats.changelog.fold import FoldedPuts, Folder
 from fluss.formats.rows import codecs
 from fluss.formats.rows.keys import primary_key_encoder
 from fluss.formats.rows.values import ValueCodec
-from fluss.model.descriptor import KvFormat, LogFormat, TableDescriptor
+from fluss.model.descriptor import LogFormat, TableDescriptor
 from fluss.model.errors import CorruptDataError, ErrorCode, InvalidRequestError
 from fluss.model.partitions import SEPARATOR
 from fluss.model.schema import Schema
 from fluss.model.tables.merge_rules import ChangelogImage, MergeRules
-from fluss.model.tables.options import KV_FORMAT, LOG_FORMAT
+from fluss.model.tables.options import KV_FORMAT, LOG_FORMAT, choice
 from fluss.storage.catalog.catalog import Catalog, TableEntry
 
 FIRST_SCHEMA_ID: Final = 1
@@ -41,8 +41,8 @@ class KvTable:
             schema_id: Schema.from_json(json.loads(catalog.schema_json(entry.table_id, schema_id)))
             for schema_id in range(FIRST_SCHEMA_ID, entry.schema_id + 1)
         }
-        self._kv_format = properties.get(KV_FORMAT, KvFormat.COMPACTED).upper()
-        self._log_format = LogFormat(properties.get(LOG_FORMAT, LogFormat.ARROW).upper())
+        self._kv_format = choice(properties, KV_FORMAT)
+        self._log_format = LogFormat(choice(properties, LOG_FORMAT))
         self._compression = Codec.of(properties)
         self._codecs: dict[int, ValueCodec] = {}  # by schema id
         self.codec = ValueCodec(self._schemas, self._kv_format)
@@ -63,12 +63,12 @@ class KvTable:
             self._codecs[schema_id] = codec
         return codec
 
-    def check_keys(self, changes: Changes) -> None:
+    def check_keys(self, changes: FoldedPuts) -> None:
         """A replay of the log takes the keys from the rows, and must come to the same."""
         if not self.keys.encode(changes.rows).equals(pa.array(changes.keys, pa.binary())):
             raise CorruptDataError("a record has a key that is not the one its row has")
 
-    def log_batch(self, changes: Changes, writer_id: int, batch_sequence: int) -> bytearray:
+    def log_batch(self, changes: FoldedPuts, writer_id: int, batch_sequence: int) -> bytearray:
         """The log batch of changes; rows that lie at keys which are not theirs are refused."""
         rows = changes.rows
         change_types: bytes | None = changes.change_types

@@ -164,7 +164,7 @@ class OffsetIndex:
         return self._timestamps[0] if self._timestamps else None
 
     def rewind(self, position: int) -> IndexEntry:
-        """Go back to the last entry at or before a position: whoever calls tells of the batches from there on again."""
+        """Go back to the last entry at or before a position: the caller adds the batches from there on again."""
         entry = self._entry(bisect_right(self._positions, position) - 1)
         heads = self.heads_at(entry.position) or 0
         self.cut(entry.position)

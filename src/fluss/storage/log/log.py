@@ -11,6 +11,8 @@ the disk is unknown, so the unacknowledged tail is cut off and no later sync is 
 descriptor for a directory was not begun, and is tried again.
 """
 
+# Large on purpose: nearly all of it is one class, whose state an append, a sync and a read share.
+
 from __future__ import annotations
 
 import asyncio
@@ -80,7 +82,7 @@ class Appended(NamedTuple):
 
 
 class LogPosition(NamedTuple):
-    """Where a batch begins; that never changes."""
+    """The place where a batch begins; that never changes."""
 
     segment_base_offset: int
     position: int
@@ -231,7 +233,7 @@ class BucketLog:
 
     @property
     def is_idle(self) -> bool:
-        """Nobody waits, everything is durable: the log may be closed and opened again at will.
+        """Whether nobody waits and everything is durable: the log may be closed and opened again at will.
 
         Not a failed one: opening it again would forget the failure.
         """
@@ -241,7 +243,7 @@ class BucketLog:
 
     @property
     def open_base_offsets(self) -> set[int]:
-        """Of segments that are, or were lately, written or read."""
+        """Base offsets of segments that are, or were lately, written or read."""
         return self._segments.open_base_offsets
 
     def cut(self) -> LogCut | None:
@@ -321,7 +323,7 @@ class BucketLog:
         return Appended(base_offset, last_offset, self._durable_at(last_offset), False)
 
     def _mark_written(self, segment: Segment, end_offset: int) -> None:
-        """With `fsync=False` a batch counts as safe when the system has it."""
+        """Put the mark behind a batch that the system has, which counts as safe with `fsync=False`."""
         try:
             self._put_mark(segment, segment.size_bytes, end_offset, segment.index.heads_checksum)
         except OSError as error:
@@ -405,7 +407,7 @@ class BucketLog:
         return segment
 
     def _leave(self, full: Segment, *, is_sealed: bool) -> None:
-        """Nothing is written to a segment any more: what is not on disk of it comes before all that follows."""
+        """Write nothing to a segment any more: what is not on disk of it comes before all that follows."""
         self._defer(full.index_path, full.encode_index(), Site.INDEX_REPLACE)
         if is_sealed:
             self._durable_position = 0
@@ -540,7 +542,7 @@ class BucketLog:
         self._close_cold()
 
     def _try_later(self, job: LogSync, error: Exception) -> None:
-        """Whoever waits for the sync waits for the next one: what it left undone is proof of nothing."""
+        """Let all waiters of a sync wait for the next one: what it left undone proves nothing."""
         if not self._put_off:
             _log.warning("%s: a sync is put off until it can open a file: %s", self._directory, error)
         self._put_off.append(job)
@@ -568,7 +570,7 @@ class BucketLog:
             self._durable_position = 0
 
     def _complete_covered(self) -> None:
-        """Whoever waits for what is durable now, in the order of the log: a later sync may return first."""
+        """Wake those who wait for what is durable now, in the order of the log: a later sync may return first."""
         for job in (*self._put_off, *self._in_flight):
             if job.durable is not None and job.end_offset <= self._durable_end:
                 job.durable.complete()
@@ -638,7 +640,7 @@ class BucketLog:
         self._segments.distrust()
 
     def locate(self, offset: int) -> LogPosition:
-        """Where the batch with an offset below the high watermark begins."""
+        """The place where the batch with an offset below the high watermark begins."""
         segment = self._segments.at_offset(offset)
         try:
             return LogPosition(segment.base_offset, segment.locate(offset)[0])

@@ -309,7 +309,7 @@ class Marks:
 
 
 class LogMark:
-    """The mark of one log, for whoever writes it."""
+    """The mark of one log, for the log that writes it."""
 
     __slots__ = ("_bucket", "_marks", "_names")
 

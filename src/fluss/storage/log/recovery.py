@@ -118,7 +118,7 @@ def _sealed(directory: Path, bases: list[int]) -> list[Segment]:
 
 
 def _missing_first(directory: Path, bases: list[int], mark: Mark | None) -> list[Segment]:
-    """A segment without a file, for offsets that were not removed by retention; whoever reads it is told."""
+    """A segment without a file, for offsets that were not removed by retention; its readers get an error."""
     if mark is None or mark.start_offset >= bases[0]:
         return []
     _log.error("%s: the log begins at %d and began at %d", directory, bases[0], mark.start_offset)

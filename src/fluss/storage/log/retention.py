@@ -68,7 +68,7 @@ class _SegmentFile(NamedTuple):
 
 @DefinitionCache
 def policy_of(table_json: bytes, size_bytes_default: int) -> Policy:
-    """By the table's properties; one that can't be read counts as not set."""
+    """The policy in the table's properties; one that can't be read counts as not set."""
     table = json.loads(table_json)
     ttl_ms = duration_ms(table.get("properties", {}).get(LOG_TTL, ""))
     size_text = table.get("custom_properties", {}).get(SIZE_KEY, "")
@@ -77,7 +77,7 @@ def policy_of(table_json: bytes, size_bytes_default: int) -> Policy:
 
 
 class Retention:
-    """With `kv_snapshots`, logs of primary-key tables are cut behind snapshots; without, they stay whole."""
+    """Removes old segments. With `kv_snapshots` logs of primary-key tables are cut behind snapshots."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ def _is_expired(directory: Path, segments: list[_SegmentFile], kept_ms: range) -
 
 
 def _newest_ms(directory: Path, segment: _SegmentFile) -> int | None:
-    """When its last batch was committed, by its index or the batches themselves; None where that can't be read."""
+    """The commit time of its last batch, by its index or the batches themselves; None where that can't be read."""
     try:
         loaded = OffsetIndex.decode(
             segment_path(directory, segment.base_offset, INDEX_SUFFIX).read_bytes(), segment.base_offset
@@ -238,7 +238,7 @@ def _newest_ms(directory: Path, segment: _SegmentFile) -> int | None:
 
 
 def _first_ms(directory: Path, segment: _SegmentFile) -> int | None:
-    """When its first batch was committed; None where that can't be read."""
+    """The commit time of its first batch; None where that can't be read."""
     return next(_stamps(directory, segment), None)
 
 

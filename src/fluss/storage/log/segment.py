@@ -193,7 +193,7 @@ class Segment:
         return self._spare_fd != _CLOSED
 
     def open_spare_fd(self) -> None:
-        """For syncs side by side: of two on one descriptor only one would be told that a write failed."""
+        """Open a descriptor for a second sync: of two on one descriptor only one would be told that a write failed."""
         if self._spare_fd == _CLOSED:
             try:
                 self._spare_fd = files.open_existing(self.path, writable=False)
@@ -261,7 +261,7 @@ class Segment:
                 yield position, header
 
     def locate(self, offset: int) -> tuple[int, BatchHeader]:
-        """Where the batch with `offset` lies."""
+        """The place of the batch with `offset`."""
         for found in self.headers_from(offset):
             return found
         raise self._ends_before(offset)
@@ -379,7 +379,7 @@ class Segment:
         self.size_bytes, self.end_offset, self.timestamp_ms_max, _ = checkpoint
 
     def _rebuild_index(self) -> None:
-        """Index what can be walked. A break in the walk is met again, and reported, by whoever reads up to it."""
+        """Index what can be walked. A break in the walk is met again, and reported, by a reader that gets there."""
         self.index = OffsetIndex(self.base_offset)
         end_offset = self.base_offset
         try:
@@ -425,7 +425,7 @@ class SegmentList:
 
     @property
     def open_base_offsets(self) -> set[int]:
-        """Of those that are open, so that they are or were read or written lately."""
+        """Base offsets of the open segments, which are those that were read or written lately."""
         return {segment.base_offset for segment in self._segments if segment.is_open}
 
     def add(self, segment: Segment) -> None:

@@ -207,7 +207,7 @@ def listed(directory: Path) -> Iterator[StagedFile]:
         match, table = _NAME.fullmatch(path.name), directory.parent.name
         if match is None or not table.isdigit():
             if not path.name.endswith(files.TEMPORARY_SUFFIX):
-                _log.warning("%s is no file of ours and is left alone", path)
+                _log.warning("%s is not a file of ours and is left alone", path)
             continue
         query, *numbers = match.groups()
         status = path.stat()
@@ -351,7 +351,7 @@ class StagedCommit:
         self._puts.append((bucket, kv.put(records, request.target_columns, overwrite=request.overwrite)))
 
     async def _make_durable(self) -> None:
-        """In all modes: the staged rows, which are durable, are about to go."""
+        """Sync what was stored, in all modes: the staged rows, which are durable, are about to go."""
         for bucket in self._stored:
             with self._unless_dropped(bucket):
                 (await self._storage.opened(bucket)).request_sync()

@@ -132,7 +132,7 @@ class Staging:
 
     @property
     def size_bytes(self) -> int:
-        """Of all that is staged."""
+        """Size of all that is staged."""
         return self._index.size_bytes
 
     def _now_ms(self) -> int:
