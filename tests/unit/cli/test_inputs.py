@@ -164,7 +164,6 @@ def test_lines_are_read_as_they_come() -> None:
         ("a.csv", "id,text\n1,x\n2,y,z\n", "Expected 2 columns, got 3"),
         ("a.csv", "id,raw\n1,xyz\n", "row 1, column 'raw': 'xyz' is no bytes"),
         ("a.csv", "id,id\n1,1\n", "'id' is there twice"),
-        ("a.csv", "", "Empty CSV file"),
         ("a.parquet", "id", "can't be read as parquet"),
         ("a.arrow", "id", "can't be read as arrow"),
         ("a.xyz", "id", "--format"),
@@ -177,6 +176,20 @@ def test_mistakes(tmp_path: Path, name: str, text: str, problem: str) -> None:
             read(path, schema)
         assert problem in caught.value.message.replace(f"{tmp_path}/", "")
         assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_empty_files_have_no_rows(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path / name, "")
+    assert read(path, SCHEMA).num_rows == 0
+    with pytest.raises(FlussError, match="it has no rows to tell types from"):
+        Input(str(path)).schema()
+
+
+def test_large_cells(tmp_path: Path) -> None:
+    cell = "x" * 10_000_000
+    table = read(written(tmp_path / "a.csv", f"id,text\n1,{cell}\n2,{cell}\n"), SCHEMA)
+    assert table.column("text").to_pylist() == [cell, cell]
 
 
 @pytest.mark.parametrize("text", ["null\n", '{"id": 1}\nnull\n', "[1]\n"])

@@ -134,6 +134,8 @@ def _objects(block: bytes, lines_before: int) -> list[dict[str, Any]]:
 FORMATS: Final = ("parquet", "csv", "tsv", "json", "arrow")
 _OPENED_APART: Final = ("parquet", "arrow")
 _BLOCK_BYTES: Final = 4 << 20
+# PyArrow takes rows that reach into a second block, and no third one.
+_CSV_BLOCK_BYTES: Final = 16 << 20
 _SUFFIXES: Final = {
     ".parquet": "parquet",
     ".pq": "parquet",
@@ -237,12 +239,16 @@ def _csv_reader(stream: IO[bytes], delimiter: str, schema: pa.Schema | None) -> 
     if schema is not None:
         convert.column_types = {name: pa.string() for name in schema.names}
         convert.null_values = [""]
-    return pacsv.open_csv(
-        stream,
-        pacsv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
-        pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        convert,
-    )
+    read = pacsv.ReadOptions(use_threads=False, block_size=_CSV_BLOCK_BYTES)
+    parse = pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    try:
+        return pacsv.open_csv(stream, read, parse, convert)
+    except pa.ArrowInvalid as error:
+        if "Empty CSV file" not in str(error):
+            raise
+        if schema is None:
+            raise FlussError("it has no rows to tell types from.") from None
+        return pa.RecordBatchReader.from_batches(schema, [])
 
 
 def check_inputs(files: Sequence[str], format: str | None, delimiter: str | None) -> list[Input]:
