@@ -1,4 +1,4 @@
-"""The command `fluss sql`: queries over the lake and the fresh rows, once or at a prompt."""
+"""The command `fluss sql`: statements over the lake and the fresh rows, once or at a prompt."""
 
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ def sql(
 ) -> None:
     """Query tables with SQL: what the lake has of them, and the rows that came since, up to the query's start.
 
-    Tables are named as table or database.table. Without a QUERY statements are read from the terminal, or from standard
-    input. The dialect is DuckDB's.
+    INSERT INTO, CREATE TABLE, and UPDATE and DELETE of a row by its key write. Tables are named as table or
+    database.table. Without a QUERY statements are read from the terminal, or from standard input. The dialect is
+    DuckDB's.
 
     \b
     Examples:
