@@ -11,7 +11,7 @@ from fluss.api._aio.table import TableWriting
 from fluss.api._sync.readers import BatchScanner, Changes, UnionScan
 from fluss.api._sync.scanner import LogScanner
 from fluss.api.connect import DONE, Connecting, Done, connect_config
-from fluss.api.conversions import to_pandas
+from fluss.api.conversions import to_duckdb, to_pandas, to_polars
 from fluss.api.scan_base import TableScanBase
 from fluss.client.runtime import run
 from fluss.model.offsets import OffsetSpec
@@ -112,19 +112,46 @@ class TableScan(TableScanBase):
         return BatchScanner(self._limit_scan(bucket))
 
     def to_arrow(self) -> pa.Table:
-        """Read all rows as they are now. `to_arrow_with_offsets` says which these are.
+        """Read all rows as they are now, or as many as a limit says. `to_arrow_with_offsets` says which these are.
 
         Returns:
             A PyArrow Table.
-
-        Raises:
-            InvalidRequestError: The scan has a limit.
 
         Examples:
             >>> clicks.new_scan().to_arrow().column("id").to_pylist()
             [1, 2, 3]
         """
-        return run(self._read())[0]
+        if self._options.limit is not None:
+            return self._first_rows()
+        rows, _ = run(self._read())
+        return rows
+
+    def head(self, n: int = 5) -> pa.Table:
+        """Read the first rows that are found, bucket by bucket.
+
+        Args:
+            n: How many at most.
+
+        Returns:
+            A PyArrow Table.
+
+        Examples:
+            >>> clicks.new_scan().head(2).column("id").to_pylist()
+            [1, 2]
+        """
+        return self.limit(n).to_arrow()
+
+    def count(self) -> int:
+        """Count the rows as they are now. Without a filter the server tells, where it can.
+
+        Returns:
+            The number of rows that match.
+
+        Examples:
+            >>> clicks.new_scan().filter(fluss.col("id") > 1).count()
+            2
+        """
+        return self._count()
 
     def to_arrow_with_offsets(self) -> tuple[pa.Table, dict[TableBucket, int]]:
         """Read all rows as they are now, and learn where each bucket's log, or changelog, goes on.
@@ -146,13 +173,12 @@ class TableScan(TableScanBase):
         return run(self._read())
 
     def to_pandas(self) -> pd.DataFrame:
-        """Read all rows as they are now, as a DataFrame.
+        """Read all rows as they are now, or as many as a limit says, as a DataFrame.
 
         Returns:
             A pandas DataFrame.
 
         Raises:
-            InvalidRequestError: The scan has a limit.
             FlussError: pandas is not installed.
 
         Examples:
@@ -160,6 +186,39 @@ class TableScan(TableScanBase):
             (3, 2)
         """
         return to_pandas(self.to_arrow())
+
+    def to_polars(self) -> Any:
+        """Read all rows as they are now, or as many as a limit says, as a Polars DataFrame.
+
+        Returns:
+            A Polars DataFrame.
+
+        Raises:
+            FlussError: Polars is not installed.
+
+        Examples:
+            >>> clicks.new_scan().to_polars().shape
+            (3, 2)
+        """
+        return to_polars(self.to_arrow())
+
+    def to_duckdb(self, connection: Any = None) -> Any:
+        """Read all rows as they are now, or as many as a limit says, as a relation of DuckDB.
+
+        Args:
+            connection: A connection of DuckDB; None: its default one.
+
+        Returns:
+            A DuckDB relation.
+
+        Raises:
+            FlussError: DuckDB is not installed.
+
+        Examples:
+            >>> clicks.new_scan().to_duckdb().aggregate("max(id)").fetchall()
+            [(3,)]
+        """
+        return to_duckdb(self.to_arrow(), connection)
 
     def union(
         self, *, warehouse: str | None = None, catalog: Mapping[str, str] | None = None, mode: str = "auto"
