@@ -43,6 +43,11 @@ def test_databases(server: str) -> None:
     assert {"database": "made", "tables": 0} in listed
     assert "by hand" in quick("database", "describe", "made", server=server)
     assert quick("database", "drop", "made", "--yes", server=server) == "database made dropped\n"
+    quick("database", "create", "full", server=server)
+    quick("table", "create", "full.a", "--schema", "id int", server=server)
+    assert quick("database", "drop", "full", "--cascade", "--yes", server=server) == (
+        "database full dropped with 1 table\n"
+    )
 
 
 def test_a_table_is_created_altered_defined_created_again_and_dropped(server: str, tmp_path: Path) -> None:

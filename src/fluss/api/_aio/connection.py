@@ -11,7 +11,7 @@ from fluss.api.connect import CLOSING, FlussConnectionBase, leaving
 from fluss.api.union import run_sql
 from fluss.client.client import ClientCore
 from fluss.model.config import Config
-from fluss.model.paths import TablePath
+from fluss.model.paths import TablePath, TablePathLike
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,11 +76,11 @@ class ConnectionTo(FlussConnectionBase, Generic[Table]):
         """
         return FlussAdmin(self._core.admin)
 
-    async def get_table(self, table_path: TablePath) -> Table:
+    async def get_table(self, table_path: TablePathLike) -> Table:
         """Get a table to read from and write to.
 
         Args:
-            table_path: Database and name.
+            table_path: Database and name, as a TablePath or as `"database.table"`.
 
         Returns:
             The table, with the schema that it has at the call.
@@ -94,7 +94,7 @@ class ConnectionTo(FlussConnectionBase, Generic[Table]):
             >>> clicks.arrow_schema.names
             ['id', 'url']
         """
-        return self._table_class(await wait(self._core.table(table_path)))
+        return self._table_class(await wait(self._core.table(TablePath.of(table_path))))
 
     async def sql(self, query: str, database: str = "fluss") -> pa.Table:
         """Run SQL in DuckDB's dialect on the server's tables, with their rows in the lake and those that came since.
