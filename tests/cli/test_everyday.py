@@ -143,6 +143,22 @@ def test_lookup_by_prefix(server: str) -> None:
     assert found.splitlines()[1:] == ['"EU",1,"name 1"', '"EU",3,"name 3"']
 
 
+def test_partitions_of_numbers(server: str) -> None:
+    quick("table", "create", "shop.by_id", "--schema", "id int, x date", "--partition-key", "id,x", server=server)
+    for spec in (("id=abc", "x=2026-01-31"), ("id=007", "x=2026-01-31"), ("id=9999999999", "x=2026-01-31")):
+        refused = here("partition", "create", "shop.by_id", *spec, bootstrap=server)
+        assert refused.returncode == 1
+        assert f"The value {spec[0][3:]!r} of partition column 'id' is not of type int." in refused.stderr
+    quick("partition", "create", "shop.by_id", "id=-5", "x=2026-01-31", server=server)
+    (row,) = lines(quick("partition", "list", "shop.by_id", "-o", "json", server=server))
+    assert {**row, "partition_id": 0} == {
+        "partition": "-5$2026-01-31",
+        "partition_id": 0,
+        "id": "-5",
+        "x": "2026-01-31",
+    }
+
+
 def test_partitions_and_offsets(server: str) -> None:
     good("partition", "create", "shop.visits", "day=2026-02-01", server=server)
     assert "2026-02-01" in quick("partition", "list", "shop.visits", server=server)

@@ -21,7 +21,7 @@ _EPOCH_UTC = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 # From this precision on a timestamp is an int64 of nanoseconds, which ends in the year 2262.
 _NANOSECONDS_PRECISION_MIN = 7
-_INT_BITS = {TypeRoot.TINYINT: 8, TypeRoot.SMALLINT: 16, TypeRoot.INTEGER: 32, TypeRoot.BIGINT: 64}
+INT_BITS = {TypeRoot.TINYINT: 8, TypeRoot.SMALLINT: 16, TypeRoot.INTEGER: 32, TypeRoot.BIGINT: 64}
 _OF_TEXT = (LeafFunction.STARTS_WITH, LeafFunction.CONTAINS, LeafFunction.ENDS_WITH)
 
 
@@ -160,7 +160,7 @@ def _integer(column: Column, value: Any) -> int:
         number = operator.index(value)
     except TypeError:
         raise _mismatch(column, value, "an int") from None
-    half = 1 << _INT_BITS[column.data_type.root] - 1
+    half = 1 << INT_BITS[column.data_type.root] - 1
     if not -half <= number < half:
         raise _out_of_range(column, value)
     return number

@@ -65,6 +65,8 @@ async def create_partition(
     context: ConnectionContext, request: pb.CreatePartitionRequest
 ) -> pb.CreatePartitionResponse:
     entry, name = _table_and_name(context, request)
+    columns = TableDescriptor.from_json(entry.table_json, foreign_properties=True).schema.columns
+    spec_of_name(name, entry.partition_keys).check_types(columns)
     _check_time(context, entry, name)
     bound = PartitionBound(request.newer_than_id, request.newer_max) if request.HasField("newer_max") else None
     await context.storage.catalog.create_partitions(entry.table_id, [name], request.ignore_if_exists, bound)
