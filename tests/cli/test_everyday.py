@@ -143,6 +143,15 @@ def test_lookup_by_prefix(server: str) -> None:
     assert found.splitlines()[1:] == ['"EU",1,"name 1"', '"EU",3,"name 3"']
 
 
+def test_keys_that_are_not_there_are_not_deleted(server: str) -> None:
+    quick("table", "create", "shop.keyed", "--schema", "id int, primary key (id)", server=server)
+    quick("upsert", "shop.keyed", "--format", "json", input='{"id": 1}\n{"id": 2}\n', server=server)
+    assert quick("delete", "shop.keyed", "--key", "id=9", server=server).startswith("0 rows deleted from")
+    keys = "id\n1\n9\n"
+    assert quick("delete", "shop.keyed", "--format", "csv", input=keys, server=server).startswith("1 row deleted from")
+    assert lines(quick("scan", "shop.keyed", "-n", "5", "-o", "json", server=server)) == [{"id": 2}]
+
+
 def test_partitions_of_numbers(server: str) -> None:
     quick("table", "create", "shop.by_id", "--schema", "id int, x date", "--partition-key", "id,x", server=server)
     for spec in (("id=abc", "x=2026-01-31"), ("id=007", "x=2026-01-31"), ("id=9999999999", "x=2026-01-31")):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fluss.cli.text.inputs import Input
-    from fluss.sync import FlussTable, WriteResultHandle
+    from fluss.sync import FlussTable, Lookuper, WriteResultHandle
 
 BATCHES_UNDER_WAY_MAX: Final = 16
 # After so long without an acknowledgement it is said what is waited for.
@@ -131,7 +131,7 @@ def delete(
 ) -> None:
     """Delete rows of a primary-key table: by --key, or by the keys in files or standard input.
 
-    Files have the key's columns only. A key that is not there is no error.
+    Files have the key's columns only. A key that is not there is no error, and is not counted.
 
     \b
     Examples:
@@ -149,7 +149,10 @@ def delete(
         writer = opened.new_upsert().create_writer()
         schema = projected(opened, opened.get_table_info().primary_keys)
         sources: list[Any] = [KeyRows(keys)] if keys else list(inputs)
-        _write_all(opened, sources, schema, writer.delete_arrow, "deleted from")
+        lookuper = opened.new_lookup().create_lookuper()
+        _write_all(
+            opened, [_Present(source, lookuper) for source in sources], schema, writer.delete_arrow, "deleted from"
+        )
 
 
 class KeyRows:
@@ -164,6 +167,23 @@ class KeyRows:
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         yield key_batch([key_pairs(key, schema.names) for key in self._keys], schema)
+
+
+class _Present:
+    """Those keys of a source that have a row."""
+
+    def __init__(self, source: Input | KeyRows, lookuper: Lookuper) -> None:
+        self.name = source.name
+        self._source = source
+        self._lookuper = lookuper
+
+    def row_count(self) -> int | None:
+        return self._source.row_count()
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        for batch in self._source.batches(schema):
+            rows = self._lookuper.lookup_many(batch)
+            yield batch.filter(rows.column(schema.names[0]).combine_chunks().is_valid())
 
 
 def key_batch(keys: list[dict[str, str]], schema: pa.Schema) -> pa.RecordBatch:
@@ -191,7 +211,7 @@ def _check_primary_key(table: FlussTable, instead: str | None) -> None:
 
 def _write_all(
     table: FlussTable,
-    inputs: Iterable[Input | KeyRows],
+    inputs: Iterable[Input | KeyRows | _Present],
     schema: pa.Schema,
     write: Callable[[pa.RecordBatch], WriteResultHandle],
     verb: str,
@@ -294,7 +314,7 @@ def _saying_what_is_waited_for() -> Iterator[None]:
 
 
 @contextmanager
-def _progress(source: Input | KeyRows) -> Iterator[Callable[[int], None]]:
+def _progress(source: Input | KeyRows | _Present) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal."""
     if not sys.stderr.isatty():
         yield lambda row_count: None
