@@ -61,7 +61,7 @@ def test_a_table_is_created_altered_defined_created_again_and_dropped(server: st
     quick("table", "create", "shop.second", "--file", file, server=server)
     assert quick("table", "define", "shop.second", server=server) == definition
     described = quick("table", "describe", "shop.second", server=server)
-    for text in ("shop.second", "map<string not null, array<double>>", "owner", "a copy", "note"):
+    for text in ("shop.second", "map<string not null, array<double>>", "owner", "a copy", "note", "after 7d"):
         assert text in described
     assert quick("table", "drop", "shop.second", input="y\n", server=server) == "table shop.second dropped\n"
     assert "shop.second" not in quick("table", "list", "shop", server=server)
@@ -150,6 +150,18 @@ def test_keys_that_are_not_there_are_not_deleted(server: str) -> None:
     keys = "id\n1\n9\n"
     assert quick("delete", "shop.keyed", "--format", "csv", input=keys, server=server).startswith("1 row deleted from")
     assert lines(quick("scan", "shop.keyed", "-n", "5", "-o", "json", server=server)) == [{"id": 2}]
+
+
+def test_when_rows_expire_is_described(server: str) -> None:
+    lake = ("--property", "table.datalake.enabled=true")
+    for name, arguments, expiry in (
+        ("kept", ("--schema", "id int"), {"rows expire": "never"}),
+        ("tiered", ("--schema", "id int", *lake), {"rows expire": "after 7 d, once they are in the lake"}),
+        ("changed", ("--schema", "id int, primary key (id)"), {"changes expire": "after 7 d"}),
+    ):
+        quick("table", "create", f"shop.{name}", *arguments, server=server)
+        described = json.loads(quick("table", "describe", f"shop.{name}", "-o", "json", server=server))
+        assert {key: value for key, value in described.items() if "expire" in key} == expiry
 
 
 def test_partitions_of_numbers(server: str) -> None:

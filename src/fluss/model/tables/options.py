@@ -39,6 +39,7 @@ REPLICATION_FACTOR = "table.replication.factor"
 ARROW_COMPRESSION = "table.log.arrow.compression.type"
 ARROW_ZSTD_LEVEL = "table.log.arrow.compression.zstd.level"
 LOG_TTL = "table.log.ttl"
+TTL_DEFAULT = "7 d"  # of tables that name none
 LOCAL_SEGMENTS = "table.log.tiered.local-segments"
 STATISTICS_COLUMNS = "table.statistics.columns"
 AUTO_PARTITION_ENABLED = "table.auto-partition.enabled"

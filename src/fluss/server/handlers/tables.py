@@ -17,7 +17,15 @@ from fluss.model.types import parse_json, type_from_json
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.context import ConnectionContext
 from fluss.server.tables.jobs import rule_of
-from fluss.server.tables.rules import check_count, check_table, completed, database_name, stored_json, table_path
+from fluss.server.tables.rules import (
+    check_count,
+    check_table,
+    completed,
+    database_name,
+    stored_json,
+    table_path,
+    with_default_ttl,
+)
 from fluss.storage.catalog.catalog import AlteredTable, TableEntry
 from fluss.storage.catalog.view import check_partitioned
 
@@ -205,6 +213,7 @@ def _altered(
     before = TableDescriptor.from_json(entry.table_json, foreign_properties=True)
     if request.config_changes:
         after = with_properties(before, [_change(change) for change in request.config_changes])
+        after = with_default_ttl(after, before, context.server.config)
     else:
         _check_only_additions(request)
         after = with_columns(before, [_column(item) for item in request.add_columns])
