@@ -118,6 +118,11 @@ def run(coro: Coroutine[Any, Any, T], limit_s: float | None = None) -> T:
         raise
 
 
+def begin(coro: Coroutine[Any, Any, T]) -> Future[T]:
+    """Start a core coroutine without waiting for it, in any thread."""
+    return asyncio.run_coroutine_threadsafe(coro, _runtime_for(coro).loop)
+
+
 async def bridge(coro: Coroutine[Any, Any, T]) -> T:
     """Await a core coroutine on the caller's own loop. Cancelling this cancels the core coroutine."""
     runtime = _runtime_for(coro)
