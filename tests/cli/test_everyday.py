@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 import signal
@@ -162,6 +163,25 @@ def test_when_rows_expire_is_described(server: str) -> None:
         quick("table", "create", f"shop.{name}", *arguments, server=server)
         described = json.loads(quick("table", "describe", f"shop.{name}", "-o", "json", server=server))
         assert {key: value for key, value in described.items() if "expire" in key} == expiry
+
+
+def test_times_are_in_utc(server: str) -> None:
+    """Wherever the reader is: by scan, sql, filters and --from alike."""
+    zone = {"TZ": "America/New_York"}
+    quick("table", "create", "shop.times", "--schema", "z timestamp_ltz(6)", server=server)
+    texts = '{"z": "2026-07-01 12:00:00"}\n{"z": "2026-07-01 12:00:00+02:00"}\n'
+    fluss("append", "shop.times", "--format", "json", bootstrap=server, input=texts, variables=zone)
+    expected = [{"z": "2026-07-01 12:00:00.000000Z"}, {"z": "2026-07-01 10:00:00.000000Z"}]
+    for command in (
+        ("scan", "shop.times"),
+        ("scan", "shop.times", "--filter", "z >= '2026-07-01 10:00:00'"),
+        ("sql", "FROM shop.times WHERE z >= '2026-07-01 10:00:00' ORDER BY z DESC"),
+        ("sql", "SELECT TIMESTAMPTZ '2026-07-01 12:00' AS z UNION ALL SELECT TIMESTAMPTZ '2026-07-01 12:00+02'"),
+    ):
+        assert lines(fluss(*command, "-o", "json", bootstrap=server, variables=zone).stdout) == expected
+    before = f"{dt.datetime.now(dt.UTC) - dt.timedelta(hours=2):%Y-%m-%d %H:%M}"
+    tail = ("tail", "shop.times", "--no-follow", "-o", "json", "--from", before)
+    assert lines(fluss(*tail, bootstrap=server, variables=zone).stdout) == expected
 
 
 def test_partitions_of_numbers(server: str) -> None:

@@ -62,12 +62,13 @@ def partition_ids(table: FlussTable, found: Sequence[PartitionInfo]) -> list[int
 
 
 def moment_ms(text: str) -> int:
-    """Milliseconds since 1970 of a time: `2026-01-31 12:30` (local, if it names no zone), or `10min` ago."""
+    """Milliseconds since 1970 of a time: `2026-01-31 12:30` (UTC, if it names no zone), or `10min` ago."""
     ago_ms = duration_ms(text) if not text.isdigit() else None
     if ago_ms is not None:
         return wall_clock_ms() - ago_ms
     try:
-        return int(dt.datetime.fromisoformat(text.strip()).timestamp() * 1000)
+        moment = dt.datetime.fromisoformat(text.strip())
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1000)
     except ValueError:
         raise FlussError(f"{text!r} is no time like '2026-01-31 12:30', and no duration like 10min.") from None
 

@@ -129,6 +129,8 @@ class SqlSession:
         self._duck = duckdb.connect()
         # A name in a statement is a table, never a variable of this program.
         self._duck.execute("SET python_enable_replacements = false")
+        # Times are read and shown in UTC here, wherever the reader is, as by the other commands.
+        self._duck.execute("SET TimeZone = 'UTC'")
         self._use(database)
         self._tokenizer = duckdb
         self._writer = SqlWriter(connection, self._duck)
