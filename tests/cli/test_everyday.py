@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 import signal
@@ -43,6 +44,11 @@ def test_databases(server: str) -> None:
     assert {"database": "made", "tables": 0} in listed
     assert "by hand" in quick("database", "describe", "made", server=server)
     assert quick("database", "drop", "made", "--yes", server=server) == "database made dropped\n"
+    quick("database", "create", "full", server=server)
+    quick("table", "create", "full.a", "--schema", "id int", server=server)
+    assert quick("database", "drop", "full", "--cascade", "--yes", server=server) == (
+        "database full dropped with 1 table\n"
+    )
 
 
 def test_a_table_is_created_altered_defined_created_again_and_dropped(server: str, tmp_path: Path) -> None:
@@ -56,7 +62,7 @@ def test_a_table_is_created_altered_defined_created_again_and_dropped(server: st
     quick("table", "create", "shop.second", "--file", file, server=server)
     assert quick("table", "define", "shop.second", server=server) == definition
     described = quick("table", "describe", "shop.second", server=server)
-    for text in ("shop.second", "map<string not null, array<double>>", "owner", "a copy", "note"):
+    for text in ("shop.second", "map<string not null, array<double>>", "owner", "a copy", "note", "after 7d"):
         assert text in described
     assert quick("table", "drop", "shop.second", input="y\n", server=server) == "table shop.second dropped\n"
     assert "shop.second" not in quick("table", "list", "shop", server=server)
@@ -136,6 +142,62 @@ def test_primary_key_tables(server: str, tmp_path: Path) -> None:
 def test_lookup_by_prefix(server: str) -> None:
     found = quick("lookup", "shop.customers", "region=EU", "--prefix", "-o", "csv", server=server)
     assert found.splitlines()[1:] == ['"EU",1,"name 1"', '"EU",3,"name 3"']
+
+
+def test_keys_that_are_not_there_are_not_deleted(server: str) -> None:
+    quick("table", "create", "shop.keyed", "--schema", "id int, primary key (id)", server=server)
+    quick("upsert", "shop.keyed", "--format", "json", input='{"id": 1}\n{"id": 2}\n', server=server)
+    assert quick("delete", "shop.keyed", "--key", "id=9", server=server).startswith("0 rows deleted from")
+    keys = "id\n1\n9\n"
+    assert quick("delete", "shop.keyed", "--format", "csv", input=keys, server=server).startswith("1 row deleted from")
+    assert lines(quick("scan", "shop.keyed", "-n", "5", "-o", "json", server=server)) == [{"id": 2}]
+
+
+def test_when_rows_expire_is_described(server: str) -> None:
+    lake = ("--property", "table.datalake.enabled=true")
+    for name, arguments, expiry in (
+        ("kept", ("--schema", "id int"), {"rows expire": "never"}),
+        ("tiered", ("--schema", "id int", *lake), {"rows expire": "after 7 d, once they are in the lake"}),
+        ("changed", ("--schema", "id int, primary key (id)"), {"changes expire": "after 7 d"}),
+    ):
+        quick("table", "create", f"shop.{name}", *arguments, server=server)
+        described = json.loads(quick("table", "describe", f"shop.{name}", "-o", "json", server=server))
+        assert {key: value for key, value in described.items() if "expire" in key} == expiry
+
+
+def test_times_are_in_utc(server: str) -> None:
+    """Wherever the reader is: by scan, sql, filters and --from alike."""
+    zone = {"TZ": "America/New_York"}
+    quick("table", "create", "shop.times", "--schema", "z timestamp_ltz(6)", server=server)
+    texts = '{"z": "2026-07-01 12:00:00"}\n{"z": "2026-07-01 12:00:00+02:00"}\n'
+    fluss("append", "shop.times", "--format", "json", bootstrap=server, input=texts, variables=zone)
+    expected = [{"z": "2026-07-01 12:00:00.000000Z"}, {"z": "2026-07-01 10:00:00.000000Z"}]
+    for command in (
+        ("scan", "shop.times"),
+        ("scan", "shop.times", "--filter", "z >= '2026-07-01 10:00:00'"),
+        ("sql", "FROM shop.times WHERE z >= '2026-07-01 10:00:00' ORDER BY z DESC"),
+        ("sql", "SELECT TIMESTAMPTZ '2026-07-01 12:00' AS z UNION ALL SELECT TIMESTAMPTZ '2026-07-01 12:00+02'"),
+    ):
+        assert lines(fluss(*command, "-o", "json", bootstrap=server, variables=zone).stdout) == expected
+    before = f"{dt.datetime.now(dt.UTC) - dt.timedelta(hours=2):%Y-%m-%d %H:%M}"
+    tail = ("tail", "shop.times", "--no-follow", "-o", "json", "--from", before)
+    assert lines(fluss(*tail, bootstrap=server, variables=zone).stdout) == expected
+
+
+def test_partitions_of_numbers(server: str) -> None:
+    quick("table", "create", "shop.by_id", "--schema", "id int, x date", "--partition-key", "id,x", server=server)
+    for spec in (("id=abc", "x=2026-01-31"), ("id=007", "x=2026-01-31"), ("id=9999999999", "x=2026-01-31")):
+        refused = here("partition", "create", "shop.by_id", *spec, bootstrap=server)
+        assert refused.returncode == 1
+        assert f"The value {spec[0][3:]!r} of partition column 'id' is not of type int." in refused.stderr
+    quick("partition", "create", "shop.by_id", "id=-5", "x=2026-01-31", server=server)
+    (row,) = lines(quick("partition", "list", "shop.by_id", "-o", "json", server=server))
+    assert {**row, "partition_id": 0} == {
+        "partition": "-5$2026-01-31",
+        "partition_id": 0,
+        "id": "-5",
+        "x": "2026-01-31",
+    }
 
 
 def test_partitions_and_offsets(server: str) -> None:

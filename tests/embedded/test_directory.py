@@ -210,7 +210,10 @@ def test_a_damaged_directory_is_an_error_with_the_reason(directory: Path) -> Non
 
 def test_a_directory_of_fluss_server_is_refused_with_its_pid(directory: Path) -> None:
     with FlussServer(directory) as server:
-        with pytest.raises(fluss.FlussError, match=f"in use by another server.*process {server.pid}"):
+        with pytest.raises(
+            fluss.FlussError,
+            match=f"in use by another server .process {server.pid}.: connect to {server.bootstrap_servers}.",
+        ):
             fluss.connect(directory.as_uri())
         with fluss.connect(server.bootstrap_servers) as connection:
             assert connection.get_admin().list_databases() == ["fluss"]

@@ -141,6 +141,14 @@ def test_statements_from_standard_input(lake: Lake) -> None:
     assert rows[-1] == {"n": 20}
 
 
+@pytest.mark.usefixtures("orders")
+def test_words_of_other_shells(lake: Lake) -> None:
+    result = sql(lake, "-o", "json", typed=".tables\nhelp;\n\\h\n\\dt\n\\d orders\n.quit\nSELECT * FROM zzz;\n")
+    assert values(result).count({"database": lake.database, "table": "orders"}) == 2
+    assert result.stderr.count(r"\q leaves") == 2
+    assert len(values(sql(lake, "-o", "json", "-n", "3", "FROM orders"))) == 3
+
+
 def test_standard_input_ends_at_the_first_mistake(lake: Lake) -> None:
     for mistake in ("SELECT * FROM zzz;", "\\d zzz", "\\x"):
         result = sql(lake, typed=f"{mistake}\nSELECT 5;\n")

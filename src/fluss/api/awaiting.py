@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from fluss.client.client import ClientCore
 from fluss.client.lookup.lookuper import LookuperCore, PrefixLookuperCore
-from fluss.client.runtime import bridge
+from fluss.client.runtime import begin, bridge
 from fluss.client.scan.batches import FetchedBatch
 from fluss.client.scan.scanner import LogScannerCore
 from fluss.client.write.row_buffer import WriteHandle
@@ -30,6 +31,7 @@ TURN_S_MAX = 0.005
 ITERATION_POLL_MS = 1_000
 
 batches_to_latest = LogScannerCore.batches_to_latest_alone
+begun = begin
 close = ClientCore.close_on_loop
 flush = WriterCore.flush
 look = LookuperCore.begin
@@ -53,6 +55,11 @@ async def poll(core: LogScannerCore, timeout_ms: int, limit: int | None = None) 
     """The next batches of a scanner, at the latest after `timeout_ms`."""
     await asyncio.sleep(0)  # where there are always rows, other tasks get their turn all the same
     return core.ready_batches(timeout_ms, limit) or await core.poll_batches_here(timeout_ms, limit)
+
+
+async def settled(starting: Future[None]) -> None:
+    """Wait for what was begun; it goes on if the caller does not."""
+    await asyncio.shield(asyncio.wrap_future(starting))
 
 
 class AdminWaiting:
@@ -94,7 +101,13 @@ class ScannerWaiting:
 
 
 class ChangesWaiting:
-    """Nothing: a reader of changes that is awaited is iterated in one way, and it has that itself."""
+    """What lets `table.changes()` be awaited until it is known where they begin; the first poll waits for that, too."""
+
+    async def _started(self) -> Self:
+        raise NotImplementedError
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._started().__await__()
 
 
 class BatchScannerWaiting:

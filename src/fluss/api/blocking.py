@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fluss.api import awaiting
@@ -36,6 +37,17 @@ look_prefix = PrefixLookuperCore.lookup
 look_prefix_arrow = PrefixLookuperCore.lookup_arrow
 stored = WriteHandle.result
 wait = run
+
+
+def begun(coro: Coroutine[Any, Any, None]) -> Future[None] | None:
+    """Do it now: nothing is left to be waited for."""
+    run(coro)
+    return None
+
+
+def settled(starting: Future[None]) -> None:
+    """Wait for what was begun."""
+    starting.result()
 
 
 def beside(function: Callable[..., T], *args: Any) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -135,11 +136,11 @@ class TableScanBase:
         return self._with(predicate=predicate if given is None else given & predicate)
 
     def limit(self, n: int) -> Self:
-        """Read some rows of a bucket, with `create_bucket_batch_scanner`.
+        """Read some rows: of the table with `to_arrow()`, of a bucket with `create_bucket_batch_scanner`.
 
         Args:
-            n: How many at most. They are the last ones of a log table, and the first ones by key of a primary-key
-                table.
+            n: How many at most. Those of a table are the first ones found, bucket by bucket. Those of a bucket are the
+                last ones of a log table, and the first ones by key of a primary-key table.
 
         Returns:
             A new scan.
@@ -273,6 +274,28 @@ class TableScanBase:
         if self._core.info.has_primary_key() and not options.fixed_schema:
             raise InvalidRequestError("Current rows have the table's schema: leave out with_fixed_schema(False).")
         return await self._core.read(options.projection, options.predicate, fixed_schema=options.fixed_schema)
+
+    def _first_rows(self) -> pa.Table:
+        """As many rows as the limit says; blocks."""
+        import pyarrow as pa
+
+        options, taken = self._options, []
+        left = options.limit or 0
+        batches = self._core.batches(options.projection, options.predicate)
+        with closing(batches):
+            for batch in batches:
+                taken.append(batch.slice(0, left))
+                left -= taken[-1].num_rows
+                if not left:
+                    break
+        schema = self._core.arrow_schema
+        fields = schema if options.projection is None else [schema.field(index) for index in options.projection]
+        return pa.Table.from_batches(taken, pa.schema(fields))
+
+    def _count(self) -> int:
+        """How many rows match, at most as many as the limit says; blocks."""
+        found = self._core.row_count(self._options.predicate)
+        return found if self._options.limit is None else min(found, self._options.limit)
 
     def _union(self, warehouse: str | None, catalog: Mapping[str, str] | None, mode: str) -> UnionRows:
         options = self._options

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from fluss.client.client import ClientCore
 from fluss.client.table import TableCore
 from fluss.model.errors import FlussError
 from fluss.model.predicates import Predicate
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 # A name and no import: a union read needs the packages of the extra `lake`, and `lake` is built on `api`.
 READER_MODULE: Final = "fluss.lake.union.reader"
 READER: Final = "UnionRead"
+SQL_MODULE: Final = "fluss.lake.union.sql"
+SQL: Final = "run_sql"
 
 
 class UnionRows(Protocol):
@@ -41,9 +44,18 @@ def union_read(
     mode: str,
 ) -> UnionRows:
     """The reader of a table's lake and log, for these columns and rows."""
+    read: UnionRows = _loaded(READER_MODULE, READER)(core, projection, predicate, warehouse, catalog, mode)
+    return read
+
+
+def run_sql(core: ClientCore, query: str, database: str) -> pa.Table:
+    """What the last statement of a text answers; blocks."""
+    answer: pa.Table = _loaded(SQL_MODULE, SQL)(core, query, database)
+    return answer
+
+
+def _loaded(module: str, name: str) -> Any:
     try:
-        reader = getattr(import_module(READER_MODULE), READER)
+        return getattr(import_module(module), name)
     except ImportError as error:
         raise FlussError(f"{error.name} is not installed; install flussbett[lake].") from error
-    read: UnionRows = reader(core, projection, predicate, warehouse, catalog, mode)
-    return read

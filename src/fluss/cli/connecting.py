@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 CONFIG_NAME: Final = "fluss.toml"
 CLIENT_TABLE: Final = "client"
+TERMINAL: Final = "/dev/tty"
 # A person waits for the answer; a program that reads fluss.toml may set more.
 CONNECT_TIMEOUT_MS: Final = 5_000
 
@@ -80,10 +81,22 @@ def client_settings(bootstrap: str | None, user: str | None, password: str | Non
     if user:
         settings.security_protocol = "sasl"
         settings.security_sasl_username = user
-        settings.security_sasl_password = password or click.prompt(f"Password of {user}", hide_input=True, err=True)
+        settings.security_sasl_password = password or _asked_password(user)
     elif password:
         settings.security_sasl_password = password
     return settings
+
+
+def _asked_password(user: str) -> str:
+    """What is typed at the terminal, which need not be standard input."""
+    try:
+        open(TERMINAL).close()
+    except OSError:
+        raise FlussError(
+            f"There is no terminal to ask for the password of {user!r} at: set FLUSS_PASSWORD, or pass --password."
+        ) from None
+    password: str = click.prompt(f"Password of {user}", hide_input=True, err=True)
+    return password
 
 
 @contextmanager

@@ -20,6 +20,16 @@ EXIT_INTERRUPTED: Final = 130
 EXIT_PIPE_CLOSED: Final = 141
 # Libraries whose errors speak of what they were given, not of a mistake in a command.
 _LIBRARIES: Final = frozenset({"pyarrow", "duckdb", "_duckdb", "pyiceberg", "tomllib", "json", "sqlite3"})
+# Packages that only some commands need, and the extra that installs them.
+EXTRAS: Final = {
+    "duckdb": "lake",
+    "pyiceberg": "lake",
+    "sqlalchemy": "lake",
+    "pyspark": "spark",
+    "pandas": "pandas",
+    "polars": "polars",
+    "pyroaring": "bitmaps",
+}
 _LINE_CHARACTERS_MAX: Final = 2_000
 
 
@@ -38,6 +48,11 @@ def failing_as(command: Callable[[], str]) -> Iterator[None]:
         sys.exit(EXIT_PIPE_CLOSED)
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").split(".")[0])
+        if extra is None:
+            raise
+        fail(command(), f"{error.name} is not installed; install flussbett[{extra}].")
     except Exception as error:
         if not isinstance(error, (FlussError, OSError)) and type(error).__module__.split(".")[0] not in _LIBRARIES:
             raise

@@ -22,6 +22,8 @@ from fluss.model.errors import FlussError
 
 T = TypeVar("T")
 
+INNER_FRAMES = "FLUSS_INNER_FRAMES"
+"""An environment variable: with it tracebacks of errors have the I/O loop's frames, too"""
 EXIT_DRAIN_S_MAX = 5.0
 EXIT_STOP_S_MAX = 2.0
 WORKER_COUNT = 2
@@ -109,9 +111,16 @@ def run(coro: Coroutine[Any, Any, T], limit_s: float | None = None) -> T:
     future = asyncio.run_coroutine_threadsafe(coro, runtime.loop)
     try:
         return future.result(limit_s)
+    except FlussError as error:
+        raise _from_outside(error) from error.__cause__
     except BaseException:
         future.cancel()
         raise
+
+
+def begin(coro: Coroutine[Any, Any, T]) -> Future[T]:
+    """Start a core coroutine without waiting for it, in any thread."""
+    return asyncio.run_coroutine_threadsafe(coro, _runtime_for(coro).loop)
 
 
 async def bridge(coro: Coroutine[Any, Any, T]) -> T:
@@ -119,7 +128,19 @@ async def bridge(coro: Coroutine[Any, Any, T]) -> T:
     runtime = _runtime_for(coro)
     if asyncio.get_running_loop() is runtime.loop:
         return await coro
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coro, runtime.loop))
+    try:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coro, runtime.loop))
+    except FlussError as error:
+        raise _from_outside(error) from error.__cause__
+
+
+def _from_outside(error: FlussError) -> FlussError:
+    """The error without frames of the I/O loop and of what led to it, so that it shows the caller's call."""
+    shown: BaseException | None = None if INNER_FRAMES in os.environ else error
+    while shown is not None and shown.__traceback__ is not None:
+        shown.__traceback__ = None
+        shown = shown.__cause__ or (None if shown.__suppress_context__ else shown.__context__)
+    return error
 
 
 def call_soon(callback: Callable[..., object], *args: Any) -> None:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Protocol
 
 import pyarrow as pa
 
+from fluss.client.admin import AdminCore
 from fluss.client.cluster.cluster import Cluster, check_buckets, list_offsets
 from fluss.client.current.changes import ChangesCore
 from fluss.client.current.rows_at import RowsAt
 from fluss.client.lookup.lookuper import ClientLookups, LookuperCore, PrefixLookuperCore
+from fluss.client.runtime import run
 from fluss.client.scan.batches import batch_starts, log_format
 from fluss.client.scan.filter import ScanFilter
 from fluss.client.scan.scanner import LogScannerCore
-from fluss.client.scan.table_read import LimitScanCore, TableRead, read_log_table
+from fluss.client.scan.table_read import LimitScanCore, TableRead, existing_partitions, read_log_table
 from fluss.client.write.sender import Sender
 from fluss.client.write.staged import StagedWriteCore, staging_connection
 from fluss.client.write.upsert import UpsertColumns, UpsertWriterCore
 from fluss.client.write.writer import AppendWriterCore
 from fluss.model.descriptor import LogFormat
-from fluss.model.errors import ErrorCode, InvalidRequestError, NotFoundError
+from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError
 from fluss.model.forms.arrow_types import arrow_schema
 from fluss.model.infos import TableInfo
 from fluss.model.merge_mode import MergeMode
@@ -175,6 +177,28 @@ class TableCore:
         self._check_range(bucket, 0, offset or 0)
         scan_filter = None if predicate is None else self.scan_filter(predicate)
         return RowsAt(self._cluster, self.info, bucket, offset, projection, scan_filter).batches()
+
+    def batches(
+        self, projection: Sequence[int] | None = None, predicate: Predicate | None = None
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """All rows of the buckets there are at the call, one bucket after the other; blocks its caller."""
+        ids = list(run(existing_partitions(self._cluster, self.info)))
+        ends = run(self.bucket_offsets(ids, OffsetSpec.latest()))
+        starts = {} if self.info.has_primary_key() else run(self.bucket_offsets(ids, OffsetSpec.earliest()))
+        for bucket, end in ends.items():
+            if self.info.has_primary_key():
+                yield from self.read_bucket_at(bucket, None, projection, predicate)
+            elif bucket in starts:
+                yield from self.read_bucket(bucket, starts[bucket], end, projection, predicate)
+
+    def row_count(self, predicate: Predicate | None = None) -> int:
+        """How many rows there are, or match; blocks its caller."""
+        if predicate is None:
+            try:
+                return run(AdminCore(self._cluster).get_table_stats(self.info.table_path)).row_count
+            except FlussError:
+                pass  # not every server counts every table's rows
+        return sum(batch.num_rows for batch in self.batches((0,), predicate))
 
     async def batch_starts(self, bucket: TableBucket, offsets: Sequence[int]) -> list[int]:
         """The offset at which the batch of each offset of a bucket begins, as far as its leader tells."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
+from fluss.model.schema import Column
+from fluss.model.tables.literals import INT_BITS
+from fluss.model.types import TypeRoot
 
 SEPARATOR: Final = "$"
 VALUE_LENGTH_MAX: Final = 200
 NEWER_MAX: Final = 2**31 - 1
 _VALUE: Final = re.compile(r"[A-Za-z0-9_-]+")
+_INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,18}")
+_DAY: Final = re.compile(r"-?[0-9]{4,7}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])")
 _RESERVED_PREFIX: Final = "__"
 
 
@@ -48,6 +53,13 @@ class PartitionSpec:
         for column, value in self._values.items():
             check_value(column, value)
 
+    def check_types(self, columns: Iterable[Column]) -> None:
+        """Raise code 43 unless each value is one of its column's type, as far as texts of the type have one form."""
+        for column in columns:
+            value = self._values.get(column.name)
+            if value is not None and not _is_of(column.data_type.root, value):
+                raise _bad(f"The value {value!r} of partition column {column.name!r} is not of type {column.data_type}")
+
     def matches(self, other: PartitionSpec) -> bool:
         """Whether `other` has all values of this spec."""
         return self._values.items() <= other._values.items()
@@ -71,6 +83,17 @@ class PartitionBound(NamedTuple):
     newer_than_id: int
     newer_max: int
     """Up to NEWER_MAX"""
+
+
+def _is_of(root: TypeRoot, value: str) -> bool:
+    if root in INT_BITS:
+        half = 1 << INT_BITS[root] - 1
+        return _INTEGER.fullmatch(value) is not None and -half <= int(value) < half
+    if root is TypeRoot.BOOLEAN:
+        return value in ("true", "false")
+    if root is TypeRoot.DATE:
+        return _DAY.fullmatch(value) is not None
+    return True
 
 
 def spec_of_name(name: str, partition_keys: Sequence[str]) -> PartitionSpec:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from fluss.model.errors import ErrorCode, InvalidRequestError
 
 NAME_LENGTH_MAX = 200
+DATABASE_DEFAULT = "fluss"
 _NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
@@ -54,6 +56,18 @@ class TablePath:
     database_name: str
     table_name: str
 
+    @staticmethod
+    def of(name: TablePathLike) -> TablePath:
+        """The path of `"database.table"`, or of a name in the database `fluss`."""
+        if isinstance(name, TablePath):
+            return name
+        if not isinstance(name, str):
+            raise InvalidRequestError(
+                f'A table is named by a TablePath, or by "database.table", not by {type(name).__name__}.'
+            )
+        database, dot, table = name.partition(".")
+        return TablePath(database, table) if dot else TablePath(DATABASE_DEFAULT, name)
+
     @property
     def database(self) -> str:
         return self.database_name
@@ -71,6 +85,9 @@ class TablePath:
 
     def __repr__(self) -> str:
         return f"TablePath({self.database_name!r}, {self.table_name!r})"
+
+
+TablePathLike: TypeAlias = TablePath | str
 
 
 @dataclass(frozen=True, slots=True, repr=False)

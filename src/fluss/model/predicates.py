@@ -1,4 +1,4 @@
-"""Filters on rows: `col("id") >= 200`, combined with `&` and `|`.
+"""Filters on rows: `col("id") >= 200`, combined with `&`, `|` and `~`.
 
 A comparison never matches null, as in SQL; `is_null()` and `is_not_null()` look for it.
 """
@@ -46,6 +46,7 @@ class Leaf(NamedTuple):
     function: LeafFunction
     column: str
     literals: tuple[Any, ...] = ()
+    negated: bool = False
 
 
 class Compound(NamedTuple):
@@ -67,7 +68,7 @@ _METHODS = {LeafFunction.IN: "is_in", LeafFunction.NOT_IN: "not_in"}
 
 
 class Predicate:
-    """A filter for a scan. Build one from `col`, then combine with `&` and `|`."""
+    """A filter for a scan. Build one from `col`, then combine with `&`, `|` and `~`."""
 
     __slots__ = ("node",)
 
@@ -81,6 +82,13 @@ class Predicate:
     def or_(self, other: Predicate) -> Predicate:
         """Match rows that one of the predicates matches."""
         return _combine(CompoundFunction.OR, self, other)
+
+    def not_(self) -> Predicate:
+        """Match rows that the predicate does not match; a comparison with null matches neither way, as in SQL."""
+        return Predicate(_negated(self.node))
+
+    def __invert__(self) -> Predicate:
+        return self.not_()
 
     def __and__(self, other: Predicate, /) -> Predicate:
         return self.and_(other) if isinstance(other, Predicate) else NotImplemented
@@ -105,7 +113,9 @@ class ColumnRef:
     """A column to compare: `col("id") >= 200` and `col("id").greater_or_equal(200)` are the same.
 
     Values are plain Python: bool, int, float, str, bytes, `Decimal`, `date`, `time`, `datetime` (without time zone for
-    a TIMESTAMP column, with one for TIMESTAMP_LTZ). A FLOAT column is compared with the value rounded to its type.
+    a TIMESTAMP column, with one for TIMESTAMP_LTZ). A FLOAT column is compared with the value rounded to its type, a
+    DECIMAL column with a float as it is printed: 9.99 is 9.99. A field of a ROW column is named with dots:
+    `address.city`.
     """
 
     __slots__ = ("_name",)
@@ -234,11 +244,20 @@ def _combine(function: CompoundFunction, left: Predicate, right: Predicate) -> P
     return Predicate(combined)
 
 
+def _negated(node: Leaf | Compound) -> Leaf | Compound:
+    if isinstance(node, Leaf):
+        return node._replace(negated=not node.negated)
+    other = CompoundFunction.OR if node.function is CompoundFunction.AND else CompoundFunction.AND
+    return Compound(other, tuple(map(_negated, node.children)))
+
+
 def _depth(node: Leaf | Compound) -> int:
     return 1 if isinstance(node, Leaf) else 1 + max(map(_depth, node.children))
 
 
 def _text(node: Leaf | Compound) -> str:
+    if isinstance(node, Leaf) and node.negated:
+        return f"~({_text(node._replace(negated=False))})"
     if isinstance(node, Compound):
         separator = " & " if node.function is CompoundFunction.AND else " | "
         return separator.join(f"({_text(child)})" for child in node.children)

@@ -110,6 +110,9 @@ def parse_bootstrap(text: str) -> list[Address]:
 
 def _parse(part: str, text: str) -> Address:
     host, separator, port = part.rpartition(":")
+    if "://" in part:
+        scheme, _, rest = part.partition("://")
+        raise _bad_address(text, f"it is no {scheme}:// address; write {rest.rstrip('/')!r}")
     if not separator or not host:
         raise _bad_address(text, f"{part!r} is not of the form host:port")
     if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:

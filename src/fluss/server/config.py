@@ -10,7 +10,7 @@ from typing import Any, Final
 from fluss.model.clock import NO_SETTLING, SETTLE_MS
 from fluss.model.config import resolved
 from fluss.model.errors import ErrorCode, InvalidRequestError
-from fluss.model.tables.options import DATALAKE_FORMATS, ICEBERG, PROPERTY_LENGTH_MAX
+from fluss.model.tables.options import DATALAKE_FORMATS, ICEBERG, PROPERTY_LENGTH_MAX, duration_ms
 from fluss.model.trust import Address
 from fluss.server.net.limits import Limits
 from fluss.storage.catalog.catalog import BUCKETS_MAX, PARTITIONS_PER_TABLE_MAX
@@ -48,6 +48,7 @@ class ServerConfig:
     datalake_iceberg: Mapping[str, str] = field(default_factory=dict)  # what readers need to know of the catalog
     retention_size_bytes: int = UNLIMITED  # per bucket; 0: everything is kept that is not too old
     retention_interval_ms: int = INTERVAL_MS
+    retention_default_ttl: str = "0 s"  # table.log.ttl of new log tables that name none; 0: they keep their rows
     clock_settle_ms: int = SETTLE_MS  # until then, after a start or a jump, nothing goes by its age; 0: at once
     kv_memory_bytes: int = MEMORY_BYTES  # of all stores of primary-key tables
     kv_open_stores_max: int = OPEN_STORES_MAX
@@ -66,6 +67,8 @@ class ServerConfig:
         for key, port in (("port", self.port), ("metrics-port", self.metrics_port or 0)):
             if not 0 <= port <= PORT_MAX:
                 raise _bad(f"{key} must be from 0 to {PORT_MAX}, not {port}")
+        if duration_ms(self.retention_default_ttl) is None or not self.retention_default_ttl[-1:].isalpha():
+            raise _bad(f"retention.default-ttl must be a duration like '7 d', not {self.retention_default_ttl!r}")
         if self.durability not in DURABILITIES:
             raise _bad(f"durability must be one of {', '.join(DURABILITIES)}, not {self.durability!r}")
         buckets_max = self.limits.buckets_per_table_max
@@ -113,6 +116,7 @@ _KEYS: Final[dict[str, tuple[type, str]]] = {
     "max.bucket.num": (int, "max_bucket_num"),
     "datalake.format": (str, "datalake_format"),
     SIZE_KEY: (int, "retention_size_bytes"),
+    "retention.default-ttl": (str, "retention_default_ttl"),
     "log.retention.check-interval-ms": (int, "retention_interval_ms"),
     "clock.settle-ms": (int, "clock_settle_ms"),
     "kv.memory-bytes": (int, "kv_memory_bytes"),

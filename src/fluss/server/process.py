@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader
 from pathlib import Path
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from fluss.model.errors import FlussError
 from fluss.server.config import DURABILITIES, PORT_MAX, ServerConfig, load_config
 from fluss.storage.allocator import exempt_from_collection, give_back, share_arenas
+from fluss.storage.directory import ADDRESS_NAME
 
 if TYPE_CHECKING:
     from fluss.server.server import Server
@@ -119,9 +122,13 @@ async def _serve(config: ServerConfig) -> None:
     await running.start()
     exempt_from_collection()
     confirm_clock_on_signal(running)
+    note = config.data_dir / ADDRESS_NAME
+    with suppress(OSError):  # for who looks at the directory; nothing depends on it
+        note.write_text(f"{os.getpid()} {config.advertise or running.address}\n")
     print(f"fluss server ready on {running.address}", flush=True)
     give_back()  # What loading the program has left: a server may stay idle for long.
     await stop.wait()
+    note.unlink(missing_ok=True)
     await running.stop()
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fluss.server.metrics_page import MetricsPage
 
 _log = logging.getLogger(__name__)
+LOOPBACK: Final = ("localhost", "127.", "::1")
 
 BACKLOG: Final = 1_024
 _STOP_POLL_S: Final = 0.01
@@ -121,6 +122,12 @@ class Server:
         self._background.append(loop.create_task(context.scrub()))
         interval_s = sweep_interval_s(self._config.limits)
         self._background.append(loop.create_task(sweep(lambda: self._connections, context.turns, interval_s)))
+        if authenticator is None and not self._config.host.startswith(LOOPBACK):
+            _log.warning(
+                "nobody needs to log in, and others can reach %s: they may read, change and drop all tables; name "
+                "users with --sasl-users, or listen on 127.0.0.1",
+                self._address,
+            )
         _log.info("serving %s on %s, durability %s", self._config.data_dir, self._address, durability)
 
     async def stop(self) -> None:

@@ -17,9 +17,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fluss.spark.columns import table_schema
-from fluss.spark.sessions import register, session
-from fluss.spark.source_options import options
+try:
+    from fluss.spark.columns import table_schema
+    from fluss.spark.sessions import register, session
+    from fluss.spark.source_options import options
+except ModuleNotFoundError as error:
+    if error.name not in ("pyspark", "pandas"):
+        raise
+    raise ModuleNotFoundError(f"{error.name} is not installed; install flussbett[spark].", name=error.name) from error
 
 if TYPE_CHECKING:
     from fluss.spark.catalog import Catalog

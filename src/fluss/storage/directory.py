@@ -54,6 +54,7 @@ FORMAT_VERSION: Final = 3
 VERSION_NAME: Final = "format_version"
 LOCK_NAME: Final = "server.lock"
 PID_NAME: Final = "server.pid"
+ADDRESS_NAME: Final = "server.address"
 CATALOG_NAME: Final = "catalog.db"
 MARKS_NAME: Final = "marks"
 TABLES_NAME: Final = "tables"
@@ -210,14 +211,23 @@ def _version(root: Path) -> int | None:
 def _lock(root: Path) -> FileIO:
     lock = try_lock(root / LOCK_NAME)
     if lock is None:
-        try:
-            holder = f" (process {int((root / PID_NAME).read_text())})"
-        except (OSError, ValueError):
-            holder = ""
         raise DataDirectoryError(
-            f"Data directory {root} is in use by another server{holder}. Stop it, or name another directory."
+            f"Data directory {root} is in use by another server{_holder(root)}. Stop it, or name another directory."
         )
     return lock
+
+
+def _holder(root: Path) -> str:
+    """Who has the directory, and its address if it noted one."""
+    try:
+        pid = int((root / PID_NAME).read_text())
+    except (OSError, ValueError):
+        return ""
+    try:
+        noted, address = (root / ADDRESS_NAME).read_text().split()
+    except (OSError, ValueError):
+        return f" (process {pid})"
+    return f" (process {pid}): connect to {address}" if noted == str(pid) else f" (process {pid})"
 
 
 _log = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ import pytest
 import fluss
 import fluss.aio
 import fluss.sync
+from fluss.client import runtime
 from fluss.client.current import changes as changes_module
 from fluss.client.current import current_rows
 from fluss.testing import FlussServer
@@ -226,7 +227,7 @@ def test_a_reader_that_is_cancelled_misses_nothing(api_server: FlussServer, make
         config = fluss.Config({"bootstrap.servers": api_server.bootstrap_servers})
         seen: dict[int, Any] = {}
         async with await fluss.aio.FlussConnection.create(config) as connection:
-            changes = (await connection.get_table(written.get_table_path())).changes()
+            changes = await (await connection.get_table(written.get_table_path())).changes()
             for number in range(60):
                 key = chance.randrange(300)
                 expected[key] = row(key, "b", number)
@@ -249,3 +250,29 @@ def test_a_reader_that_is_cancelled_misses_nothing(api_server: FlussServer, make
         return seen
 
     assert asyncio.run(follow()) == expected
+
+
+async def test_where_changes_begin_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_run(*_: Any) -> None:
+        raise AssertionError("this blocks")
+
+    columns = pa.schema([pa.field("id", pa.int32(), nullable=False)])
+    async with fluss.aio.connect("memory:") as connection:
+        await connection.get_admin().create_table("t", fluss.TableDescriptor(fluss.Schema(columns, ["id"])))
+        table = await connection.get_table("t")
+        async with table.new_upsert().create_writer() as writer:
+            writer.upsert([1])
+        with monkeypatch.context() as patched:
+            patched.setattr(runtime, "check_may_block", no_run)
+            async with table.changes() as changes:
+                assert (await changes.poll(5_000)).column("id").to_pylist() == [1]
+            changes = await table.changes("latest")
+            assert [item.offset for item in changes.position.buckets] == [1]
+            assert (await table.changes().poll(5_000)).num_rows == 1  # the first poll waits, too
+            failing = table.changes("beginning")
+            for _ in range(2):
+                with pytest.raises(fluss.InvalidRequestError, match="Changes start at"):
+                    await failing.poll(10)
+            with pytest.raises(fluss.InvalidRequestError, match="Changes start at"):
+                await failing
+        assert [item.offset for item in table.changes("latest").position.buckets] == [1]  # without awaiting

@@ -523,3 +523,19 @@ def test_an_indexed_log_is_read_by_records(client: Client) -> None:
     ]
     with pytest.raises(fluss.InvalidRequestError, match="INDEXED"):
         client.do(table.new_scan().create_record_batch_log_scanner())
+
+
+def test_tables_are_named_by_texts(client: Client, table: Any) -> None:
+    path = table.get_table_path()
+    for name in (str(path), path.table_name):
+        assert client.do(client.connection.get_table(name)).get_table_path() == path
+        assert client.do(client.admin.get_table_info(name)).table_path == path
+        assert client.do(client.admin.table_exists(name))
+        assert client.do(client.admin.get_table_stats(name)).row_count == client.do(table.new_scan().count())
+    client.do(client.admin.drop_table(str(path)))
+    with pytest.raises(fluss.NotFoundError):
+        client.do(client.connection.get_table(str(path)))
+    with pytest.raises(fluss.InvalidRequestError, match="Invalid table name"):
+        client.do(client.admin.table_exists("a.b.c"))
+    with pytest.raises(fluss.InvalidRequestError, match=r'a TablePath, or by "database\.table", not by int'):
+        client.do(client.connection.get_table(5))

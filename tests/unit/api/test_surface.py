@@ -97,7 +97,7 @@ def test_what_is_awaited(name: str) -> None:
         "LogScanner": {"poll", "poll_arrow", "poll_batches", "poll_record_batch"} | results,
         "BatchScanner": {"next_batch", "collect_all_batches"} | results,
         "Changes": {"poll"},
-        "TableScan": {"to_arrow", "to_arrow_with_offsets", "to_pandas"},
+        "TableScan": {"to_arrow_with_offsets", "head", "count"} | results,
         "UnionScan": results,
         "FlussConnection": {"close"},
     }

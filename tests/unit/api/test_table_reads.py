@@ -191,12 +191,39 @@ def test_many_buckets_and_partitions(client: Client) -> None:
         assert sum(offsets.values()) == 100
 
 
+@pytest.mark.parametrize("keys", [None, ["id", "region"]])
+def test_some_rows_and_their_number(client: Client, keys: list[str] | None) -> None:
+    columns = pa.schema([("region", pa.string()), ("id", pa.int32()), ("name", pa.string())])
+    table = client.table(columns, keys, partition_keys=["region"], bucket_count=2)
+    assert client.do(table.new_scan().limit(5).to_arrow()).schema.names == columns.names
+    assert client.do(table.new_scan().count()) == 0
+    for region in ("EU", "US"):
+        client.do(client.admin.create_partition(table.get_table_path(), {"region": region}))
+    rows = [{"region": ("EU", "US")[i % 2], "id": i, "name": str(i % 5)} for i in range(40)]
+    if keys:
+        upsert(client, table, rows)
+    else:
+        client.append(table, pa.RecordBatch.from_pylist(rows, schema=columns))
+    scan = table.new_scan()
+    some = client.do(scan.limit(25).to_arrow()).to_pylist()
+    assert len(some) == 25
+    assert all(row in rows for row in some)
+    assert len({row["id"] for row in some}) == 25
+    assert client.do(scan.head()).num_rows == 5
+    assert client.do(scan.limit(99).to_pandas()).shape == (40, 3)
+    matching = scan.filter(col("name") == "3").project_by_name(["id"])
+    assert {row["id"] % 5 for row in client.do(matching.head(3)).to_pylist()} == {3}
+    assert (client.do(scan.count()), client.do(scan.limit(7).count()), client.do(matching.count())) == (40, 7, 8)
+    assert client.do(matching.to_polars()).shape == (8, 1)
+    assert client.do(matching.to_duckdb()).aggregate("count(*)").fetchall() == [(8,)]
+
+
 def test_what_does_not_go_together(client: Client) -> None:
     table = client.table(COLUMNS, ["id"])
     with pytest.raises(fluss.InvalidRequestError, match="create_changelog_batch_scanner"):
         client.do(table.new_scan().create_record_batch_log_scanner())
     with pytest.raises(fluss.InvalidRequestError, match="takes no limit"):
-        client.do(table.new_scan().limit(1).to_arrow())
+        client.do(table.new_scan().limit(1).to_arrow_with_offsets())
     with pytest.raises(fluss.InvalidRequestError, match="takes no limit"):
         client.do(table.new_scan().limit(1).create_changelog_batch_scanner())
     with pytest.raises(fluss.InvalidRequestError, match="with_fixed_schema"):

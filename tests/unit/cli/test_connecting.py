@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from fluss.cli import connecting
 from fluss.cli.connecting import client_settings
 from fluss.model.errors import FlussError
+from fluss.model.trust import parse_bootstrap
 from fluss.server.config import load_config
 
 
@@ -46,7 +49,16 @@ def test_a_user_logs_in() -> None:
 
 def test_a_password_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("click.prompt", lambda *_, **__: "typed")
+    monkeypatch.setattr(connecting, "TERMINAL", os.devnull)
     assert client_settings(None, "ada", "", None).security_sasl_password == "typed"
+    monkeypatch.setattr(connecting, "TERMINAL", str(Path("nowhere", "tty")))
+    with pytest.raises(FlussError, match="no terminal to ask for the password of 'ada' at: set FLUSS_PASSWORD"):
+        client_settings(None, "ada", "", None)
+
+
+def test_addresses_of_other_protocols() -> None:
+    with pytest.raises(FlussError, match="it is no http:// address; write 'localhost:9123'"):
+        parse_bootstrap("http://localhost:9123/")
 
 
 @pytest.mark.parametrize(

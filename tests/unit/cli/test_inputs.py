@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import io
+import random
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,8 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fluss.cli.text.inputs import BATCH_ROWS_MAX, Input, read_json_lines
+from fluss.cli.text.file_process import BATCH_ROWS_MAX
+from fluss.cli.text.inputs import Input, read_json_lines
 from fluss.model.errors import FlussError
+from tests.kit.mutations import mutated
 
 SCHEMA = pa.schema(
     [
@@ -159,11 +164,14 @@ def test_lines_are_read_as_they_come() -> None:
         ("a.jsonl", '{"id": 1}\n{"id": 1, "txt": 5}\n', "there is no column 'txt' to write to. Did you mean text?"),
         ("a.jsonl", '{"id": 1}\n{"id": \n', "line 2: this is not JSON"),
         ("a.jsonl", "[1]\n", "line 1: there must be one JSON object per line"),
+        ("a.jsonl", "null\n", "line 1: there must be one JSON object per line"),
+        ("a.jsonl", '{"id": 1}\nnull\n', "line 2: there must be one JSON object per line"),
+        ("a.jsonl", '{"id": 1} null {"id": 2}\n', "line 1: this is not JSON"),
+        ("a.jsonl", '{"id": 1} {"id": 2}\n', "line 1: this is not JSON"),
         ("a.csv", "id,text\n1,x\nzz,y\n", "a.csv, row 2, column 'id': 'zz' is not a value of type bigint"),
         ("a.csv", "id,text\n1,x\n2,y,z\n", "Expected 2 columns, got 3"),
         ("a.csv", "id,raw\n1,xyz\n", "row 1, column 'raw': 'xyz' is not a value of type bytes"),
         ("a.csv", "id,id\n1,1\n", "'id' is there twice"),
-        ("a.csv", "", "Empty CSV file"),
         ("a.parquet", "id", "can't be read as parquet"),
         ("a.arrow", "id", "can't be read as arrow"),
         ("a.xyz", "id", "--format"),
@@ -176,6 +184,85 @@ def test_mistakes(tmp_path: Path, name: str, text: str, problem: str) -> None:
             read(path, schema)
         assert problem in caught.value.message.replace(f"{tmp_path}/", "")
         assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_empty_files_have_no_rows(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path / name, "")
+    assert read(path, SCHEMA).num_rows == 0
+    with pytest.raises(FlussError, match="it has no rows to tell types from"):
+        Input(str(path)).schema()
+
+
+def test_large_cells(tmp_path: Path) -> None:
+    cell = "x" * 10_000_000
+    table = read(written(tmp_path / "a.csv", f"id,text\n1,{cell}\n2,{cell}\n"), SCHEMA)
+    assert table.column("text").to_pylist() == [cell, cell]
+
+
+@pytest.mark.parametrize("text", ["null\n", '{"id": 1}\nnull\n', "[1]\n"])
+def test_no_types_are_told_from_what_is_no_object(tmp_path: Path, text: str) -> None:
+    with pytest.raises(FlussError, match="there must be one JSON object per line"):
+        Input(str(written(tmp_path / "a.jsonl", text))).schema()
+
+
+@pytest.mark.parametrize("content", [b'{"id": 1, "text": "\xff"}\n', b'{"\xff": 1}\n'])
+def test_what_is_not_utf8_is_not_stored(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.jsonl").write_bytes(content)
+    with pytest.raises(FlussError, match="line 1: this is not JSON"):
+        read(tmp_path / "a.jsonl", WITHOUT_MAP)
+    (tmp_path / "a.csv").write_bytes(b"id,t\xff\n1,2\n")
+    with pytest.raises(FlussError, match="can't be read as csv"):
+        read(tmp_path / "a.csv", SCHEMA)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_a_reader_that_dies_is_an_error(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        process = popen(*arguments, **options)
+        process.send_signal(signal.SIGSEGV)
+        return process
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", started)
+    path = written(tmp_path / name, "id")
+    with pytest.raises(FlussError, match=f"{name} can't be read as .*SIGSEGV"):
+        read(path, SCHEMA)
+
+
+def test_texts_of_files_are_checked(tmp_path: Path) -> None:
+    """Arrow files may have texts that are no UTF-8."""
+    texts = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.array([0, 1], pa.int32()).buffers()[1], pa.py_buffer(b"\xff")]
+    )
+    with pa.ipc.new_file(str(tmp_path / "a.arrow"), pa.schema([("text", pa.string())])) as writer:
+        writer.write_batch(pa.record_batch({"text": texts}))
+    with pytest.raises(FlussError, match="UTF8"):
+        read(tmp_path / "a.arrow", pa.schema([("text", pa.string())]))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.arrow", "a.parquet"])
+def test_damaged_files_are_errors_or_rows(tmp_path: Path, name: str, chance: random.Random) -> None:
+    whole = {
+        "a.jsonl": (ROW + '{"id": 2}\n').encode(),
+        "a.csv": b'id,text,money,at,raw\n1,"a ""b""\nc",1.25,2026-01-01T00:00:00Z,00ff\n2,,,,\n',
+    }
+    rows = pa.table({"id": pa.array([1, 2]), "text": ["a", None]})
+    pq.write_table(rows, tmp_path / "a.parquet")
+    with pa.ipc.new_file(str(tmp_path / "a.arrow"), rows.schema) as writer:
+        writer.write_table(rows)
+    path = tmp_path / name
+    content = whole.get(name) or path.read_bytes()
+    for _ in range(5 if name in ("a.arrow", "a.parquet") else 300):
+        damaged = mutated(content, chance)
+        path.write_bytes(damaged)
+        try:
+            found = read(path, WITHOUT_MAP)
+        except FlussError:
+            continue
+        found.validate(full=True)
+        if name == "a.jsonl":
+            assert found.num_rows == sum(1 for line in damaged.split(b"\n") if line.strip())
 
 
 def test_the_bad_row_of_a_large_file(tmp_path: Path) -> None:

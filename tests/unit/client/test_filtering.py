@@ -14,10 +14,12 @@ import pyarrow as pa
 import pytest
 
 from fluss.client.scan.filter import PUSHED_LITERALS_MAX, ScanFilter
+from fluss.model.errors import SchemaMismatchError
 from fluss.model.forms.arrow_types import arrow_schema
+from fluss.model.forms.predicate_text import parse_predicate
 from fluss.model.predicates import Predicate, col
 from fluss.model.schema import Column, Schema
-from fluss.model.types import DataType, DataTypes
+from fluss.model.types import DataField, DataType, DataTypes
 from fluss.protocol import messages_pb2 as pb
 
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
@@ -82,11 +84,14 @@ def test_comparisons_answer_as_python_does_and_null_never_matches(
         for name, compare in COMPARISONS.items():
             expected = [value is not None and compare(value, literal) for value in column]
             assert matching(getattr(col("c"), name)(literal), schema, {"c": column}) == expected, (name, literal)
+            opposite = [value is not None and not compare(value, literal) for value in column]
+            assert matching(~getattr(col("c"), name)(literal), schema, {"c": column}) == opposite, (name, literal)
     for chosen in (literals, literals[:1], []):
         inside = [value is not None and value in chosen for value in column]
         outside = [value is not None and value not in chosen for value in column]
         assert matching(col("c").is_in(chosen), schema, {"c": column}) == inside, chosen
         assert matching(col("c").not_in(chosen), schema, {"c": column}) == outside, chosen
+        assert matching(~col("c").is_in(chosen), schema, {"c": column}) == outside, chosen
     assert matching(col("c").is_null(), schema, {"c": column}) == [value is None for value in column]
     assert matching(col("c").is_not_null(), schema, {"c": column}) == [value is not None for value in column]
 
@@ -98,6 +103,24 @@ def test_parts_of_strings() -> None:
     assert matching(col("c").ends_with("gh"), schema, column) == [True, True, False, False, False]
     assert matching(col("c").contains("i.h"), schema, column) == [False, False, True, False, False]
     assert matching(col("c").contains(""), schema, column) == [True, True, True, True, False]
+    assert matching(~col("c").starts_with("hi"), schema, column) == [False, True, False, True, False]
+    assert matching(~~col("c").starts_with("hi"), schema, column) == [True, False, True, False, False]
+
+
+def test_fields_of_rows() -> None:
+    inner = DataTypes.row([DataField("city", DataTypes.string()), DataField("no", DataTypes.int())])
+    schema = Schema.of([Column("a", DataTypes.row([DataField("at", inner)])), Column("a.b", DataTypes.int())])
+    rows = [{"at": {"city": "Kiel", "no": 1}}, {"at": {"city": None, "no": 2}}, {"at": None}, None]
+    columns = {"a": rows, "a.b": [1, 2, 3, 4]}
+    assert matching(col("a.at.city") == "Kiel", schema, columns) == [True, False, False, False]
+    assert matching(~(col("a.at.no") > 1), schema, columns) == [True, False, False, False]
+    assert matching(col("a.at.city").is_null(), schema, columns) == [False, True, True, True]
+    assert matching(col("a.b") == 4, schema, columns) == [False, False, False, True]
+    assert matching(parse_predicate("a.at.no >= 2 OR a.at.city LIKE 'K%'", schema), schema, columns)[:2] == [True, True]
+    assert ScanFilter(col("a.at.no") == 1, schema).message is None
+    for name, problem in (("a.at.x", "has no field 'x'"), ("a.at.no.x", "has no field 'x'"), ("b.at", "table lacks")):
+        with pytest.raises(SchemaMismatchError, match=problem):
+            ScanFilter(col(name) == 1, schema)
 
 
 def test_and_or_with_null_as_in_sql() -> None:
@@ -105,6 +128,7 @@ def test_and_or_with_null_as_in_sql() -> None:
     column = {"a": [1, 1, None, None, 0], "b": [1, None, 1, None, 1]}
     assert matching((col("a") == 1) & (col("b") == 1), schema, column) == [True, False, False, False, False]
     assert matching((col("a") == 1) | (col("b") == 1), schema, column) == [True, True, True, False, True]
+    assert matching(~((col("a") == 1) & (col("b") == 1)), schema, column) == [False, False, False, False, True]
 
 
 def test_random_predicates_answer_as_python_does() -> None:

@@ -10,9 +10,13 @@ import sys
 import textwrap
 import threading
 import time
+import traceback
+from typing import Any
 
 import pytest
 
+import fluss.aio
+import fluss.sync
 from fluss.client import runtime
 from fluss.client.client import ClientCore
 from fluss.client.write.writer import AppendWriterCore
@@ -234,3 +238,27 @@ def _python(script: str, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *args], capture_output=True, text=True, timeout=60, check=False
     )
+
+
+@pytest.mark.parametrize("facade", [fluss.sync, fluss.aio])
+def test_tracebacks_end_at_the_call(facade: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use() -> str:
+        async with facade.connect("memory:") as connection:
+            try:
+                await connection.get_table("nothing")
+            except fluss.NotFoundError:
+                return traceback.format_exc()
+        raise AssertionError
+
+    def use_blocking() -> str:
+        with facade.connect("memory:") as connection:
+            try:
+                connection.get_table("nothing")
+            except fluss.NotFoundError:
+                return traceback.format_exc()
+        raise AssertionError
+
+    monkeypatch.delenv("FLUSS_INNER_FRAMES", raising=False)
+    text = use_blocking() if facade is fluss.sync else asyncio.run(use())
+    files = [line.split('"')[1].rpartition("/")[2] for line in text.splitlines() if line.startswith("  File")]
+    assert files == ["test_runtime.py", "connection.py", "runtime.py"], text

@@ -184,7 +184,7 @@ def test_properties_are_set_and_reset(wire: Wire) -> None:
     assert stored(wire)["custom_properties"] == {"stays": "1", "new": "2"}
     assert info(wire).schema_id == 1, "properties are no part of the schema"
     alter(wire, config_changes=[config("table.log.ttl", operation=RESET), config("new", operation=RESET)])
-    assert "table.log.ttl" not in stored(wire)["properties"]
+    assert stored(wire)["properties"]["table.log.ttl"] == "0 s", "that of new tables"
     assert stored(wire)["custom_properties"] == {"stays": "1"}
 
 

@@ -483,3 +483,11 @@ def test_bad_user_names(tmp_path: Path, name: str) -> None:
 )
 def test_bad_hashes_are_not_users(text: str) -> None:
     assert PasswordHash.parse(text) is None
+
+
+@pytest.mark.parametrize(("host", "warns"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_a_server_that_others_reach_without_users_warns(
+    tmp_path: Path, host: str, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with RunningServer(tmp_path, host=host):
+        assert ("they may read, change and drop all tables; name users with --sasl-users" in caplog.text) is warns

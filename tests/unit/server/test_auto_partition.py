@@ -67,7 +67,7 @@ def test_partitions_are_there_when_the_table_is(server: RunningServer, wire: Wir
     create_table(wire, partition_key=["name"], properties=properties())
     assert names(wire) == ["20250310", "20250311"]
     stored = json.loads(wire.call(api_keys.GET_TABLE_INFO, pb.GetTableInfoRequest(table_path=path())).table_json)
-    assert stored["properties"] == {"table.replication.factor": "1", **properties()}
+    assert stored["properties"] == {"table.replication.factor": "1", "table.log.ttl": "0 s", **properties()}
 
 
 def test_time_goes_on(server: RunningServer, wire: Wire, clock: Clock) -> None:

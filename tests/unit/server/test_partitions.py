@@ -99,6 +99,17 @@ def test_values_that_are_no_names(wire: Wire, value: str) -> None:
     assert listed(wire) == []
 
 
+def test_values_are_of_the_column_s_type(wire: Wire) -> None:
+    partitioned(wire, keys=("id",))
+    for value in ("abc", "007", "+1", "-0", "2147483648", "1_0"):
+        with pytest.raises(WireError) as raised:
+            create(wire, {"id": value})
+        assert code(raised) == 43
+    for value in ("0", "-2147483648", "2147483647"):
+        create(wire, {"id": value})
+    assert {values["id"] for _, values in listed(wire)} == {"0", "-2147483648", "2147483647"}
+
+
 def test_a_spec_that_names_a_column_twice(wire: Wire) -> None:
     partitioned(wire)
     twice = pb.PbPartitionSpec(

@@ -43,7 +43,7 @@ def test_defaults_are_stored_with_the_table(wire: Wire) -> None:
     assert stored["bucket_count"] == 1
     assert stored["bucket_key"] == []
     assert stored["partition_key"] == []
-    assert stored["properties"] == {"table.replication.factor": "1"}
+    assert stored["properties"] == {"table.replication.factor": "1", "table.log.ttl": "0 s"}
     assert stored["custom_properties"] == {"k": "v"}
     assert stored["comment"] == "c"
     assert [column["name"] for column in stored["schema"]["columns"]] == ["id", "name", "score"]
@@ -56,6 +56,17 @@ def test_given_values_stay(wire: Wire) -> None:
     stored = json.loads(info(wire).table_json)
     assert (stored["bucket_count"], stored["bucket_key"]) == (4, ["id"])
     assert stored["properties"] == properties
+
+
+def test_when_rows_of_new_tables_expire(tmp_path: Path) -> None:
+    for default in ("0 s", "7 d"):
+        with RunningServer(tmp_path / default[0], retention_default_ttl=default) as server, server.connect() as wire:
+            create_table(wire, "log")
+            create_table(wire, "lake", properties={"table.datalake.enabled": "true"})
+            create_table(wire, "named", properties={"table.log.ttl": "3 d"})
+            found = {name: json.loads(info(wire, name).table_json)["properties"] for name in tables(wire)}
+            ttls = {name: properties.get("table.log.ttl") for name, properties in found.items()}
+            assert ttls == {"log": default, "lake": None, "named": "3 d"}
 
 
 def test_default_bucket_number_is_a_setting(tmp_path: Path) -> None:
@@ -90,7 +101,11 @@ def test_nested_columns_pass(wire: Wire) -> None:
 )
 def test_accepted_properties(wire: Wire, properties: dict[str, str]) -> None:
     create(wire, descriptor(properties=properties))
-    assert json.loads(info(wire).table_json)["properties"] == {"table.replication.factor": "1", **properties}
+    assert json.loads(info(wire).table_json)["properties"] == {
+        "table.replication.factor": "1",
+        "table.log.ttl": "0 s",
+        **properties,
+    }
 
 
 def test_the_lake_format_is_stamped_on_new_tables(tmp_path: Path) -> None:

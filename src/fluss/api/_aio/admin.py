@@ -21,14 +21,15 @@ from fluss.model.infos import (
 )
 from fluss.model.offsets import OffsetSpec
 from fluss.model.partitions import PartitionBound, PartitionSpec, PartitionSpecLike
-from fluss.model.paths import TablePath
+from fluss.model.paths import TablePath, TablePathLike
 
 
 class FlussAdmin(AdminWaiting):
     """Creates, alters, lists and drops databases, tables and partitions. Obtain with `conn.get_admin()`.
 
-    Each call asks the server. It raises ConnectError or TimeoutError when there is no answer within
-    `request-timeout-ms`, and AuthenticationError when the login is missing or wrong.
+    Tables are named by a TablePath, or as `"database.table"`. Each call asks the server. It raises ConnectError or
+    TimeoutError when there is no answer within `request-timeout-ms`, and AuthenticationError when the login is missing
+    or wrong.
 
     Examples:
         >>> admin = conn.get_admin()
@@ -127,7 +128,7 @@ class FlussAdmin(AdminWaiting):
         return await wait(self._core.get_database_info(database_name))
 
     async def create_table(
-        self, table_path: TablePath, table_descriptor: TableDescriptor, ignore_if_exists: bool | None = None
+        self, table_path: TablePathLike, table_descriptor: TableDescriptor, ignore_if_exists: bool | None = None
     ) -> None:
         """Create a table.
 
@@ -147,9 +148,9 @@ class FlussAdmin(AdminWaiting):
             >>> descriptor = fluss.TableDescriptor(schema.primary_key(["id"]).build(), bucket_count=4)
             >>> await admin.create_table(fluss.TablePath("shop", "returns"), descriptor)
         """
-        await wait(self._core.create_table(table_path, table_descriptor, bool(ignore_if_exists)))
+        await wait(self._core.create_table(TablePath.of(table_path), table_descriptor, bool(ignore_if_exists)))
 
-    async def drop_table(self, table_path: TablePath, ignore_if_not_exists: bool = False) -> None:
+    async def drop_table(self, table_path: TablePathLike, ignore_if_not_exists: bool = False) -> None:
         """Drop a table and its rows.
 
         Args:
@@ -162,9 +163,9 @@ class FlussAdmin(AdminWaiting):
         Examples:
             >>> await admin.drop_table(fluss.TablePath("shop", "clicks"))
         """
-        await wait(self._core.drop_table(table_path, ignore_if_not_exists))
+        await wait(self._core.drop_table(TablePath.of(table_path), ignore_if_not_exists))
 
-    async def get_table_info(self, table_path: TablePath) -> TableInfo:
+    async def get_table_info(self, table_path: TablePathLike) -> TableInfo:
         """Get what a table is.
 
         Args:
@@ -181,9 +182,9 @@ class FlussAdmin(AdminWaiting):
             >>> info.primary_keys, info.num_buckets
             (['id'], 1)
         """
-        return await wait(self._core.get_table_info(table_path))
+        return await wait(self._core.get_table_info(TablePath.of(table_path)))
 
-    async def get_table(self, table_path: TablePath) -> TableInfo:
+    async def get_table(self, table_path: TablePathLike) -> TableInfo:
         """Get what a table is: the older spelling of `get_table_info`.
 
         Args:
@@ -219,7 +220,7 @@ class FlussAdmin(AdminWaiting):
         """
         return await wait(self._core.list_tables(database_name))
 
-    async def table_exists(self, table_path: TablePath) -> bool:
+    async def table_exists(self, table_path: TablePathLike) -> bool:
         """Tell whether a table exists.
 
         Args:
@@ -232,9 +233,9 @@ class FlussAdmin(AdminWaiting):
             >>> await admin.table_exists(fluss.TablePath("shop", "nothing"))
             False
         """
-        return await wait(self._core.table_exists(table_path))
+        return await wait(self._core.table_exists(TablePath.of(table_path)))
 
-    async def get_table_schema(self, table_path: TablePath, schema_id: int | None = None) -> SchemaInfo:
+    async def get_table_schema(self, table_path: TablePathLike, schema_id: int | None = None) -> SchemaInfo:
         """Get a schema of a table.
 
         Args:
@@ -252,11 +253,11 @@ class FlussAdmin(AdminWaiting):
             >>> info.schema_id, info.schema.column_names
             (1, ['id', 'url'])
         """
-        return await wait(self._core.get_table_schema(table_path, schema_id))
+        return await wait(self._core.get_table_schema(TablePath.of(table_path), schema_id))
 
     async def alter_table(
         self,
-        table_path: TablePath,
+        table_path: TablePathLike,
         *,
         add_columns: Iterable[ColumnLike] | None = None,
         set_properties: Mapping[str, str] | None = None,
@@ -284,10 +285,12 @@ class FlussAdmin(AdminWaiting):
             ['id', 'url', 'agent']
         """
         await wait(
-            self._core.alter_table(table_path, add_columns, set_properties, reset_properties, ignore_if_not_exists)
+            self._core.alter_table(
+                TablePath.of(table_path), add_columns, set_properties, reset_properties, ignore_if_not_exists
+            )
         )
 
-    async def get_table_stats(self, table_path: TablePath, partition_name: str | None = None) -> TableStats:
+    async def get_table_stats(self, table_path: TablePathLike, partition_name: str | None = None) -> TableStats:
         """Count the rows of a table, or of one of its partitions.
 
         Args:
@@ -304,11 +307,11 @@ class FlussAdmin(AdminWaiting):
             >>> (await admin.get_table_stats(fluss.TablePath("shop", "clicks"))).row_count
             3
         """
-        return await wait(self._core.get_table_stats(table_path, partition_name))
+        return await wait(self._core.get_table_stats(TablePath.of(table_path), partition_name))
 
     async def create_partition(
         self,
-        table_path: TablePath,
+        table_path: TablePathLike,
         partition_spec: PartitionSpecLike,
         ignore_if_exists: bool = False,
         *,
@@ -330,10 +333,14 @@ class FlussAdmin(AdminWaiting):
         Examples:
             >>> await admin.create_partition(fluss.TablePath("shop", "visits"), {"day": "2026-02-01"})
         """
-        await wait(self._core.create_partition(table_path, PartitionSpec.of(partition_spec), ignore_if_exists, bound))
+        await wait(
+            self._core.create_partition(
+                TablePath.of(table_path), PartitionSpec.of(partition_spec), ignore_if_exists, bound
+            )
+        )
 
     async def drop_partition(
-        self, table_path: TablePath, partition_spec: PartitionSpecLike, ignore_if_not_exists: bool = False
+        self, table_path: TablePathLike, partition_spec: PartitionSpecLike, ignore_if_not_exists: bool = False
     ) -> None:
         """Drop a partition and its rows.
 
@@ -348,10 +355,12 @@ class FlussAdmin(AdminWaiting):
         Examples:
             >>> await admin.drop_partition(fluss.TablePath("shop", "visits"), {"day": "2026-01-31"})
         """
-        await wait(self._core.drop_partition(table_path, PartitionSpec.of(partition_spec), ignore_if_not_exists))
+        await wait(
+            self._core.drop_partition(TablePath.of(table_path), PartitionSpec.of(partition_spec), ignore_if_not_exists)
+        )
 
     async def list_partition_infos(
-        self, table_path: TablePath, partition_spec: PartitionSpecLike | None = None
+        self, table_path: TablePathLike, partition_spec: PartitionSpecLike | None = None
     ) -> list[PartitionInfo]:
         """List a table's partitions.
 
@@ -372,10 +381,10 @@ class FlussAdmin(AdminWaiting):
             ['2026-01-31']
         """
         spec = None if partition_spec is None else PartitionSpec.of(partition_spec)
-        return await wait(self._core.list_partition_infos(table_path, spec))
+        return await wait(self._core.list_partition_infos(TablePath.of(table_path), spec))
 
     async def list_partition_infos_with_spec(
-        self, table_path: TablePath, partition_spec: PartitionSpecLike
+        self, table_path: TablePathLike, partition_spec: PartitionSpecLike
     ) -> list[PartitionInfo]:
         """List the partitions that have some values, as `list_partition_infos` with a spec.
 
@@ -399,7 +408,7 @@ class FlussAdmin(AdminWaiting):
 
     async def list_offsets(
         self,
-        table_path: TablePath,
+        table_path: TablePathLike,
         bucket_ids: list[int],
         offset_spec: OffsetSpec | None = None,
         *,
@@ -428,11 +437,11 @@ class FlussAdmin(AdminWaiting):
             {0: 3}
         """
         spec = spec_of(offset_spec, offset_type, timestamp)
-        return await wait(self._core.list_offsets(table_path, bucket_ids, spec))
+        return await wait(self._core.list_offsets(TablePath.of(table_path), bucket_ids, spec))
 
     async def list_partition_offsets(
         self,
-        table_path: TablePath,
+        table_path: TablePathLike,
         partition_name: str,
         bucket_ids: list[int],
         offset_spec: OffsetSpec | None = None,
@@ -464,9 +473,9 @@ class FlussAdmin(AdminWaiting):
             {0: 1}
         """
         spec = spec_of(offset_spec, offset_type, timestamp)
-        return await wait(self._core.list_partition_offsets(table_path, partition_name, bucket_ids, spec))
+        return await wait(self._core.list_partition_offsets(TablePath.of(table_path), partition_name, bucket_ids, spec))
 
-    async def get_latest_lake_snapshot(self, table_path: TablePath) -> LakeSnapshot:
+    async def get_latest_lake_snapshot(self, table_path: TablePathLike) -> LakeSnapshot:
         """Get how far a table has been tiered to the lake.
 
         Args:
@@ -485,7 +494,7 @@ class FlussAdmin(AdminWaiting):
             ...     print("not tiered yet")
             not tiered yet
         """
-        return await wait(self._core.get_latest_lake_snapshot(table_path))
+        return await wait(self._core.get_latest_lake_snapshot(TablePath.of(table_path)))
 
     async def describe_cluster_configs(self) -> list[ConfigEntry]:
         """Get the cluster's settings, as far as it tells them.

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from fluss.api._aio.admin import FlussAdmin
 from fluss.api._aio.table import FlussTable, TableWriting
-from fluss.api.awaiting import close, wait
+from fluss.api.awaiting import beside, close, wait
 from fluss.api.connect import CLOSING, FlussConnectionBase, leaving
+from fluss.api.union import run_sql
 from fluss.client.client import ClientCore
 from fluss.model.config import Config
-from fluss.model.paths import TablePath
+from fluss.model.paths import TablePath, TablePathLike
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Table = TypeVar("Table", bound=TableWriting)
 
@@ -72,11 +76,11 @@ class ConnectionTo(FlussConnectionBase, Generic[Table]):
         """
         return FlussAdmin(self._core.admin)
 
-    async def get_table(self, table_path: TablePath) -> Table:
+    async def get_table(self, table_path: TablePathLike) -> Table:
         """Get a table to read from and write to.
 
         Args:
-            table_path: Database and name.
+            table_path: Database and name, as a TablePath or as `"database.table"`.
 
         Returns:
             The table, with the schema that it has at the call.
@@ -90,7 +94,30 @@ class ConnectionTo(FlussConnectionBase, Generic[Table]):
             >>> clicks.arrow_schema.names
             ['id', 'url']
         """
-        return self._table_class(await wait(self._core.table(table_path)))
+        return self._table_class(await wait(self._core.table(TablePath.of(table_path))))
+
+    async def sql(self, query: str, database: str = "fluss") -> pa.Table:
+        """Run SQL in DuckDB's dialect on the server's tables, with their rows in the lake and those that came since.
+
+        Statements that write are INSERT INTO, CREATE TABLE, and UPDATE and DELETE of one row by its key; see
+        [SQL](../command-line.md#sql). Each is as of its own start.
+
+        Args:
+            query: A statement, or several with `;` between them.
+            database: The database of tables that are named without one.
+
+        Returns:
+            The rows that the last statement answers.
+
+        Raises:
+            NotFoundError: There is no such table or database.
+            FlussError: The statement is wrong, or DuckDB is not installed.
+
+        Examples:
+            >>> (await conn.sql("SELECT count(*) AS n FROM clicks", database="shop")).to_pylist()
+            [{'n': 3}]
+        """
+        return await beside(run_sql, self._core, query, database)
 
     async def __aenter__(self) -> Self:
         return self

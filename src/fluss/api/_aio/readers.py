@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Self
 
-from fluss.api.awaiting import ITERATION_POLL_MS, BatchScannerWaiting, ChangesWaiting, beside, wait
+from fluss.api.awaiting import ITERATION_POLL_MS, BatchScannerWaiting, ChangesWaiting, beside, settled, wait
 from fluss.api.conversions import to_duckdb, to_pandas, to_polars
 from fluss.api.union import UnionRows
 from fluss.client.current.changes import ChangesCore
@@ -158,8 +159,15 @@ class Changes(ChangesWaiting):
         [{'_change_type': '+I', 'name': 'ada'}, {'_change_type': '+I', 'name': 'bob'}]
     """
 
-    def __init__(self, core: ChangesCore) -> None:
+    def __init__(self, core: ChangesCore, starting: Future[None] | None = None) -> None:
         self._core = core
+        self._starting = starting
+
+    async def _started(self) -> Self:
+        if self._starting is not None:
+            await settled(self._starting)
+            self._starting = None
+        return self
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -183,6 +191,8 @@ class Changes(ChangesWaiting):
             >>> stored = changes.position.to_json()
             >>> later = users.changes(fluss.ChangesPosition.from_json(stored))
         """
+        if self._starting is not None:
+            self._starting.result()  # blocks where nobody has awaited anything yet
         return self._core.position
 
     def _taken(self, changes: pa.Table) -> pa.Table:
@@ -196,6 +206,8 @@ class Changes(ChangesWaiting):
         Examples:
             >>> changes.close()
         """
+        if self._starting is not None:
+            self._starting.cancel()
         self._core.close()
 
     async def poll(self, timeout_ms: int) -> pa.Table:
@@ -214,6 +226,7 @@ class Changes(ChangesWaiting):
             >>> (await changes.poll(timeout_ms=1_000)).column("id").to_pylist()
             [1, 2]
         """
+        await self._started()
         return self._taken(await wait(self._core.poll(timeout_ms)))
 
     async def __aiter__(self) -> AsyncIterator[pa.Table]:
@@ -223,7 +236,7 @@ class Changes(ChangesWaiting):
                 yield changes
 
     async def __aenter__(self) -> Self:
-        return self
+        return await self._started()
 
     async def __aexit__(self, *_: object) -> None:
         self.close()

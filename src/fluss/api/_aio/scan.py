@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fluss.api._aio.readers import BatchScanner, UnionScan
 from fluss.api._aio.scanner import LogScanner
-from fluss.api.awaiting import wait
-from fluss.api.conversions import to_pandas
+from fluss.api.awaiting import beside, wait
+from fluss.api.conversions import to_duckdb, to_pandas, to_polars
 from fluss.api.scan_base import TableScanBase
 from fluss.model.paths import TableBucket
 
@@ -41,20 +41,46 @@ class TableReading(TableScanBase):
         return BatchScanner(self._limit_scan(bucket))
 
     async def to_arrow(self) -> pa.Table:
-        """Read all rows as they are now. `to_arrow_with_offsets` says which these are.
+        """Read all rows as they are now, or as many as a limit says. `to_arrow_with_offsets` says which these are.
 
         Returns:
             A PyArrow Table.
-
-        Raises:
-            InvalidRequestError: The scan has a limit.
 
         Examples:
             >>> (await clicks.new_scan().to_arrow()).column("id").to_pylist()
             [1, 2, 3]
         """
+        if self._options.limit is not None:
+            return await beside(self._first_rows)
         rows, _ = await wait(self._read())
         return rows
+
+    async def head(self, n: int = 5) -> pa.Table:
+        """Read the first rows that are found, bucket by bucket.
+
+        Args:
+            n: How many at most.
+
+        Returns:
+            A PyArrow Table.
+
+        Examples:
+            >>> (await clicks.new_scan().head(2)).column("id").to_pylist()
+            [1, 2]
+        """
+        return await self.limit(n).to_arrow()
+
+    async def count(self) -> int:
+        """Count the rows as they are now. Without a filter the server tells, where it can.
+
+        Returns:
+            The number of rows that match.
+
+        Examples:
+            >>> await clicks.new_scan().filter(fluss.col("id") > 1).count()
+            2
+        """
+        return await beside(self._count)
 
     async def to_arrow_with_offsets(self) -> tuple[pa.Table, dict[TableBucket, int]]:
         """Read all rows as they are now, and learn where each bucket's log, or changelog, goes on.
@@ -76,13 +102,12 @@ class TableReading(TableScanBase):
         return await wait(self._read())
 
     async def to_pandas(self) -> pd.DataFrame:
-        """Read all rows as they are now, as a DataFrame.
+        """Read all rows as they are now, or as many as a limit says, as a DataFrame.
 
         Returns:
             A pandas DataFrame.
 
         Raises:
-            InvalidRequestError: The scan has a limit.
             FlussError: pandas is not installed.
 
         Examples:
@@ -90,6 +115,39 @@ class TableReading(TableScanBase):
             (3, 2)
         """
         return to_pandas(await self.to_arrow())
+
+    async def to_polars(self) -> Any:
+        """Read all rows as they are now, or as many as a limit says, as a Polars DataFrame.
+
+        Returns:
+            A Polars DataFrame.
+
+        Raises:
+            FlussError: Polars is not installed.
+
+        Examples:
+            >>> (await clicks.new_scan().to_polars()).shape
+            (3, 2)
+        """
+        return to_polars(await self.to_arrow())
+
+    async def to_duckdb(self, connection: Any = None) -> Any:
+        """Read all rows as they are now, or as many as a limit says, as a relation of DuckDB.
+
+        Args:
+            connection: A connection of DuckDB; None: its default one.
+
+        Returns:
+            A DuckDB relation.
+
+        Raises:
+            FlussError: DuckDB is not installed.
+
+        Examples:
+            >>> (await clicks.new_scan().to_duckdb()).aggregate("max(id)").fetchall()
+            [(3,)]
+        """
+        return to_duckdb(await self.to_arrow(), connection)
 
     def union(
         self, *, warehouse: str | None = None, catalog: Mapping[str, str] | None = None, mode: str = "auto"

@@ -10,8 +10,7 @@ from fluss.api._aio.scan import TableScan
 from fluss.api._aio.staging import StagedWrite
 from fluss.api._aio.upserts import TableUpsert
 from fluss.api._aio.writers import AppendWriter, TableAppend
-from fluss.api.awaiting import wait
-from fluss.client.runtime import run
+from fluss.api.awaiting import begun, wait
 from fluss.client.table import TableCore
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
@@ -201,7 +200,9 @@ class FlussTable(TableWriting):
         return TableScan(self._core)
 
     def changes(self, start: str | OffsetSpec | ChangesPosition = "snapshot") -> Changes:
-        """Follow the table's changes. Blocks until it is known where they begin.
+        """Follow the table's changes. Where they begin is asked for at once; `fluss.aio` does not wait for it here.
+
+        There the first poll waits, or `await table.changes()`, and raises what goes wrong.
 
         Args:
             start: "snapshot": the current rows first, then all changes; in a log table, which has no current rows, the
@@ -220,5 +221,4 @@ class FlussTable(TableWriting):
             ['ada', 'bob']
         """
         core = self._core.changes()
-        run(core.start(start))
-        return Changes(core)
+        return Changes(core, begun(core.start(start)))

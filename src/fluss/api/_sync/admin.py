@@ -22,14 +22,15 @@ from fluss.model.infos import (
 )
 from fluss.model.offsets import OffsetSpec
 from fluss.model.partitions import PartitionBound, PartitionSpec, PartitionSpecLike
-from fluss.model.paths import TablePath
+from fluss.model.paths import TablePath, TablePathLike
 
 
 class FlussAdmin(AdminWaiting):
     """Creates, alters, lists and drops databases, tables and partitions. Obtain with `conn.get_admin()`.
 
-    Each call asks the server. It raises ConnectError or TimeoutError when there is no answer within
-    `request-timeout-ms`, and AuthenticationError when the login is missing or wrong.
+    Tables are named by a TablePath, or as `"database.table"`. Each call asks the server. It raises ConnectError or
+    TimeoutError when there is no answer within `request-timeout-ms`, and AuthenticationError when the login is missing
+    or wrong.
 
     Examples:
         >>> admin = conn.get_admin()
@@ -128,7 +129,7 @@ class FlussAdmin(AdminWaiting):
         return wait(self._core.get_database_info(database_name))
 
     def create_table(
-        self, table_path: TablePath, table_descriptor: TableDescriptor, ignore_if_exists: bool | None = None
+        self, table_path: TablePathLike, table_descriptor: TableDescriptor, ignore_if_exists: bool | None = None
     ) -> None:
         """Create a table.
 
@@ -148,9 +149,9 @@ class FlussAdmin(AdminWaiting):
             >>> descriptor = fluss.TableDescriptor(schema.primary_key(["id"]).build(), bucket_count=4)
             >>> admin.create_table(fluss.TablePath("shop", "returns"), descriptor)
         """
-        wait(self._core.create_table(table_path, table_descriptor, bool(ignore_if_exists)))
+        wait(self._core.create_table(TablePath.of(table_path), table_descriptor, bool(ignore_if_exists)))
 
-    def drop_table(self, table_path: TablePath, ignore_if_not_exists: bool = False) -> None:
+    def drop_table(self, table_path: TablePathLike, ignore_if_not_exists: bool = False) -> None:
         """Drop a table and its rows.
 
         Args:
@@ -163,9 +164,9 @@ class FlussAdmin(AdminWaiting):
         Examples:
             >>> admin.drop_table(fluss.TablePath("shop", "clicks"))
         """
-        wait(self._core.drop_table(table_path, ignore_if_not_exists))
+        wait(self._core.drop_table(TablePath.of(table_path), ignore_if_not_exists))
 
-    def get_table_info(self, table_path: TablePath) -> TableInfo:
+    def get_table_info(self, table_path: TablePathLike) -> TableInfo:
         """Get what a table is.
 
         Args:
@@ -182,9 +183,9 @@ class FlussAdmin(AdminWaiting):
             >>> info.primary_keys, info.num_buckets
             (['id'], 1)
         """
-        return wait(self._core.get_table_info(table_path))
+        return wait(self._core.get_table_info(TablePath.of(table_path)))
 
-    def get_table(self, table_path: TablePath) -> TableInfo:
+    def get_table(self, table_path: TablePathLike) -> TableInfo:
         """Get what a table is: the older spelling of `get_table_info`.
 
         Args:
@@ -220,7 +221,7 @@ class FlussAdmin(AdminWaiting):
         """
         return wait(self._core.list_tables(database_name))
 
-    def table_exists(self, table_path: TablePath) -> bool:
+    def table_exists(self, table_path: TablePathLike) -> bool:
         """Tell whether a table exists.
 
         Args:
@@ -233,9 +234,9 @@ class FlussAdmin(AdminWaiting):
             >>> admin.table_exists(fluss.TablePath("shop", "nothing"))
             False
         """
-        return wait(self._core.table_exists(table_path))
+        return wait(self._core.table_exists(TablePath.of(table_path)))
 
-    def get_table_schema(self, table_path: TablePath, schema_id: int | None = None) -> SchemaInfo:
+    def get_table_schema(self, table_path: TablePathLike, schema_id: int | None = None) -> SchemaInfo:
         """Get a schema of a table.
 
         Args:
@@ -253,11 +254,11 @@ class FlussAdmin(AdminWaiting):
             >>> info.schema_id, info.schema.column_names
             (1, ['id', 'url'])
         """
-        return wait(self._core.get_table_schema(table_path, schema_id))
+        return wait(self._core.get_table_schema(TablePath.of(table_path), schema_id))
 
     def alter_table(
         self,
-        table_path: TablePath,
+        table_path: TablePathLike,
         *,
         add_columns: Iterable[ColumnLike] | None = None,
         set_properties: Mapping[str, str] | None = None,
@@ -284,9 +285,13 @@ class FlussAdmin(AdminWaiting):
             >>> admin.get_table_info(clicks).get_column_names()
             ['id', 'url', 'agent']
         """
-        wait(self._core.alter_table(table_path, add_columns, set_properties, reset_properties, ignore_if_not_exists))
+        wait(
+            self._core.alter_table(
+                TablePath.of(table_path), add_columns, set_properties, reset_properties, ignore_if_not_exists
+            )
+        )
 
-    def get_table_stats(self, table_path: TablePath, partition_name: str | None = None) -> TableStats:
+    def get_table_stats(self, table_path: TablePathLike, partition_name: str | None = None) -> TableStats:
         """Count the rows of a table, or of one of its partitions.
 
         Args:
@@ -303,11 +308,11 @@ class FlussAdmin(AdminWaiting):
             >>> admin.get_table_stats(fluss.TablePath("shop", "clicks")).row_count
             3
         """
-        return wait(self._core.get_table_stats(table_path, partition_name))
+        return wait(self._core.get_table_stats(TablePath.of(table_path), partition_name))
 
     def create_partition(
         self,
-        table_path: TablePath,
+        table_path: TablePathLike,
         partition_spec: PartitionSpecLike,
         ignore_if_exists: bool = False,
         *,
@@ -329,10 +334,14 @@ class FlussAdmin(AdminWaiting):
         Examples:
             >>> admin.create_partition(fluss.TablePath("shop", "visits"), {"day": "2026-02-01"})
         """
-        wait(self._core.create_partition(table_path, PartitionSpec.of(partition_spec), ignore_if_exists, bound))
+        wait(
+            self._core.create_partition(
+                TablePath.of(table_path), PartitionSpec.of(partition_spec), ignore_if_exists, bound
+            )
+        )
 
     def drop_partition(
-        self, table_path: TablePath, partition_spec: PartitionSpecLike, ignore_if_not_exists: bool = False
+        self, table_path: TablePathLike, partition_spec: PartitionSpecLike, ignore_if_not_exists: bool = False
     ) -> None:
         """Drop a partition and its rows.
 
@@ -347,10 +356,12 @@ class FlussAdmin(AdminWaiting):
         Examples:
             >>> admin.drop_partition(fluss.TablePath("shop", "visits"), {"day": "2026-01-31"})
         """
-        wait(self._core.drop_partition(table_path, PartitionSpec.of(partition_spec), ignore_if_not_exists))
+        wait(
+            self._core.drop_partition(TablePath.of(table_path), PartitionSpec.of(partition_spec), ignore_if_not_exists)
+        )
 
     def list_partition_infos(
-        self, table_path: TablePath, partition_spec: PartitionSpecLike | None = None
+        self, table_path: TablePathLike, partition_spec: PartitionSpecLike | None = None
     ) -> list[PartitionInfo]:
         """List a table's partitions.
 
@@ -371,10 +382,10 @@ class FlussAdmin(AdminWaiting):
             ['2026-01-31']
         """
         spec = None if partition_spec is None else PartitionSpec.of(partition_spec)
-        return wait(self._core.list_partition_infos(table_path, spec))
+        return wait(self._core.list_partition_infos(TablePath.of(table_path), spec))
 
     def list_partition_infos_with_spec(
-        self, table_path: TablePath, partition_spec: PartitionSpecLike
+        self, table_path: TablePathLike, partition_spec: PartitionSpecLike
     ) -> list[PartitionInfo]:
         """List the partitions that have some values, as `list_partition_infos` with a spec.
 
@@ -398,7 +409,7 @@ class FlussAdmin(AdminWaiting):
 
     def list_offsets(
         self,
-        table_path: TablePath,
+        table_path: TablePathLike,
         bucket_ids: list[int],
         offset_spec: OffsetSpec | None = None,
         *,
@@ -427,11 +438,11 @@ class FlussAdmin(AdminWaiting):
             {0: 3}
         """
         spec = spec_of(offset_spec, offset_type, timestamp)
-        return wait(self._core.list_offsets(table_path, bucket_ids, spec))
+        return wait(self._core.list_offsets(TablePath.of(table_path), bucket_ids, spec))
 
     def list_partition_offsets(
         self,
-        table_path: TablePath,
+        table_path: TablePathLike,
         partition_name: str,
         bucket_ids: list[int],
         offset_spec: OffsetSpec | None = None,
@@ -463,9 +474,9 @@ class FlussAdmin(AdminWaiting):
             {0: 1}
         """
         spec = spec_of(offset_spec, offset_type, timestamp)
-        return wait(self._core.list_partition_offsets(table_path, partition_name, bucket_ids, spec))
+        return wait(self._core.list_partition_offsets(TablePath.of(table_path), partition_name, bucket_ids, spec))
 
-    def get_latest_lake_snapshot(self, table_path: TablePath) -> LakeSnapshot:
+    def get_latest_lake_snapshot(self, table_path: TablePathLike) -> LakeSnapshot:
         """Get how far a table has been tiered to the lake.
 
         Args:
@@ -484,7 +495,7 @@ class FlussAdmin(AdminWaiting):
             ...     print("not tiered yet")
             not tiered yet
         """
-        return wait(self._core.get_latest_lake_snapshot(table_path))
+        return wait(self._core.get_latest_lake_snapshot(TablePath.of(table_path)))
 
     def describe_cluster_configs(self) -> list[ConfigEntry]:
         """Get the cluster's settings, as far as it tells them.

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Self
 
-from fluss.api.blocking import ITERATION_POLL_MS, BatchScannerWaiting, ChangesWaiting, beside, wait
+from fluss.api.blocking import ITERATION_POLL_MS, BatchScannerWaiting, ChangesWaiting, beside, settled, wait
 from fluss.api.conversions import to_duckdb, to_pandas, to_polars
 from fluss.api.union import UnionRows
 from fluss.client.current.changes import ChangesCore
@@ -159,8 +160,15 @@ class Changes(ChangesWaiting):
         [{'_change_type': '+I', 'name': 'ada'}, {'_change_type': '+I', 'name': 'bob'}]
     """
 
-    def __init__(self, core: ChangesCore) -> None:
+    def __init__(self, core: ChangesCore, starting: Future[None] | None = None) -> None:
         self._core = core
+        self._starting = starting
+
+    def _started(self) -> Self:
+        if self._starting is not None:
+            settled(self._starting)
+            self._starting = None
+        return self
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -184,6 +192,8 @@ class Changes(ChangesWaiting):
             >>> stored = changes.position.to_json()
             >>> later = users.changes(fluss.ChangesPosition.from_json(stored))
         """
+        if self._starting is not None:
+            self._starting.result()  # blocks where nobody has awaited anything yet
         return self._core.position
 
     def _taken(self, changes: pa.Table) -> pa.Table:
@@ -197,6 +207,8 @@ class Changes(ChangesWaiting):
         Examples:
             >>> changes.close()
         """
+        if self._starting is not None:
+            self._starting.cancel()
         self._core.close()
 
     def poll(self, timeout_ms: int) -> pa.Table:
@@ -215,6 +227,7 @@ class Changes(ChangesWaiting):
             >>> changes.poll(timeout_ms=1_000).column("id").to_pylist()
             [1, 2]
         """
+        self._started()
         return self._taken(wait(self._core.poll(timeout_ms)))
 
     def __iter__(self) -> Iterator[pa.Table]:
@@ -224,7 +237,7 @@ class Changes(ChangesWaiting):
                 yield changes
 
     def __enter__(self) -> Self:
-        return self
+        return self._started()
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fluss.api._sync.readers import BatchScanner, UnionScan
 from fluss.api._sync.scanner import LogScanner
-from fluss.api.blocking import wait
-from fluss.api.conversions import to_pandas
+from fluss.api.blocking import beside, wait
+from fluss.api.conversions import to_duckdb, to_pandas, to_polars
 from fluss.api.scan_base import TableScanBase
 from fluss.model.paths import TableBucket
 
@@ -42,20 +42,46 @@ class TableReading(TableScanBase):
         return BatchScanner(self._limit_scan(bucket))
 
     def to_arrow(self) -> pa.Table:
-        """Read all rows as they are now. `to_arrow_with_offsets` says which these are.
+        """Read all rows as they are now, or as many as a limit says. `to_arrow_with_offsets` says which these are.
 
         Returns:
             A PyArrow Table.
-
-        Raises:
-            InvalidRequestError: The scan has a limit.
 
         Examples:
             >>> clicks.new_scan().to_arrow().column("id").to_pylist()
             [1, 2, 3]
         """
+        if self._options.limit is not None:
+            return beside(self._first_rows)
         rows, _ = wait(self._read())
         return rows
+
+    def head(self, n: int = 5) -> pa.Table:
+        """Read the first rows that are found, bucket by bucket.
+
+        Args:
+            n: How many at most.
+
+        Returns:
+            A PyArrow Table.
+
+        Examples:
+            >>> clicks.new_scan().head(2).column("id").to_pylist()
+            [1, 2]
+        """
+        return self.limit(n).to_arrow()
+
+    def count(self) -> int:
+        """Count the rows as they are now. Without a filter the server tells, where it can.
+
+        Returns:
+            The number of rows that match.
+
+        Examples:
+            >>> clicks.new_scan().filter(fluss.col("id") > 1).count()
+            2
+        """
+        return beside(self._count)
 
     def to_arrow_with_offsets(self) -> tuple[pa.Table, dict[TableBucket, int]]:
         """Read all rows as they are now, and learn where each bucket's log, or changelog, goes on.
@@ -77,13 +103,12 @@ class TableReading(TableScanBase):
         return wait(self._read())
 
     def to_pandas(self) -> pd.DataFrame:
-        """Read all rows as they are now, as a DataFrame.
+        """Read all rows as they are now, or as many as a limit says, as a DataFrame.
 
         Returns:
             A pandas DataFrame.
 
         Raises:
-            InvalidRequestError: The scan has a limit.
             FlussError: pandas is not installed.
 
         Examples:
@@ -91,6 +116,39 @@ class TableReading(TableScanBase):
             (3, 2)
         """
         return to_pandas(self.to_arrow())
+
+    def to_polars(self) -> Any:
+        """Read all rows as they are now, or as many as a limit says, as a Polars DataFrame.
+
+        Returns:
+            A Polars DataFrame.
+
+        Raises:
+            FlussError: Polars is not installed.
+
+        Examples:
+            >>> clicks.new_scan().to_polars().shape
+            (3, 2)
+        """
+        return to_polars(self.to_arrow())
+
+    def to_duckdb(self, connection: Any = None) -> Any:
+        """Read all rows as they are now, or as many as a limit says, as a relation of DuckDB.
+
+        Args:
+            connection: A connection of DuckDB; None: its default one.
+
+        Returns:
+            A DuckDB relation.
+
+        Raises:
+            FlussError: DuckDB is not installed.
+
+        Examples:
+            >>> clicks.new_scan().to_duckdb().aggregate("max(id)").fetchall()
+            [(3,)]
+        """
+        return to_duckdb(self.to_arrow(), connection)
 
     def union(
         self, *, warehouse: str | None = None, catalog: Mapping[str, str] | None = None, mode: str = "auto"

@@ -110,4 +110,5 @@ def drop(name: str, cascade: bool, yes: bool, settings: Config) -> None:
         if not yes:
             click.confirm(f"Drop database {name} with {len(tables)} tables and all their rows?", abort=True, err=True)
         admin.drop_database(name, cascade=cascade)
-    click.echo(f"database {name} dropped")
+    gone = "" if not tables else " with 1 table" if len(tables) == 1 else f" with {len(tables):,} tables"
+    click.echo(f"database {name} dropped{gone}")

@@ -80,6 +80,23 @@ def restore(backup: Path, data_dir: Path) -> None:
         f"{data_dir}: {len(manifest.buckets)} buckets with rows, {size_text(manifest.size_bytes)}; "
         f"serve it with: fluss server --data-dir {data_dir}"
     )
+    tiered = _tiered(data_dir)
+    if tiered:
+        click.echo(
+            f"fluss restore: rows of {', '.join(tiered)} that are in the lake are not in the backup. The lake has to "
+            "be where it was, and no further than when the backup was made: its files name their places, so a copy "
+            "elsewhere is not found.",
+            err=True,
+        )
+
+
+def _tiered(data_dir: Path) -> list[str]:
+    """Tables that have rows in a lake."""
+    from fluss.storage.catalog.read import read_catalog
+
+    content = read_catalog(data_dir)
+    ids = {snapshot.table_id for snapshot in content.lake_snapshots}
+    return sorted(str(table.path) for table in content.tables if table.table_id in ids)
 
 
 @click.command(name="dump-log")

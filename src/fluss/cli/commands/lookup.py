@@ -96,7 +96,8 @@ def _missing(table: FlussTable, found: pa.Table) -> int:
 def _file_keys(table: FlussTable, file: str, format: str | None) -> pa.Table:
     import pyarrow as pa
 
-    from fluss.cli.text.inputs import STDIN, check_inputs
+    from fluss.cli.text.file_process import STDIN
+    from fluss.cli.text.inputs import check_inputs
 
     schema = projected(table, table.get_table_info().primary_keys)
     (source,) = check_inputs(() if file == STDIN else (file,), format, None)

@@ -12,6 +12,7 @@ from fluss.model.config import Config
 from fluss.model.errors import FlussError
 from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
+from fluss.model.partitions import PartitionSpec
 
 _SPEC = click.argument("spec", nargs=-1, required=True, callback=pairs, metavar="COLUMN=VALUE...")
 
@@ -39,11 +40,13 @@ def list_partitions(table: str, settings: Config, output: str) -> None:
         opened = open_table(connection, table)
         keys = _checked(opened.get_table_info()).partition_keys
         found = partitions(connection, opened)
+    # A table's own columns keep their names.
+    name = "partition_name" if "partition" in keys else "partition"
+    number = "partition_id" if "id" in keys else "id"
     rows = [
-        {"partition": item.partition_name, "id": item.partition_id, **item.partition_spec.get_spec_map()}
-        for item in found
+        {name: item.partition_name, number: item.partition_id, **item.partition_spec.get_spec_map()} for item in found
     ]
-    write_rows([("partition", pa.string()), ("id", pa.int64()), *((key, pa.string()) for key in keys)], rows, output)
+    write_rows([(name, pa.string()), (number, pa.int64()), *((key, pa.string()) for key in keys)], rows, output)
 
 
 @partition.command()
@@ -58,6 +61,7 @@ def create(table: str, spec: dict[str, str], if_not_exists: bool, settings: Conf
     """
     with connected(settings) as connection:
         info = _checked(open_table(connection, table).get_table_info())
+        PartitionSpec(spec).check_types(info.schema.columns)
         connection.get_admin().create_partition(info.table_path, spec, ignore_if_exists=if_not_exists)
     click.echo(f"partition {_shown(spec)} of {info.table_path} created")
 

@@ -62,12 +62,13 @@ def partition_ids(table: FlussTable, found: Sequence[PartitionInfo]) -> list[int
 
 
 def moment_ms(text: str) -> int:
-    """Milliseconds since 1970 of a time: `2026-01-31 12:30` (local, if it names no zone), or `10min` ago."""
+    """Milliseconds since 1970 of a time: `2026-01-31 12:30` (UTC, if it names no zone), or `10min` ago."""
     ago_ms = duration_ms(text) if not text.isdigit() else None
     if ago_ms is not None:
         return wall_clock_ms() - ago_ms
     try:
-        return int(dt.datetime.fromisoformat(text.strip()).timestamp() * 1000)
+        moment = dt.datetime.fromisoformat(text.strip())
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1000)
     except ValueError:
         raise FlussError(f"{text!r} is not a time like '2026-01-31 12:30', nor a duration like 10min.") from None
 
@@ -145,7 +146,7 @@ _POLL_MS: Final = 1_000
 _PARTITIONS_S: Final = 5.0
 CHANGE_TYPE, LOG_OFFSET, COMMIT_TIMESTAMP = "_change_type", "_log_offset", "_commit_timestamp"
 _NO_FOLLOW = click.option("--no-follow", is_flag=True, help="End with the last row there is.")
-_LIMIT = click.option("--limit", type=click.IntRange(1), metavar="N", help="End after so many rows.")
+_LIMIT_HELP: Final = "End after so many rows."
 
 
 @click.command()
@@ -155,7 +156,7 @@ _LIMIT = click.option("--limit", type=click.IntRange(1), metavar="N", help="End 
 )
 @click.option("--from", "start", metavar="WHERE", help="earliest, latest, an offset, a time, or 10min ago.")
 @_NO_FOLLOW
-@_LIMIT
+@click.option("--limit", type=click.IntRange(1), metavar="N", help=_LIMIT_HELP)
 @reading_options
 @connection_options
 @output_option
@@ -303,7 +304,7 @@ class _Tail:
     help="Begin with the current rows, with the first change that is kept, or with the next one.  [default: snapshot]",
 )
 @_NO_FOLLOW
-@_LIMIT
+@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help=_LIMIT_HELP)
 @click.option("--columns", callback=split_columns, metavar="A,B,...", help="Columns to print.")
 @connection_options
 @output_option

@@ -1,4 +1,4 @@
-"""The command `fluss sql`: queries over the lake and the fresh rows, once or at a prompt."""
+"""The command `fluss sql`: statements over the lake and the fresh rows, once or at a prompt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 HISTORY_LINES_MAX: Final = 1_000
 HELP: Final = r"\d lists tables, \d NAME describes one, \q leaves; a statement ends with ;"
-_LEAVE: Final = (r"\q", "exit", "quit")
+# Words of other shells, too: psql's, DuckDB's and SQLite's, MySQL's.
+_LEAVE: Final = (r"\q", "exit", "quit", ".exit", ".quit")
+_HELP: Final = (r"\?", r"\h", "help", ".help", "?")
+_DESCRIBE: Final = (r"\d", r"\dt", r"\d+", ".tables", ".schema")
 
 
 @click.command()
@@ -45,8 +48,9 @@ def sql(
 ) -> None:
     """Query tables with SQL: what the lake has of them, and the rows that came since, up to the query's start.
 
-    Tables are named as table or database.table. Without a QUERY statements are read from the terminal, or from standard
-    input. The dialect is DuckDB's.
+    INSERT INTO, CREATE TABLE, and UPDATE and DELETE of a row by its key write. Tables are named as table or
+    database.table. Without a QUERY statements are read from the terminal, or from standard input. The dialect is
+    DuckDB's.
 
     \b
     Examples:
@@ -121,9 +125,9 @@ class _Shell:
     def _take(self, text: str, line: str) -> str | None:
         """Take a line more; returns what waits for its end, None when there shall be no more."""
         command = line.strip()
-        if not text and command in _LEAVE:
+        if not text and command.rstrip(";") in _LEAVE:
             return None
-        if not text and command.startswith("\\"):
+        if not text and (command.startswith(("\\", ".")) or command.rstrip(";") in _HELP):
             self._run_command(command)
             return ""
         text = f"{text}{line}\n" if text or command else ""
@@ -134,7 +138,10 @@ class _Shell:
 
     def _run_command(self, command: str) -> None:
         word, _, name = command.partition(" ")
-        if word != r"\d":
+        if word.rstrip(";") in _HELP:
+            click.echo(HELP, err=True)
+            return
+        if word.rstrip(";") not in _DESCRIBE:
             raise FlussError(f"There is no command {word}: {HELP}.")
         if name.strip():
             self._print_columns(name.strip().rstrip(";"))

@@ -31,6 +31,7 @@ from fluss.model.infos import TableInfo
 from fluss.model.offsets import OffsetSpec
 from fluss.model.paths import TablePath
 from fluss.model.schema import Schema
+from fluss.model.tables.options import DATALAKE_ENABLED, LOG_TTL, TTL_DEFAULT, duration_ms, is_true
 
 if TYPE_CHECKING:
     from fluss.model.descriptor import TableDescriptor
@@ -121,8 +122,18 @@ def description(connection: FlussConnection, table: FlussTable) -> dict[str, Any
         "bucket key": info.get_bucket_keys(),
         "rows": _row_count(connection, table) if info.has_primary_key() else kept,
         "changes kept": kept if info.has_primary_key() else None,
+        "changes expire" if info.has_primary_key() else "rows expire": _expiry(info.properties),
         "properties": {**info.properties, **info.custom_properties},
     }
+
+
+def _expiry(properties: Mapping[str, str]) -> str:
+    """When rows of the log go by their age."""
+    ttl = properties.get(LOG_TTL, TTL_DEFAULT)
+    if not duration_ms(ttl):
+        return "never"
+    tiered = ", once they are in the lake" if is_true(properties, DATALAKE_ENABLED) else ""
+    return f"after {ttl}{tiered}"
 
 
 def _role(name: str, primary_keys: list[str], partition_keys: list[str]) -> str | None:

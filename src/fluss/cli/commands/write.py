@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import click
 from fluss.cli.commands.scan import projected
 from fluss.cli.connecting import connected, connection_options
 from fluss.cli.text.coerce import key_pairs, open_table, split_columns
-from fluss.doors import clock
+from fluss.doors import clock, threads
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError
 
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fluss.cli.text.inputs import Input
-    from fluss.sync import FlussTable, WriteResultHandle
+    from fluss.sync import FlussTable, Lookuper, WriteResultHandle
 
 BATCHES_UNDER_WAY_MAX: Final = 16
+# After so long without an acknowledgement it is said what is waited for.
+SILENCE_S_MAX: Final = 5.0
 _FORMATS: Final = ("parquet", "csv", "tsv", "json", "arrow")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -42,6 +45,7 @@ _CREATE_PARTITIONS = click.option("--create-partitions", is_flag=True, help="Cre
 @click.command()
 @click.argument("table")
 @_input_options
+@click.option("--skip", type=click.IntRange(0), default=0, metavar="N", help="Leave out the first N rows.")
 @_CREATE_PARTITIONS
 @connection_options
 def append(
@@ -49,13 +53,14 @@ def append(
     files: tuple[str, ...],
     format: str | None,
     delimiter: str | None,
+    skip: int,
     create_partitions: bool,
     settings: Config,
 ) -> None:
     """Append rows to a log table, from files or from standard input.
 
     Files are Parquet, CSV with a header, JSON lines or Arrow; values are converted to the table's types. Columns that
-    a file does not have become null.
+    a file does not have become null. A command that fails says how many rows are stored: --skip goes on behind them.
 
     \b
     Examples:
@@ -71,7 +76,7 @@ def append(
         if opened.has_primary_key():
             raise FlussError(f"Table {opened.table_path} has a primary key: use 'fluss upsert {table}'.")
         writer = opened.new_append().create_writer()
-        _write_all(opened, inputs, opened.arrow_schema, writer.write_arrow_batch, "appended to")
+        _write_all(opened, inputs, opened.arrow_schema, writer.write_arrow_batch, "appended to", skip)
 
 
 @click.command()
@@ -126,7 +131,7 @@ def delete(
 ) -> None:
     """Delete rows of a primary-key table: by --key, or by the keys in files or standard input.
 
-    Files have the key's columns only. A key that is not there is no error.
+    Files have the key's columns only. A key that is not there is no error, and is not counted.
 
     \b
     Examples:
@@ -144,7 +149,10 @@ def delete(
         writer = opened.new_upsert().create_writer()
         schema = projected(opened, opened.get_table_info().primary_keys)
         sources: list[Any] = [KeyRows(keys)] if keys else list(inputs)
-        _write_all(opened, sources, schema, writer.delete_arrow, "deleted from")
+        lookuper = opened.new_lookup().create_lookuper()
+        _write_all(
+            opened, [_Present(source, lookuper) for source in sources], schema, writer.delete_arrow, "deleted from"
+        )
 
 
 class KeyRows:
@@ -159,6 +167,23 @@ class KeyRows:
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         yield key_batch([key_pairs(key, schema.names) for key in self._keys], schema)
+
+
+class _Present:
+    """Those keys of a source that have a row."""
+
+    def __init__(self, source: Input | KeyRows, lookuper: Lookuper) -> None:
+        self.name = source.name
+        self._source = source
+        self._lookuper = lookuper
+
+    def row_count(self) -> int | None:
+        return self._source.row_count()
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        for batch in self._source.batches(schema):
+            rows = self._lookuper.lookup_many(batch)
+            yield batch.filter(rows.column(schema.names[0]).combine_chunks().is_valid())
 
 
 def key_batch(keys: list[dict[str, str]], schema: pa.Schema) -> pa.RecordBatch:
@@ -186,24 +211,31 @@ def _check_primary_key(table: FlussTable, instead: str | None) -> None:
 
 def _write_all(
     table: FlussTable,
-    inputs: Iterable[Input | KeyRows],
+    inputs: Iterable[Input | KeyRows | _Present],
     schema: pa.Schema,
     write: Callable[[pa.RecordBatch], WriteResultHandle],
     verb: str,
+    skip: int | None = None,
 ) -> None:
-    """Write all batches, a few at a time; whatever ends it, how many rows are stored is said."""
+    """Write all batches, a few at a time; whatever ends it, how many rows are stored is said, and how to go on."""
     started_s = clock.monotonic()
     stored = _Stored()
+    left = skip or 0
     try:
         for source in inputs:
             with _progress(source) as advance:
                 for batch in source.batches(schema):
-                    stored.add(write(batch), batch.num_rows)
+                    part = batch.slice(min(left, batch.num_rows))
+                    left -= batch.num_rows - part.num_rows
+                    if part.num_rows:
+                        stored.add(write, part)
                     advance(batch.num_rows)
         stored.wait()
     except (FlussError, KeyboardInterrupt) as error:
         stored.wait_quietly()
-        text = f"{stored.row_count:,} rows were {verb} {table.table_path} before that."
+        text = f"{stored.said()} {verb} {table.table_path} before that."
+        if skip is not None and stored.row_count:
+            text += f" --skip {skip + stored.first_rows} leaves out what is stored{stored.doubt}."
         if isinstance(error, FlussError):
             raise FlussError(f"{_advised(error)} {text}", error.error_code) from error
         click.echo(text, err=True)
@@ -225,17 +257,36 @@ class _Stored:
 
     def __init__(self) -> None:
         self.row_count = 0
+        self.first_rows = 0
+        """So many rows of the input, from its first, are stored"""
+        self.failed = False
         self._under_way: deque[tuple[WriteResultHandle, int]] = deque()
 
-    def add(self, handle: WriteResultHandle, row_count: int) -> None:
-        self._under_way.append((handle, row_count))
+    def said(self) -> str:
+        """How many rows were stored; a batch that failed may have been stored all the same."""
+        return f"{'At least ' if self.failed else ''}{self.row_count:,} rows were"
+
+    @property
+    def doubt(self) -> str:
+        return " for certain; rows behind that which were stored, too, are stored twice then" if self.failed else ""
+
+    def add(self, write: Callable[[pa.RecordBatch], WriteResultHandle], batch: pa.RecordBatch) -> None:
+        with _saying_what_is_waited_for():
+            handle = write(batch)
+        self._under_way.append((handle, batch.num_rows))
         self.wait(BATCHES_UNDER_WAY_MAX)
 
     def wait(self, left: int = 0) -> None:
         while len(self._under_way) > left:
             handle, row_count = self._under_way.popleft()
-            handle.wait()
+            try:
+                with _saying_what_is_waited_for():
+                    handle.wait()
+            except FlussError:
+                self.failed = True
+                raise
             self.row_count += row_count
+            self.first_rows += 0 if self.failed else row_count
 
     def wait_quietly(self) -> None:
         """Count what was stored after a failure."""
@@ -247,7 +298,23 @@ class _Stored:
 
 
 @contextmanager
-def _progress(source: Input | KeyRows) -> Iterator[Callable[[int], None]]:
+def _saying_what_is_waited_for() -> Iterator[None]:
+    """A line on standard error when it takes long."""
+    done = threading.Event()
+
+    def watch() -> None:
+        if not done.wait(SILENCE_S_MAX):
+            click.echo(f"The server has not answered for {SILENCE_S_MAX:g} s; waiting for it.", err=True)
+
+    threads.daemon(watch, name="fluss-watch").start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+@contextmanager
+def _progress(source: Input | KeyRows | _Present) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal."""
     if not sys.stderr.isatty():
         yield lambda row_count: None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fluss.cli.connecting import connected
+from fluss.cli.failures import EXTRAS
 from fluss.doors import clock
 from fluss.model.clock import wall_clock_ms
 from fluss.model.errors import ErrorCode, FlussError
@@ -52,6 +53,7 @@ _RIVAL: Final = "pyfluss"
 def environment_findings() -> Iterator[Finding]:
     """All of them; nothing here is a problem by itself."""
     yield ok("versions", ", ".join(_versions()))
+    yield _extras()
     yield _kernels()
     yield _rival()
 
@@ -62,6 +64,16 @@ def _versions() -> Iterator[str]:
     for name in _LIBRARIES:
         if (version := _version(name)) is not None:
             yield f"{name} {version}"
+
+
+def _extras() -> Finding:
+    """Which extras are there, and which packages the others lack."""
+    missing: dict[str, list[str]] = {extra: [] for extra in EXTRAS.values()}
+    for package, extra in EXTRAS.items():
+        if _version(package) is None:
+            missing[extra].append(package)
+    texts = [f"{extra} (no {', '.join(lacks)})" if lacks else extra for extra, lacks in missing.items()]
+    return ok("extras", f"{', '.join(texts)}; 'pip install flussbett[NAME]' adds one")
 
 
 def _version(name: str) -> str | None:

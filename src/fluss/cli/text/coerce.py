@@ -229,14 +229,12 @@ def _structs(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=absent)
 
 
-DATABASE_DEFAULT: Final = "fluss"
 _DATABASES_SEARCHED_MAX: Final = 100
 
 
 def table_path(text: str) -> TablePath:
     """`database.table`, or a plain name in the database `fluss`."""
-    database, dot, table = text.partition(".")
-    path = TablePath(database, table) if dot else TablePath(DATABASE_DEFAULT, text)
+    path = TablePath.of(text)
     check_database_name(path.database_name)
     check_table_name(path.table_name)
     return path

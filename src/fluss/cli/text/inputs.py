@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
@@ -13,7 +12,9 @@ import pyarrow as pa
 import pyarrow.json as pajson
 import pyarrow.types as pt
 
+from fluss.cli.text import file_process
 from fluss.cli.text.coerce import MisfitError, check_names, fit, from_plain, loads, unknown_field
+from fluss.cli.text.file_process import BATCH_ROWS_MAX, STDIN
 from fluss.model.errors import FlussError
 
 LINE_BYTES_MAX: Final = 64 << 20
@@ -28,7 +29,7 @@ def read_json_lines(stream: IO[bytes], schema: pa.Schema, block_bytes: int) -> I
                 yield fit(_parsed(block, schema), schema)
             except MisfitError as error:
                 raise FlussError(f"line {lines_before + _line(block, error.row):,}, {error.message}.") from None
-            except pa.ArrowException:
+            except (pa.ArrowException, UnicodeDecodeError):
                 yield _parsed_by_line(block, schema, lines_before)
         lines_before += block.count(b"\n")
 
@@ -38,7 +39,15 @@ def inferred_schema(stream: IO[bytes], block_bytes: int) -> pa.Schema:
     block = next(_blocks(stream, block_bytes), b"")
     if not block.strip():
         raise FlussError("it has no rows to tell types from.")
+    if not _looks_like_objects(block):
+        _objects(block, 0)
     return pajson.read_json(io.BytesIO(block), pajson.ReadOptions(block_size=len(block) + 1)).schema
+
+
+def _looks_like_objects(block: bytes) -> bool:
+    """Whether each line begins and ends as an object. PyArrow's reader crashes, or finds rows of nulls, on others."""
+    lines = map(bytes.strip, block.split(b"\n"))
+    return all(line.startswith(b"{") and line.endswith(b"}") for line in lines if line)
 
 
 def _blocks(stream: IO[bytes], block_bytes: int) -> Iterator[bytes]:
@@ -58,6 +67,8 @@ def _blocks(stream: IO[bytes], block_bytes: int) -> Iterator[bytes]:
 
 
 def _parsed(block: bytes, schema: pa.Schema) -> pa.RecordBatch:
+    if not _looks_like_objects(block):
+        raise pa.ArrowInvalid("a line that is not an object, which is still to be found")
     carriers = pa.schema([pa.field(field.name, _carrier(field.type)) for field in schema])
     table = pajson.read_json(
         io.BytesIO(block),
@@ -67,6 +78,9 @@ def _parsed(block: bytes, schema: pa.Schema) -> pa.RecordBatch:
     for field in carriers:
         if unknown_field(table.schema.field(field.name).type, field.type) is not None:
             raise pa.ArrowInvalid("an unknown field, in a line that is still to be found")
+    if table.num_rows != sum(1 for line in block.split(b"\n") if line.strip()):
+        raise pa.ArrowInvalid("several values in a line that is still to be found")
+    table.validate(full=True)
     return table.combine_chunks().to_batches()[0]
 
 
@@ -90,8 +104,20 @@ def _line(block: bytes, row: int) -> int:
 
 
 def _parsed_by_line(block: bytes, schema: pa.Schema, lines_before: int) -> pa.RecordBatch:
+    rows = _objects(block, lines_before)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    check_names(names, schema)
+    try:
+        fields = [schema.field(name) for name in names]
+        columns = [from_plain([row.get(field.name) for row in rows], field) for field in fields]
+        return fit(pa.record_batch(columns, schema=pa.schema(fields)), schema)
+    except MisfitError as error:
+        raise FlussError(f"line {lines_before + _line(block, error.row):,}, {error.message}.") from None
+
+
+def _objects(block: bytes, lines_before: int) -> list[dict[str, Any]]:
+    """The object of each line that is not empty; an error names the line."""
     rows: list[dict[str, Any]] = []
-    names: dict[str, None] = {}
     for number, line in enumerate(block.split(b"\n"), lines_before + 1):
         if not line.strip():
             continue
@@ -102,22 +128,14 @@ def _parsed_by_line(block: bytes, schema: pa.Schema, lines_before: int) -> pa.Re
         if not isinstance(row, dict):
             raise FlussError(f"line {number:,}: there must be one JSON object per line.")
         rows.append(row)
-        names.update(dict.fromkeys(row))
-    check_names(list(names), schema)
-    try:
-        fields = [schema.field(name) for name in names]
-        columns = [from_plain([row.get(field.name) for row in rows], field) for field in fields]
-        return fit(pa.record_batch(columns, schema=pa.schema(fields)), schema)
-    except MisfitError as error:
-        raise FlussError(f"line {lines_before + _line(block, error.row):,}, {error.message}.") from None
+    return rows
 
 
-STDIN: Final = "-"
 FORMATS: Final = ("parquet", "csv", "tsv", "json", "arrow")
-BATCH_ROWS_MAX: Final = 65_536
-# Parquet and Arrow files are read from their end, so standard input is kept until then.
-STDIN_BYTES_MAX: Final = 1 << 30
+_OPENED_APART: Final = ("parquet", "arrow")
 _BLOCK_BYTES: Final = 4 << 20
+# PyArrow takes rows that reach into a second block, and no third one.
+_CSV_BLOCK_BYTES: Final = 16 << 20
 _SUFFIXES: Final = {
     ".parquet": "parquet",
     ".pq": "parquet",
@@ -131,8 +149,6 @@ _SUFFIXES: Final = {
     ".feather": "arrow",
     ".ipc": "arrow",
 }
-_COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
-_ARROW_FILE_MAGIC: Final = b"ARROW1"
 
 Value = TypeVar("Value")
 
@@ -149,7 +165,7 @@ class Input:
     def _told_format(self) -> str:
         if self._path is None:
             raise FlussError(f"Standard input has no name that tells its format: say --format {'|'.join(FORMATS)}.")
-        suffixes = [suffix.lower() for suffix in self._path.suffixes if suffix.lower() not in _COMPRESSIONS]
+        suffixes = [suffix.lower() for suffix in self._path.suffixes if suffix.lower() not in file_process.COMPRESSIONS]
         found = _SUFFIXES.get(suffixes[-1]) if suffixes else None
         if found is None:
             raise FlussError(f"The name of {self.name} does not tell its format: say --format {'|'.join(FORMATS)}.")
@@ -159,18 +175,14 @@ class Input:
         """How many rows there are, where that is told without reading them."""
         if self.format != "parquet" or self._path is None:
             return None
-        import pyarrow.parquet as pq
-
-        return self._explained(lambda: int(pq.read_metadata(self._path).num_rows))
+        return file_process.row_count(self.schema())
 
     def schema(self) -> pa.Schema:
         """The types of the columns, as the file says or as its first rows look."""
 
         def read() -> pa.Schema:
-            with self._opened() as stream:
-                if self.format == "json":
-                    return inferred_schema(stream, _BLOCK_BYTES)
-                return self._reader(stream, None).schema
+            with self._opened() as opened:
+                return inferred_schema(opened, _BLOCK_BYTES) if self.format == "json" else self._reader(opened).schema
 
         return self._explained(read)
 
@@ -184,12 +196,12 @@ class Input:
             yield batch
 
     def _read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        with self._opened() as stream:
+        with self._opened() as opened:
             if self.format == "json":
-                yield from read_json_lines(stream, schema, _BLOCK_BYTES)
+                yield from read_json_lines(opened, schema, _BLOCK_BYTES)
                 return
             done = 0
-            for batch in self._reader(stream, schema):
+            for batch in self._reader(opened, schema):
                 for start in range(0, batch.num_rows, BATCH_ROWS_MAX):
                     part = batch.slice(start, BATCH_ROWS_MAX)
                     try:
@@ -205,27 +217,18 @@ class Input:
             raise FlussError(f"{self.name}, {error.message}") from None
         except FileNotFoundError:
             raise FlussError(f"There is no file {self.name}.") from None
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
             raise FlussError(f"{self.name} can't be read as {self.format}: {reason}") from None
 
     def _opened(self) -> Any:
-        if self._path is None:
-            return sys.stdin.buffer
-        compression = _COMPRESSIONS.get(self._path.suffix.lower())
-        if compression is not None and self.format != "parquet":
-            return pa.CompressedInputStream(pa.OSFile(str(self._path)), compression)
-        return self._path.open("rb")
+        path = STDIN if self._path is None else str(self._path)
+        if self.format in _OPENED_APART:
+            return file_process.opened(path, self.format)
+        return file_process.uncompressed(path)
 
-    def _reader(self, stream: IO[bytes], schema: pa.Schema | None) -> pa.RecordBatchReader:
-        if self.format in ("csv", "tsv"):
-            return _csv_reader(stream, self._delimiter, schema)
-        if self.format == "parquet":
-            import pyarrow.parquet as pq
-
-            file = pq.ParquetFile(_kept(stream) if self._path is None else stream)
-            return pa.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches(BATCH_ROWS_MAX))
-        return _arrow_reader(stream)
+    def _reader(self, opened: Any, schema: pa.Schema | None = None) -> pa.RecordBatchReader:
+        return opened if self.format in _OPENED_APART else _csv_reader(opened, self._delimiter, schema)
 
 
 def _csv_reader(stream: IO[bytes], delimiter: str, schema: pa.Schema | None) -> pa.RecordBatchReader:
@@ -236,29 +239,16 @@ def _csv_reader(stream: IO[bytes], delimiter: str, schema: pa.Schema | None) -> 
     if schema is not None:
         convert.column_types = {name: pa.string() for name in schema.names}
         convert.null_values = [""]
-    return pacsv.open_csv(
-        stream,
-        pacsv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
-        pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        convert,
-    )
-
-
-def _arrow_reader(stream: IO[bytes]) -> pa.RecordBatchReader:
-    """The reader of an Arrow file or stream."""
-    peek = getattr(stream, "peek", None)
-    if peek is None or peek(len(_ARROW_FILE_MAGIC))[: len(_ARROW_FILE_MAGIC)] != _ARROW_FILE_MAGIC:
-        return pa.ipc.open_stream(stream)
-    file = pa.ipc.open_file(stream if stream.seekable() else _kept(stream))
-    parts = (file.get_batch(index) for index in range(file.num_record_batches))
-    return pa.RecordBatchReader.from_batches(file.schema, parts)
-
-
-def _kept(stream: IO[bytes]) -> pa.BufferReader:
-    data = stream.read(STDIN_BYTES_MAX + 1)
-    if len(data) > STDIN_BYTES_MAX:
-        raise FlussError(f"more than {STDIN_BYTES_MAX >> 20} MiB; write it to a file and name that.")
-    return pa.BufferReader(data)
+    read = pacsv.ReadOptions(use_threads=False, block_size=_CSV_BLOCK_BYTES)
+    parse = pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    try:
+        return pacsv.open_csv(stream, read, parse, convert)
+    except pa.ArrowInvalid as error:
+        if "Empty CSV file" not in str(error):
+            raise
+        if schema is None:
+            raise FlussError("it has no rows to tell types from.") from None
+        return pa.RecordBatchReader.from_batches(schema, [])
 
 
 def check_inputs(files: Sequence[str], format: str | None, delimiter: str | None) -> list[Input]:

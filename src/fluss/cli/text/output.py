@@ -278,10 +278,9 @@ def output_option(command: Function) -> Function:
 
 
 def limit_option(command: Function) -> Function:
-    """Add --limit; the command gets `limit`, None if it was not given."""
-    return click.option(
-        "--limit", type=click.IntRange(0), metavar="N", help="Most rows to print, 0 for all.  [table: 100, others: all]"
-    )(command)
+    """Add --limit, and -n; the command gets `limit`, None if it was not given."""
+    help_text = "Most rows to print, 0 for all.  [table: 100, others: all]"
+    return click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help=help_text)(command)
 
 
 class Printer(Protocol):

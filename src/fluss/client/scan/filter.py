@@ -84,10 +84,17 @@ class ScanFilter:
 def _mask(bound: Bound) -> _Mask:
     if isinstance(bound, BoundLeaf):
         place, of_values = bound.column, _leaf_mask(bound)
-        return lambda column: of_values(column(place))
+        if bound.negated:
+            return lambda column: pc.invert(of_values(_field(column(place), bound.fields)))
+        return lambda column: of_values(_field(column(place), bound.fields))
     combine = pc.and_kleene if bound.function is CompoundFunction.AND else pc.or_kleene
     masks = [_mask(child) for child in bound.children]
     return lambda column: reduce(combine, (mask(column) for mask in masks))
+
+
+def _field(values: pa.Array, fields: Sequence[int]) -> pa.Array:
+    """A field of the rows in a column; null where one of these is."""
+    return pc.struct_field(values, fields) if fields else values
 
 
 def _leaf_mask(leaf: BoundLeaf) -> Callable[[pa.Array], pa.Array]:
@@ -161,7 +168,7 @@ def _to_message(bound: Bound, field_ids: list[int]) -> pb.PbPredicate | None:
 
 def _is_pushable(leaf: BoundLeaf) -> bool:
     root = leaf.data_type.root
-    if len(leaf.literals) > PUSHED_LITERALS_MAX:
+    if len(leaf.literals) > PUSHED_LITERALS_MAX or leaf.negated or leaf.fields:
         return False
     if root is TypeRoot.TIME:
         # Servers keep times in milliseconds, and would compare what lies between them wrongly.

@@ -32,6 +32,10 @@ class IcebergCatalog(LakeCatalog):
 
     def __init__(self, options: LakeOptions) -> None:
         self._options = options
+        try:
+            import pyiceberg  # noqa: F401  # whatever is done next needs it, and says so here
+        except ImportError as error:
+            raise FlussError("pyiceberg is not installed; install flussbett[lake].") from error
 
     @storage_errors()
     def load_table(self, path: TablePath) -> IcebergTable | None:
@@ -130,7 +134,7 @@ def open_catalog(options: LakeOptions) -> GuardedCatalog:
     try:
         from fluss.lake.iceberg.guarded import make_catalog
     except ImportError as error:
-        raise FlussError("pyiceberg is not installed; install flussbett[lake].") from error
+        raise FlussError(f"{error.name} is not installed; install flussbett[lake].") from error
     path = options.sqlite_path
     if path is None:
         assert options.uri is not None

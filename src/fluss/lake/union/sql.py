@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from fluss.lake.union.reader import load_duckdb, quoted
+from fluss.lake.union.sql_writes import NAME, SqlWriter, Statement, check_no_database, unquoted
 from fluss.lake.union.virtual import virtual_table
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, NotFoundError
 from fluss.model.infos import TableInfo
@@ -18,14 +19,12 @@ from fluss.model.paths import TablePath
 from fluss.sync import FlussConnection
 
 if TYPE_CHECKING:
+    from fluss.client.client import ClientCore
     from fluss.sync import FlussAdmin
 
 
 NEAR_NAMES_MAX: Final = 3
 DATABASES_SEARCHED_MAX: Final = 100
-
-_WORD: Final = r'(?:"(?:[^"]|"")+"|[\w$]+)'
-_NAME: Final = re.compile(rf"({_WORD})(?:\s*\.\s*({_WORD}))?")
 
 
 class TableNames:
@@ -38,18 +37,19 @@ class TableNames:
 
     def paths(self, text: str) -> set[TablePath]:
         """All that may name a table in a text, with the database that is meant where none is named."""
-        return {self._path(match) for match in _NAME.finditer(text)}
+        return {self.path_of(match) for match in NAME.finditer(text)}
 
     def path(self, name: str) -> TablePath | None:
         """What a name stands for; None if it is not the name of a table."""
-        match = _NAME.fullmatch(name.strip())
-        return None if match is None else self._path(match)
+        match = NAME.fullmatch(name.strip())
+        return None if match is None else self.path_of(match)
 
-    def _path(self, match: re.Match[str]) -> TablePath:
+    def path_of(self, match: re.Match[str]) -> TablePath:
+        """The table of a match of NAME."""
         first, second = match.groups()
         if second is None:
-            return TablePath(self._database, _unquoted(first))
-        return TablePath(_unquoted(first), _unquoted(second))
+            return TablePath(self._database, unquoted(first))
+        return TablePath(unquoted(first), unquoted(second))
 
     def find(self, path: TablePath) -> TablePath | None:
         """The table of a name; case counts only where names differ in nothing else, as SQL has it."""
@@ -100,14 +100,13 @@ def _near(name: str, known: Iterable[str]) -> str:
     return f"; near are {', '.join(found)}" if found else ""
 
 
-def _unquoted(word: str) -> str:
-    return word[1:-1].replace('""', '"') if word.startswith('"') else word
-
-
 DATABASE: Final = "fluss"
 
 # Statements of which DuckDB tells the tables; of others each word is compared with the tables there are.
 _TOLD: Final = ("SELECT", "EXPLAIN")
+
+
+_PLACE: Final = re.compile(r"\n\s*LINE (\d+): (.*)\n( *)\^")
 
 
 class SqlSession:
@@ -135,20 +134,38 @@ class SqlSession:
         self._duck = duckdb.connect()
         # A name in a statement is a table, never a variable of this program.
         self._duck.execute("SET python_enable_replacements = false")
+        # Times are read and shown in UTC here, wherever the reader is, as by the other commands.
+        self._duck.execute("SET TimeZone = 'UTC'")
         self._use(database)
+        self._tokenizer = duckdb
+        self._writer = SqlWriter(connection, self._duck)
+        self._statement: Statement | None = None
 
     def run(self, text: str) -> Iterator[pa.RecordBatchReader]:
         """The result of each statement of a text; it is to be read before the next."""
+        self._statement = None
         for statement in self._duck.extract_statements(text):
             yield self._run(statement)
 
     @contextmanager
     def plain_errors(self) -> Iterator[None]:
-        """DuckDB's errors as this package's, without the lines that show where."""
+        """DuckDB's errors as this package's, in one line that says where."""
         try:
             yield
         except self.error as error:
-            raise FlussError(str(error).strip().partition("\n")[0]) from error
+            raise FlussError(self._in_a_line(str(error))) from error
+
+    def _in_a_line(self, text: str) -> str:
+        """An error of DuckDB's with its hints, and the place that its last lines draw."""
+        place = _PLACE.search(text)
+        if place is None:
+            return " ".join(text.split())
+        number, line, indent = place.groups()
+        column = len(indent) - len(f"LINE {number}: ") + 1
+        if self._statement is not None:
+            column = self._statement.column(int(number), column)
+        where = f"line {number}" if line.startswith("...") else f"line {number}, column {column}"
+        return f"{' '.join(text[: place.start()].split()).rstrip('.')} ({where})."
 
     def is_complete(self, text: str) -> bool:
         """Whether a text ends where a statement does."""
@@ -185,17 +202,19 @@ class SqlSession:
         """Drop what the session holds."""
         self._duck.close()
 
-    def _run(self, statement: Any) -> pa.RecordBatchReader:
+    def _run(self, parsed: Any) -> pa.RecordBatchReader:
         self._detach()
         names = TableNames(self._admin, self._database)
-        missing = []
-        for path in sorted(self._named(statement, names)):
-            found = names.find(path)
-            if found is None:
-                missing.append(path)
-            else:
-                self._attach(found)
+        self._statement = statement = Statement(self._tokenizer, parsed.type.name, parsed.query)
+        check_no_database(statement)
+        listed = self._listed(statement)
+        if listed is not None:
+            return pa.table({"name": pa.array(listed, pa.string())}).to_reader()
+        target = self._target(statement, names)
+        missing = self._attach_named(statement, statement.query if target is None else statement.on(target), names)
         try:
+            if target is not None:
+                return self._writer.run(statement, target)
             relation = self._duck.sql(statement.query)
         except self._catalog_error as error:
             # What is not the server's may be DuckDB's own, so it is asked first.
@@ -207,16 +226,49 @@ class SqlSession:
             return pa.RecordBatchReader.from_batches(pa.schema([]), [])
         return pa.RecordBatchReader.from_stream(relation)
 
-    def _named(self, statement: Any, names: TableNames) -> set[TablePath]:
+    def _listed(self, statement: Statement) -> list[str] | None:
+        """What SHOW TABLES [FROM database] or SHOW DATABASES lists."""
+        match statement.words:
+            case ["SHOW", "TABLES"]:
+                return sorted(self._admin.list_tables(self._database))
+            case ["SHOW", "TABLES", "FROM" | "IN", _]:
+                return sorted(self._admin.list_tables(unquoted(statement.tokens[3].text)))
+            case ["SHOW", "DATABASES" | "SCHEMAS"]:
+                return sorted(self._admin.list_databases())
+        return None
+
+    def _target(self, statement: Statement, names: TableNames) -> TablePath | None:
+        """The server's table that a statement writes; None: DuckDB's own, or none."""
+        match = statement.target()
+        if match is None:
+            return None
+        path = names.path_of(match)
+        found = names.find(path)
+        if found is not None:
+            statement.check_done_here(found)
+        return found or (path if statement.kind == "CREATE" else None)
+
+    def _attach_named(self, statement: Statement, query: str, names: TableNames) -> list[TablePath]:
+        """Make the tables known that a query names; returns what may be a table and is none."""
+        missing = []
+        for path in sorted(self._named(statement.kind, query, names)):
+            found = names.find(path)
+            if found is None:
+                missing.append(path)
+            else:
+                self._attach(found)
+        return missing
+
+    def _named(self, kind: str, query: str, names: TableNames) -> set[TablePath]:
         """What may be tables in a statement."""
-        if statement.type.name in _TOLD:
+        if kind in _TOLD:
             try:
-                told = self._duck.get_table_names(statement.query, qualified=True)
+                told = self._duck.get_table_names(query, qualified=True)
             except self.error:
                 pass  # it can't be told without the columns
             else:
                 return {path for name in told if (path := names.path(name)) is not None}
-        return names.paths(statement.query)
+        return names.paths(query)
 
     def _attach(self, path: TablePath) -> None:
         """Make a table's rows as of now known by its name."""
@@ -241,3 +293,14 @@ class SqlSession:
     def _use(self, database: str) -> None:
         self._duck.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(database)}")
         self._duck.execute(f"USE {quoted(database)}")
+
+
+def run_sql(core: ClientCore, query: str, database: str) -> pa.Table:
+    """What the last statement of a text answers, over a client's connection; blocks."""
+    session = SqlSession(FlussConnection(core), database)
+    try:
+        with session.plain_errors():
+            answers = [reader.read_all() for reader in session.run(query)]
+        return answers[-1] if answers else pa.table({})
+    finally:
+        session.close()

@@ -6,10 +6,10 @@
                | column [NOT] IN (literal, ...)     | column [NOT] BETWEEN literal AND literal
                | column IS [NOT] NULL               | column [NOT] LIKE 'a%' | '%a' | '%a%' | 'a'
 
-A column is written plain or `in backquotes`. Literals are numbers, 'text' (a quote in it is doubled), TRUE, FALSE,
-DATE '2026-01-31', TIME '12:30:00', TIMESTAMP '2026-01-31 12:30:00' (in a TIMESTAMP_LTZ column UTC, if it names no zone)
-and X'00ff'; a text is taken as a date or time where the column is one. NOT is carried inwards, as SQL's three-valued
-logic allows; only NOT LIKE has no counterpart among predicates.
+A column is written plain or `in backquotes`, a field of a ROW column with dots: address.city. Literals are numbers,
+'text' (a quote in it is doubled), TRUE, FALSE, DATE '2026-01-31', TIME '12:30:00', TIMESTAMP '2026-01-31 12:30:00' (in
+a TIMESTAMP_LTZ column UTC, if it names no zone) and X'00ff'; a text is taken as a date or time where the column is one.
+NOT is carried inwards, as SQL's three-valued logic allows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.predicates import Leaf, LeafFunction, Predicate
 from fluss.model.schema import Column, Schema
-from fluss.model.tables.literals import bind
+from fluss.model.tables.literals import bind, find_column, opposite
 from fluss.model.types import TypeRoot
 
 TEXT_LENGTH_MAX = 100_000
@@ -35,7 +35,7 @@ _TOKEN = re.compile(
     | (?P<bytes>[xX]'(?:[0-9a-fA-F]{2})*')
     | (?P<text>'(?:[^']|'')*')
     | (?P<quoted>`(?:[^`]|``)+`)
-    | (?P<word>[^\W\d]\w*)
+    | (?P<word>[^\W\d]\w*(?:\.[^\W\d]\w*)*)
     | (?P<symbol><=|>=|<>|!=|==|[=<>(),+-])
     | (?P<end>$)
     )""",
@@ -52,14 +52,6 @@ _COMPARISONS = {
     ">=": LeafFunction.GREATER_OR_EQUAL,
 }
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_OPPOSITES = {
-    LeafFunction.EQUAL: LeafFunction.NOT_EQUAL,
-    LeafFunction.LESS_THAN: LeafFunction.GREATER_OR_EQUAL,
-    LeafFunction.GREATER_THAN: LeafFunction.LESS_OR_EQUAL,
-    LeafFunction.IS_NULL: LeafFunction.IS_NOT_NULL,
-    LeafFunction.IN: LeafFunction.NOT_IN,
-}
-_OPPOSITES |= {opposite: function for function, opposite in _OPPOSITES.items()}
 _PATTERNS = {
     (False, False): LeafFunction.EQUAL,
     (False, True): LeafFunction.STARTS_WITH,
@@ -251,11 +243,9 @@ class _Parser:
 
     def _leaf(self, function: LeafFunction, column: Column, literals: list[_Literal], negated: bool) -> Predicate:
         if negated:
-            if function not in _OPPOSITES:
-                self._fail("NOT LIKE can't be asked; leave it to the query", literals[0].position)
-            function = _OPPOSITES[function]
+            function, negated = opposite(function, column.data_type.root)
         values = tuple(self._value(column, literal) for literal in literals)
-        found = Predicate(Leaf(function, column.name, values))
+        found = Predicate(Leaf(function, column.name, values, negated))
         try:
             bind(found, self._schema)
         except FlussError as error:
@@ -271,10 +261,21 @@ class _Parser:
         else:
             self._fail("expected a column")
         if name not in self._columns:
-            known = ", ".join(self._columns)
-            self._fail(f"the table has no column {name!r}; its columns are {known}", token.position)
+            return self._nested(name, token)
         self._take()
         return self._columns[name]
+
+    def _nested(self, name: str, token: _Token) -> Column:
+        """A field of a row column, `address.city`."""
+        if name.split(".")[0] not in self._columns:
+            known = ", ".join(self._columns)
+            self._fail(f"the table has no column {name!r}; its columns are {known}", token.position)
+        try:
+            _, column, _ = find_column(name, self._schema)
+        except FlussError as error:
+            self._fail(error.message.rstrip("."), token.position)
+        self._take()
+        return column
 
     # ---- values ----
 

@@ -21,8 +21,25 @@ _EPOCH_UTC = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 # From this precision on a timestamp is an int64 of nanoseconds, which ends in the year 2262.
 _NANOSECONDS_PRECISION_MIN = 7
-_INT_BITS = {TypeRoot.TINYINT: 8, TypeRoot.SMALLINT: 16, TypeRoot.INTEGER: 32, TypeRoot.BIGINT: 64}
+INT_BITS = {TypeRoot.TINYINT: 8, TypeRoot.SMALLINT: 16, TypeRoot.INTEGER: 32, TypeRoot.BIGINT: 64}
 _OF_TEXT = (LeafFunction.STARTS_WITH, LeafFunction.CONTAINS, LeafFunction.ENDS_WITH)
+
+
+OPPOSITES = {
+    LeafFunction.EQUAL: LeafFunction.NOT_EQUAL,
+    LeafFunction.LESS_THAN: LeafFunction.GREATER_OR_EQUAL,
+    LeafFunction.GREATER_THAN: LeafFunction.LESS_OR_EQUAL,
+    LeafFunction.IS_NULL: LeafFunction.IS_NOT_NULL,
+    LeafFunction.IN: LeafFunction.NOT_IN,
+}
+OPPOSITES |= {opposite: function for function, opposite in OPPOSITES.items()}
+_FLOATS = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
+_OF_ORDER = (
+    LeafFunction.LESS_THAN,
+    LeafFunction.LESS_OR_EQUAL,
+    LeafFunction.GREATER_THAN,
+    LeafFunction.GREATER_OR_EQUAL,
+)
 
 
 class BoundLeaf(NamedTuple):
@@ -33,6 +50,10 @@ class BoundLeaf(NamedTuple):
     data_type: DataType
     literals: tuple[Any, ...]
     """Values that fit the column: ints in range, floats as the type has them, decimals with the type's scale."""
+    negated: bool = False
+    """Whether the answer is turned round, where no other function is the opposite"""
+    fields: tuple[int, ...] = ()
+    """The way from the column to a field of a row in it; the type is that field's"""
 
 
 class BoundCompound(NamedTuple):
@@ -62,11 +83,7 @@ def columns_of(bound: Bound) -> set[int]:
 def _bind(node: Leaf | Compound, schema: Schema) -> Bound:
     if isinstance(node, Compound):
         return BoundCompound(node.function, tuple(_bind(child, schema) for child in node.children))
-    names = schema.column_names
-    if node.column not in names:
-        raise SchemaMismatchError(f"The filter names a column {node.column!r} that the table lacks; it has {names}.")
-    index = names.index(node.column)
-    column = schema.columns[index]
+    index, column, fields = find_column(node.column, schema)
     if column.data_type.is_nested and node.literals:
         raise SchemaMismatchError(
             f"Column {column.name!r} is {column.data_type}: a filter can only ask whether it is null."
@@ -76,7 +93,31 @@ def _bind(node: Leaf | Compound, schema: Schema) -> Bound:
             f"{node.function.name.lower()} needs a string column, but {column.name!r} is {column.data_type}."
         )
     literals = tuple(_literal(column, value) for value in node.literals)
-    return BoundLeaf(node.function, index, column.data_type, literals)
+    function, negated = opposite(node.function, column.data_type.root) if node.negated else (node.function, False)
+    return BoundLeaf(function, index, column.data_type, literals, negated, fields)
+
+
+def find_column(name: str, schema: Schema) -> tuple[int, Column, tuple[int, ...]]:
+    """A column's index, or that of the one that has a field; then what is compared, and the way to it."""
+    names = schema.column_names
+    first, *rest = [name] if name in names else name.split(".")
+    if first not in names:
+        raise SchemaMismatchError(f"The filter names a column {name!r} that the table lacks; it has {names}.")
+    data_type, fields = schema.columns[names.index(first)].data_type, []
+    for part in rest:
+        known = [field.name for field in data_type.fields] if data_type.root is TypeRoot.ROW else []
+        if part not in known:
+            raise SchemaMismatchError(f"The filter names a field {name!r}, but {data_type} has no field {part!r}.")
+        fields.append(known.index(part))
+        data_type = data_type.fields[fields[-1]].data_type
+    return names.index(first), Column(name, data_type), tuple(fields)
+
+
+def opposite(function: LeafFunction, root: TypeRoot) -> tuple[LeafFunction, bool]:
+    """The function that matches what another does not, or the same one to be turned round."""
+    if function not in OPPOSITES or (root in _FLOATS and function in _OF_ORDER):
+        return function, True  # NaN is neither less nor greater
+    return OPPOSITES[function], False
 
 
 def _literal(column: Column, value: Any) -> Any:
@@ -119,14 +160,14 @@ def _integer(column: Column, value: Any) -> int:
         number = operator.index(value)
     except TypeError:
         raise _mismatch(column, value, "an int") from None
-    half = 1 << _INT_BITS[column.data_type.root] - 1
+    half = 1 << INT_BITS[column.data_type.root] - 1
     if not -half <= number < half:
         raise _out_of_range(column, value)
     return number
 
 
 def _float(column: Column, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal):
         raise _mismatch(column, value, "a float")
     try:
         number = float(value)
@@ -161,9 +202,9 @@ def _bytes(column: Column, value: Any) -> bytes:
 
 
 def _decimal(column: Column, value: Any) -> Decimal:
-    if isinstance(value, bool) or not isinstance(value, Decimal | int):
+    if isinstance(value, bool) or not isinstance(value, Decimal | int | float):
         raise _mismatch(column, value, "a Decimal")
-    number = Decimal(value)
+    number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
     if not number.is_finite():
         raise _out_of_range(column, value)
     sign, digits, exponent = number.as_tuple()

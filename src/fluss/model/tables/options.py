@@ -40,6 +40,7 @@ ARROW_COMPRESSION = "table.log.arrow.compression.type"
 ARROW_ZSTD_LEVEL = "table.log.arrow.compression.zstd.level"
 LOG_TTL = "table.log.ttl"
 LOCAL_TTL = "table.log.local-ttl"
+TTL_DEFAULT = "7 d"  # of tables that name none
 LOCAL_SEGMENTS = "table.log.tiered.local-segments"
 STATISTICS_COLUMNS = "table.statistics.columns"
 AUTO_PARTITION_ENABLED = "table.auto-partition.enabled"

@@ -17,7 +17,15 @@ from fluss.model.types import parse_json, type_from_json
 from fluss.protocol import messages_pb2 as pb
 from fluss.server.net.context import ConnectionContext
 from fluss.server.tables.jobs import rule_of
-from fluss.server.tables.rules import check_count, check_table, completed, database_name, stored_json, table_path
+from fluss.server.tables.rules import (
+    check_count,
+    check_table,
+    completed,
+    database_name,
+    stored_json,
+    table_path,
+    with_default_ttl,
+)
 from fluss.storage.catalog.catalog import AlteredTable, TableEntry
 from fluss.storage.catalog.view import check_partitioned
 
@@ -83,6 +91,8 @@ async def create_partition(
     context: ConnectionContext, request: pb.CreatePartitionRequest
 ) -> pb.CreatePartitionResponse:
     entry, name = _table_and_name(context, request)
+    columns = TableDescriptor.from_json(entry.table_json, foreign_properties=True).schema.columns
+    spec_of_name(name, entry.partition_keys).check_types(columns)
     _check_time(context, entry, name)
     bound = PartitionBound(request.newer_than_id, request.newer_max) if request.HasField("newer_max") else None
     await context.storage.catalog.create_partitions(entry.table_id, [name], request.ignore_if_exists, bound)
@@ -221,6 +231,7 @@ def _altered(
     before = TableDescriptor.from_json(entry.table_json, foreign_properties=True)
     if request.config_changes:
         after = with_properties(before, [_change(change) for change in request.config_changes])
+        after = with_default_ttl(after, before, context.server.config)
     else:
         _check_only_additions(request)
         after = with_columns(before, [_column(item) for item in request.add_columns])

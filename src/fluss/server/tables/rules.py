@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from fluss.formats.arrow.messages import ArrowLayout
-from fluss.model.descriptor import DESCRIPTOR_SIZE_BYTES_MAX, KvFormat, LogFormat, TableDescriptor
+from fluss.model.descriptor import DESCRIPTOR_SIZE_BYTES_MAX, KvFormat, LogFormat, TableDescriptor, with_properties
 from fluss.model.errors import ErrorCode, InvalidRequestError
 from fluss.model.paths import TablePath, check_database_name, check_table_name
 from fluss.model.schema import Schema
@@ -194,6 +194,8 @@ def completed(descriptor: TableDescriptor, config: ServerConfig) -> TableDescrip
         properties.setdefault(options.KV_FORMAT_VERSION, _KV_FORMAT_VERSION)
         if options.MERGE_ENGINE in given:
             properties.setdefault(options.DELETE_BEHAVIOR, DeleteBehavior.IGNORE)
+    elif not options.is_true(given, options.DATALAKE_ENABLED):
+        properties.setdefault(options.LOG_TTL, config.retention_default_ttl)
     result = TableDescriptor(
         descriptor.schema,
         partition_keys=descriptor.partition_keys,
@@ -205,6 +207,15 @@ def completed(descriptor: TableDescriptor, config: ServerConfig) -> TableDescrip
     )
     check_table(result, config)
     return result
+
+
+def with_default_ttl(after: TableDescriptor, before: TableDescriptor, config: ServerConfig) -> TableDescriptor:
+    """A log table that lost its time to live, or its lake, with that of new tables."""
+    had = options.LOG_TTL in before.properties or options.is_true(before.properties, options.DATALAKE_ENABLED)
+    has = options.LOG_TTL in after.properties or options.is_true(after.properties, options.DATALAKE_ENABLED)
+    if after.has_primary_key or has or not had:
+        return after
+    return with_properties(after, [(options.LOG_TTL, config.retention_default_ttl)])
 
 
 def check_table(descriptor: TableDescriptor, config: ServerConfig) -> None:
