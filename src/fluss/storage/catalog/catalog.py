@@ -39,7 +39,7 @@ from fluss.storage.catalog.db import (
     look_at,
 )
 from fluss.storage.catalog.view import CatalogView, RowIds, block_of, check_partitioned
-from fluss.storage.directory import MARKS_NAME, DataDirectoryError
+from fluss.storage.directory import MARKS_NAME, DataDirectory, DataDirectoryError, read_numbers, write_numbers
 from fluss.storage.log.marks import CatalogMark, Marks
 
 __all__ = [
@@ -108,6 +108,7 @@ class Catalog(CatalogView):
     ) -> None:
         super().__init__()
         self._database = database
+        self._directory = DataDirectory.unlocked(database.path.parent)
         self._marks = marks
         self._clock = clock
         self._executor = executor
@@ -452,12 +453,25 @@ class Catalog(CatalogView):
         first = self._row_ids.take(table_id, count)
         if first is not None:
             return first
-        bound = self._row_ids.bound_for(table_id, count, block_of(self._existing_table(table_id).table_json))
+        block = block_of(self._existing_table(table_id).table_json)
+        path = self._directory.numbers_path(table_id)
+        if not self._row_ids.is_compared(table_id):
+            noted = await asyncio.get_running_loop().run_in_executor(self._executor, read_numbers, path)
+            if unknown := self._row_ids.compare(table_id, noted):
+                _log.error("the catalog is older than %s: %d ids are left out, so that none comes twice", path, unknown)
+        bound = self._row_ids.bound_for(table_id, count, block)
         await self._commit(lambda database: database.set_row_ids({table_id: bound}))
+        # After the catalog: its number is never behind the note but when somebody has put an older catalog there.
+        await asyncio.get_running_loop().run_in_executor(self._executor, write_numbers, path, bound)
         self._row_ids.reserved(table_id, bound)
         first = self._row_ids.take(table_id, count)
         assert first is not None
         return first
+
+    def _give_back(self, database: CatalogDatabase, unused: Mapping[int, int]) -> None:
+        for table_id, first in unused.items():
+            write_numbers(self._directory.numbers_path(table_id), first)
+        database.set_row_ids(unused)
 
     # --- leases of KV snapshots
 
@@ -574,7 +588,7 @@ class Catalog(CatalogView):
         async with self._lock:
             if unused := self._row_ids.give_back():
                 with suppress(FlussError):
-                    await self._commit(lambda database: database.set_row_ids(unused))
+                    await self._commit(lambda database: self._give_back(database, unused))
             await self._settle()
             await asyncio.get_running_loop().run_in_executor(self._executor, self._database.close)
         self._executor.shutdown()
