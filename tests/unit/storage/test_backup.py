@@ -284,7 +284,7 @@ async def test_a_commit_that_was_decided_is_carried_out_from_the_backup(tmp_path
         (bucket,) = await create_log(storage)
         await stage(storage, bucket.table_id, [(bucket, log_batch("staged"))])
         await stage(storage, bucket.table_id, [(bucket, log_batch("of nobody"))], batch_id=1)
-        decided = StagedDecision(0, await storage.catalog.next_writer_id(), (StagedTask(0, 0, 1),))
+        decided = StagedDecision(0, storage.catalog.next_writer_id(), (StagedTask(0, 0, 1),))
         await storage.catalog.put_staged_query(StagedQuery(bucket.table_id, QUERY, -1, NOW_MS, decided))
         await backup(storage, tmp_path / "backup")
         await storage.staging.recover()

@@ -437,7 +437,7 @@ class Catalog(CatalogView):
 
     # --- writer ids and row ids
 
-    async def next_writer_id(self) -> int:
+    def next_writer_id(self) -> int:
         """An id that was never given out before: nothing has to remember which were."""
         return int.from_bytes(randomness.token_bytes(8), "little") & WRITER_ID_MAX or 1
 
