@@ -196,10 +196,10 @@ def test_min_bytes_count_over_all_buckets_and_reads_nothing(server: RunningServe
     log = server.look(lambda: server.server.context.storage.bucket(TableBucket(table_id, 0)))
     read = log.read
 
-    def counted(*arguments: int) -> bytes:
+    def counted(*arguments: int, **options: int) -> bytes:
         nonlocal reads
         reads += 1
-        return read(*arguments)
+        return read(*arguments, **options)
 
     log.read = counted  # type: ignore[method-assign]
     with server.connect() as writer:

@@ -161,6 +161,7 @@ class BucketLog:
         self._failure: tuple[str, int] | None = None
         self._closed: tuple[str, int] | None = None
         self._corruption_logged = ""
+        self.batches_checked = 0  # by reads so far
         self._pending: Durable | None = None
         self._in_flight: list[LogSync] = []  # in the order in which they began
         self._put_off: list[LogSync] = []  # that got no descriptor; later ones cover them
@@ -617,6 +618,7 @@ class BucketLog:
         if fetch_offset >= self.high_watermark:
             return b""
         segment = self._segments.at_offset(fetch_offset)
+        checked = segment.batches_checked
         readable_bytes = segment.size_bytes
         if segment is self._durable_segment and self._options.fsync and self._failure is None:
             readable_bytes = self._durable_position
@@ -631,6 +633,7 @@ class BucketLog:
                 _log.error("%s: %s", self._directory, error)
             raise
         finally:
+            self.batches_checked += segment.batches_checked - checked
             self._close_cold()
 
     def distrust(self) -> None:

@@ -102,6 +102,7 @@ class Segment:
         "_next_reads",
         "_spare_fd",
         "base_offset",
+        "batches_checked",
         "directory",
         "end_offset",
         "index",
@@ -125,6 +126,7 @@ class Segment:
         self.timestamp_ms_max = NO_TIMESTAMP_MS
         self.index = OffsetIndex(base_offset)
         self.verified = ByteRanges()
+        self.batches_checked = 0  # by reads so far: what takes their time
         # Directories whose sync must come before the first acknowledged batch of this segment.
         self.unsynced_directories: tuple[tuple[Path, Site], ...] = ()
         # Where batches begin that readers got to: a reader who follows the log asks for the next one there.
@@ -313,11 +315,13 @@ class Segment:
         start = self.index.at_offset(base_offset)
         batches_max += BATCHES_PER_ENTRY_MAX  # those before the one that is asked for
         data = files.read_at(self._fd, end - start.position, start.position)
-        good, problem = check(data, self.path, start.position, start.offset, self._heads_at, batches_max)
+        good, count, problem = check(data, self.path, start.position, start.offset, self._heads_at, batches_max)
         if start.position + good <= position and not isinstance(problem, WrongHeadsError):
             # A bad batch between the entry and this one takes nothing from it but the proof of its commit time.
             data, start = data[position - start.position :], IndexEntry(base_offset, position)
-            good, problem = check(data, self.path, position, base_offset, batches_max=batches_max)
+            good, more, problem = check(data, self.path, position, base_offset, batches_max=batches_max)
+            count += more
+        self.batches_checked += count
         if start.position + good <= position:
             raise problem or self._ends_before(base_offset)
         self.verified.add(start.position, start.position + good)
