@@ -183,7 +183,7 @@ class BucketLog:
             text = f"{problem.message}. The bucket is read-only; 'fluss repair' shows what a repair would lose"
             # Not a code of storage, which clients answer by trying again: this does not pass.
             self._failure = (text, ErrorCode.UNKNOWN_SERVER_ERROR)
-        self._segments = SegmentList(segments)
+        self._segments = SegmentList(segments, partial(commit.run, table=self.syncs_with), self._wake)
         active = self._segments.active
         self._end = active.end_offset if active else 0
         self._durable_end = self._end
@@ -236,7 +236,7 @@ class BucketLog:
 
         Not a failed one: opening it again would forget the failure.
         """
-        if self._waiters or self._put_off or self._failure is not None:
+        if self._waiters or self._put_off or self._segments.rebuilds or self._failure is not None:
             return False
         return self._durable_end == self._end and not self._commit.is_busy(self)
 
@@ -636,6 +636,13 @@ class BucketLog:
             self.batches_checked += segment.batches_checked - checked
             self._close_cold()
 
+    async def read_indexed(self, fetch_offset: int, max_bytes: int) -> bytes:
+        """As `read`, waiting for an index that has to be made."""
+        with suppress(FlussError):
+            self.locate(fetch_offset)
+        await self._segments.indexed()
+        return self.read(fetch_offset, max_bytes)
+
     def distrust(self) -> None:
         """Verify again what is read next, whatever was verified before."""
         self._segments.distrust()
@@ -744,6 +751,7 @@ class BucketLog:
     async def close(self) -> None:
         """Make everything durable, leave a checkpoint, close the files."""
         self._is_closing = True
+        await self._segments.indexed()
         try:
             await self.flush()
         except FlussError as error:
@@ -774,4 +782,5 @@ class BucketLog:
     async def discard(self) -> None:
         """Close the files of a log that was ended, when no sync holds them."""
         await self._commit.settle(self)
+        await self._segments.indexed()
         self._segments.close()
