@@ -85,7 +85,7 @@ class KeyTable(PoweredTable):
 
     async def _put(self, storage: Storage, number: int) -> Put:
         if self.writer_id is None:
-            self.writer_id = await storage.catalog.next_writer_id()
+            self.writer_id = storage.catalog.next_writer_id()
         await storage.opened(self.bucket)
         batch = self.batches[number]
         return storage.kv.bucket(self.bucket).put(memoryview(batch.encode(self.writer_id, number)), batch.targets)

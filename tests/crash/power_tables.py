@@ -120,7 +120,7 @@ class LoggedBucket:
 
     async def append(self, storage: Storage, bucket: TableBucket, chance: random.Random) -> Any:
         if self.writer_id is None:
-            self.writer_id = await storage.catalog.next_writer_id()
+            self.writer_id = storage.catalog.next_writer_id()
         count = chance.randint(1, ROWS_MAX)
         rows = [Row(self.writer, self.made + number) for number in range(count)]
         log = await storage.opened(bucket)

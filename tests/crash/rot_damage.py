@@ -29,7 +29,7 @@ _STORE_PLACES: Final = {"kv": "store", "snapshots": "snapshot"}
 _STORE_FILE: Final = re.compile(r"(?:\d+\.)?([A-Za-z]+)")
 # Whatever becomes of these, all must be as before.
 DISPOSABLE: Final = frozenset(
-    {INDEX, WRITERS, "catalog.db-shm", "server.lock", "server.pid", "server.log"}
+    {INDEX, WRITERS, "numbers", "catalog.db-shm", "server.lock", "server.pid", "server.log"}
     | {f"{place} {name}" for place in _STORE_PLACES.values() for name in ("LOCK", "LOG", "IDENTITY", "log")}
 )
 _HEAVY: Final = frozenset(

@@ -6,7 +6,6 @@ back; one while the storage is open and idle, which is what a kill leaves; and o
 
 from __future__ import annotations
 
-import inspect
 import json
 import random
 import time
@@ -134,12 +133,6 @@ def options(root: Path) -> StorageOptions:
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-async def new_writer_id(storage: Storage) -> int:
-    """As InitWriter gives it."""
-    found = storage.catalog.next_writer_id()
-    return await found if inspect.isawaitable(found) else found
 
 
 def log_batch(written: Sequence[Row], writer_id: int = -1, sequence: int = -1, part: str | None = None) -> bytearray:
@@ -284,7 +277,7 @@ class Builder:
     # --- one phase
 
     async def _write(self, storage: Storage, phase: int) -> None:
-        ids = [await new_writer_id(storage) for _ in range(WRITERS)]
+        ids = [storage.catalog.next_writer_id() for _ in range(WRITERS)]
         self.known.writer_ids.update(ids)
         for bucket, part in self._log_buckets():
             for _ in range(self._chance.randint(4, 7)):

@@ -38,7 +38,6 @@ from tests.crash.rot_directory import (
     definition,
     descriptors,
     log_batch,
-    new_writer_id,
     now_ms,
     number_keys,
     numbers_of,
@@ -362,7 +361,7 @@ class Examination:
     # --- ids and new rows
 
     async def _new_writer(self, storage: Storage) -> int:
-        writer_id = await new_writer_id(storage)
+        writer_id = storage.catalog.next_writer_id()
         if writer_id in self._writer_ids:
             self._problem("ids", f"writer id {writer_id} is given out twice")
         self._writer_ids.add(writer_id)

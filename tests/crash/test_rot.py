@@ -14,7 +14,7 @@ from fluss.formats.batches.log_batch import parse_header, stamp
 from fluss.storage.store import Storage
 from tests.crash.rot import RotRun, ServerRotRun, Verdict, work_directory
 from tests.crash.rot_damage import LAST_SEGMENT, SEALED_SEGMENT, Damage, kinds
-from tests.crash.rot_directory import LOG, RotTemplate, log_batch, new_writer_id, options
+from tests.crash.rot_directory import LOG, RotTemplate, log_batch, options
 from tests.crash.rot_oracle import Examination, examine
 from tests.kit.directory_image import DirectoryImage
 from tests.kit.rows import Row
@@ -123,7 +123,7 @@ def test_a_restored_backup_gives_out_no_writer_id_again(place: Path, rot: RotRun
 async def new_writer_ids(root: Path, count: int) -> set[int]:
     storage = await Storage.open(options(root))
     try:
-        return {await new_writer_id(storage) for _ in range(count)}
+        return {storage.catalog.next_writer_id() for _ in range(count)}
     finally:
         await storage.close()
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -212,6 +215,26 @@ def test_an_interrupted_repair_is_finished_by_the_next(run: RepairRun, point: st
     left = survey(root)
     assert left.damages == []
     assert left.size_bytes > 0
+    _check_kept(root)
+    shutil.rmtree(root)
+
+
+@pytest.mark.parametrize(
+    "point", ["repair.replace.torn_write", "repair.keep.after_rename", "catalog.commit.after_commit"]
+)
+def test_a_killed_repair_is_finished_by_the_next(run: RepairRun, point: str) -> None:
+    """The command itself: a killed process closes no file and no database."""
+    root = run.directory / "killed"
+    damaged_directory(run, root)
+    lost = _lost(root)
+    command = [sys.executable, "-m", "fluss", "repair", str(root), "--apply"]
+    env = {**os.environ, failpoints.ENVIRONMENT_VARIABLE: f"{point}:1:kill"}
+    killed = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert _lost(root) <= lost
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert survey(root).damages == []
     _check_kept(root)
     shutil.rmtree(root)
 

@@ -1,4 +1,4 @@
-"""The data directory: its format version, its lock, its note of the clock, its paths, and the room on its disk.
+"""The data directory: its format version, its lock, its notes, its paths, and the room on its disk.
 
 A directory belongs to us when it has a `format_version` file. A newer version is refused, for an old program would read
 new files wrongly; an older one is raised before anything new is written, so the old program stays away from then on. A
@@ -7,8 +7,9 @@ directory with foreign files is refused, for we would mix ours with them.
 The lock is a flock: the kernel frees it when its holder dies. The holder's pid lies in a file of its own, because older
 versions empty the lock file when they open it.
 
-The note of the clock, `server.clock`, is for the server's next start. It is disposable: without it, the next start
-trusts the clock after an hour, as a first one does.
+Notes are for the server's next start, and disposable. Without the note of the clock, `server.clock`, the next start
+trusts the clock after an hour, as a first one does. A table's note of its numbers, `numbers`, lies with its data: it
+says what a catalog that is older than the data does not.
 
 To look how much room is left costs a system call, so it is done after a second, or after so many bytes that they could
 matter; in between a write costs a comparison. Below the limit writes are refused with a code that all clients answer by
@@ -24,7 +25,7 @@ import os
 from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 from fluss.doors import clock
@@ -61,6 +62,7 @@ TABLES_NAME: Final = "tables"
 PARTITION_PREFIX: Final = "p"
 STAGING_NAME: Final = "staging"
 LAKE_OFFSETS_NAME: Final = "lake-offsets"
+NUMBERS_NAME: Final = "numbers"
 STORE_NAME: Final = "kv"
 HELD_NAME: Final = "server.backup"
 SCRUB_NAME: Final = "server.scrub"
@@ -149,6 +151,9 @@ class DataDirectory:
 
     def lake_offsets_path(self, table_id: int) -> Path:
         return self.table_path(table_id) / LAKE_OFFSETS_NAME
+
+    def numbers_path(self, table_id: int) -> Path:
+        return self.table_path(table_id) / NUMBERS_NAME
 
     def close(self) -> None:
         if self._lock is not None:
@@ -243,25 +248,49 @@ def open_clock(root: Path, settle_ms: int) -> Clock:
 
 def read_note(root: Path) -> ClockNote | None:
     """What the last run has noted; None where there is nothing that can be used."""
+    fields = _read_fields(root / CLOCK_NAME)
     try:
-        with (root / CLOCK_NAME).open("rb") as file:
-            content = json.loads(file.read(_SIZE_BYTES_MAX))
-        fields = content["note"]
-        if (content["version"], content["crc32"]) != (_VERSION, _crc(fields)):
-            return None
         boot, ahead_ms, since_ms, is_settled, time_ms = fields
         return ClockNote(str(boot), int(ahead_ms), int(since_ms), bool(is_settled), int(time_ms))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError):
         return None
 
 
 def write_note(root: Path, note: ClockNote) -> None:
     """Put a note in place; without it the next start waits longer."""
-    data = json.dumps({"version": _VERSION, "crc32": _crc(list(note)), "note": note}).encode()
+    _write_fields(root / CLOCK_NAME, list(note), Site.CLOCK_NOTE)
+
+
+def read_numbers(path: Path) -> int | None:
+    """Up to where the numbers of a table were reserved, by its note; None where that says nothing."""
+    fields = _read_fields(path)
+    return fields[0] if len(fields) == 1 and type(fields[0]) is int and fields[0] > 0 else None
+
+
+def write_numbers(path: Path, bound: int) -> None:
+    """Note with a table's data, which is there before its rows are, that its numbers below `bound` may be in use."""
+    if path.parent.exists():
+        _write_fields(path, [bound], Site.KV_NUMBERS)
+
+
+def _read_fields(path: Path) -> list[Any]:
+    """The fields of a note; none if it can't be used."""
     try:
-        files.replace(root / CLOCK_NAME, data, Site.CLOCK_NOTE, durable=False)
+        with path.open("rb") as file:
+            content = json.loads(file.read(_SIZE_BYTES_MAX))
+        fields = content["note"]
+        usable = isinstance(fields, list) and (content["version"], content["crc32"]) == (_VERSION, _crc(fields))
+        return fields if usable else []
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return []
+
+
+def _write_fields(path: Path, fields: list[object], site: Site) -> None:
+    data = json.dumps({"version": _VERSION, "crc32": _crc(fields), "note": fields}).encode()
+    try:
+        files.replace(path, data, site, durable=False)
     except OSError as error:
-        _log.warning("%s could not be written: %s", root / CLOCK_NAME, error)
+        _log.warning("%s could not be written: %s", path, error)
 
 
 def _crc(fields: list[object]) -> int:

@@ -49,6 +49,7 @@ class Site(StrEnum):
     KV_RESTORE = "kv.restore"
     KV_CHECKPOINT = "kv.checkpoint"
     KV_CHECKPOINT_REMOVE = "kv.checkpoint.remove"
+    KV_NUMBERS = "kv.numbers"
     STAGING_DIRECTORY = "staging.directory"
     STAGING_REPLACE = "staging.replace"
     STAGING_REMOVE = "staging.remove"
@@ -120,6 +121,7 @@ STEPS: Final[dict[Site, tuple[Step, ...]]] = {
     Site.KV_RESTORE: _REMOVE + _CREATE,
     Site.KV_CHECKPOINT: _CREATE + _SYNC_DIRECTORY + _RENAME,
     Site.KV_CHECKPOINT_REMOVE: _RENAME + _SYNC_DIRECTORY + _REMOVE,
+    Site.KV_NUMBERS: _WRITE + _RENAME,
     Site.STAGING_DIRECTORY: _CREATE + _SYNC_DIRECTORY,
     Site.STAGING_REPLACE: _WRITE + _SYNC + _RENAME + _SYNC_DIRECTORY,
     Site.STAGING_REMOVE: _REMOVE,

@@ -87,7 +87,7 @@ async def main(data_dir: str, run: str) -> None:
     tell("database", "crash")
     entry = await catalog.create_table(MAIN, "{}", "{}", BUCKETS, ignore_if_exists=True)
     tell("table", entry.table_id, entry.path.table)
-    writer_id = await catalog.next_writer_id()
+    writer_id = catalog.next_writer_id()
     tell("writer", writer_id)
     writer = Writer(storage, run, writer_id)
     for rows in (1, 1, 2, 20, 1, 5):

@@ -46,7 +46,7 @@ async def check_promises(root: Path, told: list[list[str]]) -> None:
     storage = await Storage.open(StorageOptions(root, segment_size_bytes=crash_driver.SEGMENT_SIZE_BYTES))
     try:
         _check_catalog(storage, root, told)
-        writer_id = await storage.catalog.next_writer_id()
+        writer_id = storage.catalog.next_writer_id()
         assert writer_id not in {int(words[1]) for words in told if words[0] == "writer"}
         if storage.catalog.table_exists(crash_driver.MAIN):
             for bucket in range(crash_driver.BUCKETS):

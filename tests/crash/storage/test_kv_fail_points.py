@@ -42,8 +42,17 @@ async def check_promises(root: Path, told: list[list[str]]) -> None:
             await table.kv().put(table.batch(rows, deletes, writer_id=driver.WRITER_ID, sequence=sequence)).applied
         assert await table.all_rows() == by_id(driver.rows_after(puts + 3).values())
         assert len(table.log_batches()) == puts + 3
+        await check_numbers(storage, told)
     finally:
         await storage.close()
+
+
+async def check_numbers(storage: Storage, told: list[list[str]]) -> None:
+    """None that was told comes again."""
+    if storage.catalog.table_exists(driver.NUMBERED):
+        numbers = [int(word) for words in told if words[0] == "numbers" for word in words[1:]]
+        numbers += await driver.number(Table(storage, driver.NUMBERED), range(1_000, 1_010))
+        assert len(set(numbers)) == len(numbers)
 
 
 async def test_without_a_fail_point_the_driver_ends_well(tmp_path: Path) -> None:

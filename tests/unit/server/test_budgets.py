@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
-from fluss.server.net.budgets import RESPONSE_BYTES_MIN, FrameShare, RequestBudget, ResponseBudget
+from fluss.doors import clock, replaced
+from fluss.server.net.budgets import PASS_S, RESPONSE_BYTES_MIN, FrameShare, RequestBudget, ResponseBudget, Turns
 
 
 class Frames:
@@ -163,3 +165,21 @@ def test_responses_shrink_when_clients_do_not_read() -> None:
     assert budget.unsent_bytes <= 110 * RESPONSE_BYTES_MIN + 40 * RESPONSE_BYTES_MIN
     budget.release(budget.unsent_bytes)
     assert budget.allowance_bytes() == allowances[0]
+
+
+async def test_a_pass_of_turns_ends_when_its_time_is_over() -> None:
+    """However many wait: between two passes the loop looks at its sockets."""
+    now_s, taken = 0.0, 0
+
+    def take_turn() -> None:
+        nonlocal now_s, taken
+        now_s += PASS_S / 2
+        taken += 1
+
+    with replaced(clock, monotonic=lambda: now_s):
+        turns = Turns(asyncio.get_running_loop())
+        for _ in range(10):
+            turns.wait(take_turn)
+        for passes in range(1, 6):
+            await asyncio.sleep(0)
+            assert taken == 2 * passes

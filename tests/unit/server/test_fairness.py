@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 import time
@@ -11,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from fluss.model.paths import TablePath
 from fluss.protocol import api_keys, frames
 from fluss.protocol import messages_pb2 as pb
+from fluss.server.handlers import connection
 from fluss.server.net import session
 from fluss.server.net.context import Answer, ConnectionContext, Deferred, Handled
 from fluss.server.net.limits import Limits
+from fluss.storage.catalog.catalog import TableEntry
 from tests.kit.thread_server import (
     TIMEOUT_S,
     RunningServer,
@@ -138,24 +142,35 @@ def test_requests_of_a_lost_connection_that_have_not_begun_are_dropped(
     assert fetch(wire, table_id).high_watermark == 3
 
 
+def answers_under_way(server: RunningServer) -> list[str]:
+    names = [getattr(task.get_coro(), "__name__", "") for task in asyncio.all_tasks(server.loop)]
+    return [name for name in names if name == connection._describe_many.__name__]
+
+
 def test_a_lost_connections_long_answer_is_not_made_to_its_end(
     server: RunningServer, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_table(wire)
     made: list[str] = []
+    began, is_closed = threading.Event(), threading.Event()
     catalog_table = server.server.context.storage.catalog.table
-    monkeypatch.setattr(
-        server.server.context.storage.catalog, "table", lambda path: (made.append(path.table), catalog_table(path))[1]
-    )
+
+    def table(path: TablePath) -> TableEntry:
+        made.append(path.table)
+        if len(made) == 1:
+            began.set()
+            is_closed.wait(TIMEOUT_S)
+        return catalog_table(path)
+
+    monkeypatch.setattr(server.server.context.storage.catalog, "table", table)
     request = pb.MetadataRequest(table_path=[path()] * 10_000)
     with server.connect() as lost:
         lost.send(api_keys.METADATA, request)
-        eventually(lambda: bool(made))
-        with loop_stands_still(server):
-            begun = len(made)
-            lost.socket.close()
-    eventually(lambda: server.look(lambda: len(server.server._connections)) == 1)
-    assert server.look(lambda: len(made)) - begun < 5_000
+        assert began.wait(TIMEOUT_S)
+        lost.socket.close()
+        is_closed.set()
+    eventually(lambda: not server.look(lambda: answers_under_way(server)))
+    assert len(made) < 5_000
 
 
 def test_metadata_of_a_table_follows_its_changes(server: RunningServer, wire: Wire) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from pathlib import Path
 
@@ -9,9 +11,12 @@ import pytest
 
 from fluss.formats.arrow.payload import decode
 from fluss.formats.batches.log_batch import payload_of
+from fluss.model.errors import ErrorCode
 from fluss.model.paths import TableBucket
 from fluss.protocol import api_keys
 from fluss.protocol import messages_pb2 as pb
+from fluss.storage.log import segment as segment_module
+from fluss.storage.log.segment import Segment
 from tests.kit.thread_server import (
     SCHEMA,
     RunningServer,
@@ -196,10 +201,10 @@ def test_min_bytes_count_over_all_buckets_and_reads_nothing(server: RunningServe
     log = server.look(lambda: server.server.context.storage.bucket(TableBucket(table_id, 0)))
     read = log.read
 
-    def counted(*arguments: int) -> bytes:
+    def counted(*arguments: int, **options: int) -> bytes:
         nonlocal reads
         reads += 1
-        return read(*arguments)
+        return read(*arguments, **options)
 
     log.read = counted  # type: ignore[method-assign]
     with server.connect() as writer:
@@ -286,3 +291,44 @@ def test_data_survives_a_restart(tmp_path: Path) -> None:
         assert fetch(wire, table_id) == before
         assert produce(wire, table_id, batch(4, writer_id=1, sequence=0)) == 0
         assert produce(wire, table_id, batch(4, writer_id=1, sequence=1)) == 4
+
+
+def test_a_lost_index_is_made_anew_beside_other_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To walk a segment takes seconds; a directory of an older format has no index that can be used."""
+    rebuilt: list[threading.Thread] = []
+    rebuild = Segment._rebuild_index
+
+    def watched(segment: Segment) -> None:
+        rebuilt.append(threading.current_thread())
+        rebuild(segment)
+
+    with RunningServer(tmp_path, segment_size_bytes=2_000) as server, server.connect() as wire:
+        table_id = create_table(wire)
+        for _ in range(40):
+            produce(wire, table_id, batch(3))
+    for index in tmp_path.rglob("*.index"):
+        index.unlink()
+    monkeypatch.setattr(segment_module, "REBUILT_BYTES_MAX", 0)
+    monkeypatch.setattr(Segment, "_rebuild_index", watched)
+    with RunningServer(tmp_path, segment_size_bytes=2_000) as server, server.connect() as wire:
+        loop_thread = server.look(threading.current_thread)
+        refusals = []
+        offset = 0
+        while offset < 120:
+            try:
+                offset = headers(fetch(wire, table_id, offset).records)[-1].next_offset
+            except WireError as error:
+                refusals.append(error)
+        assert {refused.code for refused in refusals} == {ErrorCode.LOG_STORAGE_EXCEPTION}  # clients try again
+        assert all("its index is being made anew; try again" in refused.text for refused in refusals)
+        assert rebuilt
+        assert loop_thread not in rebuilt
+        rebuilt.clear()
+        for index in tmp_path.rglob("*.index"):
+            index.unlink()
+        log = server.look(lambda: server.server.context.storage.bucket(TableBucket(table_id, 0)))
+        for offset in range(0, 117, 3):  # those who can wait do
+            data = asyncio.run_coroutine_threadsafe(log.read_indexed(offset, 1), server.loop).result(LONG_WAIT_MS)
+            assert headers(data)[0].base_offset == offset
+        assert rebuilt
+        assert loop_thread not in rebuilt

@@ -259,3 +259,35 @@ def test_one_fetch_verifies_a_bounded_number_of_small_batches(tmp_path: Path, mo
             assert 0 < len(found) <= len(verified) <= BATCHES_PER_FETCH_MAX + 2 * BATCHES_PER_ENTRY_MAX
             offset += len(found)
         assert offset == count
+
+
+def test_one_fetch_after_a_start_verifies_a_bounded_number_of_small_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all buckets together, of which it may name thousands."""
+    buckets, count, verified = range(8), 400, []
+
+    def counted(*args: Any) -> None:
+        verified.append(args)
+        verify_crc(*args)
+
+    with RunningServer(tmp_path, durability="os") as server, server.connect() as wire:
+        table_id = create_table(wire, buckets=len(buckets))
+        request = pb.ProduceLogRequest(acks=-1, table_id=table_id, timeout_ms=10_000)
+        for _ in range(count):
+            for bucket in buckets:
+                request.buckets_req.add(bucket_id=bucket, records=bytes(batch(1)))
+        wire.call(api_keys.PRODUCE_LOG, request)
+    with RunningServer(tmp_path, durability="os") as server, server.connect() as wire:
+        fetch(wire, table_id)  # opens the log
+        offsets = dict.fromkeys(buckets, 0)
+        for bucket in buckets:
+            fetch(wire, table_id, bucket=bucket, bucket_bytes=1)
+        monkeypatch.setattr(scan, "verify_crc", counted)
+        while any(offset < count for offset in offsets.values()):
+            verified.clear()
+            (answer,) = wire.call(api_keys.FETCH_LOG, fetch_request(table_id, *offsets.items())).tables_resp
+            assert len(verified) <= BATCHES_PER_FETCH_MAX + 2 * BATCHES_PER_ENTRY_MAX
+            read = {entry.bucket_id: len(list(walk(entry.records))) for entry in answer.buckets_resp}
+            assert any(read.values())
+            offsets = {bucket: offset + read[bucket] for bucket, offset in offsets.items()}

@@ -7,10 +7,12 @@ import errno
 import json
 import os
 import random
+import re
 import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -282,7 +284,7 @@ async def test_a_commit_that_was_decided_is_carried_out_from_the_backup(tmp_path
         (bucket,) = await create_log(storage)
         await stage(storage, bucket.table_id, [(bucket, log_batch("staged"))])
         await stage(storage, bucket.table_id, [(bucket, log_batch("of nobody"))], batch_id=1)
-        decided = StagedDecision(0, await storage.catalog.next_writer_id(), (StagedTask(0, 0, 1),))
+        decided = StagedDecision(0, storage.catalog.next_writer_id(), (StagedTask(0, 0, 1),))
         await storage.catalog.put_staged_query(StagedQuery(bucket.table_id, QUERY, -1, NOW_MS, decided))
         await backup(storage, tmp_path / "backup")
         await storage.staging.recover()
@@ -409,6 +411,28 @@ async def test_damaged_and_unfinished_backups_are_refused(tmp_path: Path) -> Non
     (target / NAME).unlink()
     with pytest.raises(FlussError, match="not a finished backup"):
         files.read(target)
+
+
+async def test_one_changed_byte_of_a_backup_is_found(tmp_path: Path) -> None:
+    """Of the catalog, which has no checksums of its own, and of snapshots, without which old rows are lost."""
+    async with opened(tmp_path / "data") as storage:
+        table = await Table.create(storage, name="rows")
+        await table.kv().put(table.batch([row(number, "a", 1) for number in range(100)])).applied
+        snapshots = KvSnapshots(storage, storage.kv.bucket)
+        await snapshots.make(table.bucket())
+        manifest = await backup(storage, tmp_path / "backup", snapshots)
+    target = tmp_path / "backup"
+    check(target, manifest)
+    assert next(target.rglob("*.sst"))
+    for path in (target / "catalog.db", *target.rglob("*.sst"), *target.rglob("MANIFEST*")):
+        data = path.read_bytes()
+        for position in range(0, len(data), 37):
+            path.unlink()
+            path.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
+            with pytest.raises(CorruptDataError, match=re.escape(path.name)):
+                check(target, manifest)
+        path.write_bytes(data)
+    check(target, replace(manifest, catalog_crc=None))  # as earlier versions have made it
 
 
 async def test_restore_never_overwrites(tmp_path: Path) -> None:

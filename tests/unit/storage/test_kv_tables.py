@@ -196,6 +196,52 @@ async def test_numbered_rows(tmp_path: Path) -> None:
         assert new["number"] not in numbers.values()
 
 
+async def numbers_of(table: Table) -> list[int]:
+    values = await table.kv().first_values(1 << 20, 1 << 20)
+    return [kept["number"] for kept in table.rows(values) if kept is not None]
+
+
+async def test_no_number_comes_twice_with_an_older_catalog(tmp_path: Path) -> None:
+    """As in a directory that was copied under a running server: the catalog and its mark first, the rows later."""
+    targets, small_blocks = (0, 2), {"table.auto-increment.cache-size": "3"}
+    async with opened(tmp_path / "data") as storage:
+        table = await Table.create(storage, NUMBERED, properties=small_blocks)
+        await table.kv().put(table.batch([named("first", 1)]), targets).applied
+        earlier = crash_image(tmp_path / "data", "earlier")
+        rows = [named(f"a{number}", number) for number in range(20)]
+        await table.kv().put(table.batch(rows), targets).applied
+        used = await numbers_of(table)
+        image = crash_image(tmp_path / "data", "image")
+    for name in ("catalog.db", "catalog.db-wal", "marks"):
+        (image / name).write_bytes((earlier / name).read_bytes())
+    (image / "catalog.db-shm").unlink(missing_ok=True)
+    async with opened(image) as storage:
+        table = Table(storage, T)
+        assert await numbers_of(table) == used
+        await table.kv().put(table.batch([named("new", 1), named("newer", 1)]), targets).applied
+        numbers = await numbers_of(table)
+        assert len(set(numbers)) == len(used) + 2
+    async with opened(image) as storage:  # after a clean stop
+        table = Table(storage, T)
+        await table.kv().put(table.batch([named("newest", 1)]), targets).applied
+        assert (await table.get("newest") or {})["number"] == max(numbers) + 1
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"version": 1, "crc32": 0, "note": [1]}', b"\xff" * 99])
+async def test_a_damaged_note_of_numbers_says_nothing(tmp_path: Path, content: bytes) -> None:
+    targets = (0, 2)
+    async with opened(tmp_path / "data") as storage:
+        table = await Table.create(storage, NUMBERED)
+        await table.kv().put(table.batch([named("a", 1)]), targets).applied
+        note = storage.bucket_path(table.bucket()).parent / "numbers"
+        assert note.exists()
+    note.write_bytes(content)
+    async with opened(tmp_path / "data") as storage:
+        table = Table(storage, T)
+        await table.kv().put(table.batch([named("b", 1)]), targets).applied
+        assert (await table.get("b") or {})["number"] == (await table.get("a") or {})["number"] + 1
+
+
 async def add_column(storage: Storage, name: str) -> None:
     def alteration(entry: TableEntry, schema_json: bytes) -> AlteredTable:
         before = TableDescriptor.from_json(entry.table_json)

@@ -292,6 +292,61 @@ def test_a_synced_mark_is_never_written_over(tmp_path: Path) -> None:
     marks.close()
 
 
+def test_marks_written_while_others_are_synced_leave_both_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the sync under way gets as far as the disk is not known: what the one before it left must be there."""
+    path = tmp_path / "marks"
+    marks = Marks.open(path)
+    sync, synced, numbers = files.sync, 0, iter(range(1, 1_000))
+
+    def stored() -> list[int]:
+        slots = [path.read_bytes()[at : at + 64] for at in range(192, 384, 64)]
+        return [struct.unpack_from("<q", slot, 52)[0] for slot in slots]
+
+    def slow_sync(fd: int, site: failpoints.Site) -> None:
+        under_way = max(stored())
+        for _ in range(3):
+            marks.put(A, _mark(next(numbers)))
+            assert {synced, under_way} <= {0, *stored()}
+        sync(fd, site)
+
+    monkeypatch.setattr(files, "sync", slow_sync)
+    for _ in range(20):
+        marks.put(A, _mark(next(numbers)))
+        under_way = max(stored())
+        marks.sync()
+        synced = under_way
+    marks.close()
+
+
+async def test_a_log_shorter_than_its_lake_snapshot_is_damaged(tmp_path: Path) -> None:
+    """Without marks, too: the lake's offsets prove what the log had."""
+    storage = await Storage.open(StorageOptions(tmp_path / "data"))
+    try:
+        properties = '{"properties": {"table.datalake.enabled": "true"}, "custom_properties": {}}'
+        table = await storage.catalog.create_table(T, properties, "{}", 1)
+        for row in ROWS:
+            await append(storage.bucket(BUCKET), row, records=1).durable
+        offsets_path = await storage.lake.prepare(table, {BUCKET: len(ROWS)}, merge=True)
+        await storage.lake.commit(table.table_id, 1, offsets_path, readable=True, earliest_to_keep=None)
+        root = crash_image(tmp_path / "data", "killed")
+    finally:
+        await storage.close()
+    path = _segment(root)
+    position = _bounds(path)[15]
+    path.write_bytes(path.read_bytes()[:position])
+    (root / "marks").unlink()
+    storage = await Storage.open(StorageOptions(root))
+    try:
+        log = await storage.opened(BUCKET)
+        assert log.high_watermark == len(ROWS), "an offset that was used must not be free"
+        with pytest.raises(FlussError, match=rf"{path.name}: .*the log reached {len(ROWS)}"):
+            append(log, "new")
+    finally:
+        await storage.close()
+
+
 def test_more_buckets_than_the_file_has_room_for(tmp_path: Path) -> None:
     marks = Marks.open(tmp_path / "marks")
     buckets = [TableBucket(1, bucket) for bucket in range(1_000)]

@@ -199,7 +199,7 @@ async def _last_batches(context: ConnectionContext, bucket: TableBucket, limit: 
     offset = max(log.log_start_offset, end - limit)
     records: list[Part] = []
     while offset < end:
-        data = context.storage.bucket(bucket).read(offset, _CHUNK_BYTES)
+        data = await context.storage.bucket(bucket).read_indexed(offset, _CHUNK_BYTES)
         size.add(len(data))
         records.append(data)
         for _, header in walk(data):

@@ -201,11 +201,11 @@ def _late() -> TimeoutError:
     return TimeoutError("The batch was not safe within the request's timeout; send it again to learn its fate.")
 
 
-async def init_writer(context: ConnectionContext, request: pb.InitWriterRequest) -> pb.InitWriterResponse:
+def init_writer(context: ConnectionContext, request: pb.InitWriterRequest) -> pb.InitWriterResponse:
     """An id for a writer. Java names no table; a table named here may be gone, which its writes will say."""
     for path in request.table_path:
         table_path(path)
-    return pb.InitWriterResponse(writer_id=await context.storage.catalog.next_writer_id())
+    return pb.InitWriterResponse(writer_id=context.storage.catalog.next_writer_id())
 
 
 def produce_log(context: ConnectionContext, request: ReceivedWrite) -> Handled:

@@ -218,7 +218,12 @@ class BucketFetch:
         if self.picker is not None:
             self._read_picked(log, self.picker, allowance)
             return
-        records = log.read(self.start_offset(log), self._read_bytes_max(allowance))
+        # Bytes that this process reads for the first time are verified: after a start that is everything.
+        checked = log.batches_checked
+        records = log.read(
+            self.start_offset(log), self._read_bytes_max(allowance), batches_max=max(allowance.batches, 0)
+        )
+        allowance.batches -= log.batches_checked - checked
         self.parts, self.size_bytes = [records] if records else [], len(records)
         allowance.size_bytes -= len(records)
 

@@ -32,6 +32,7 @@ from fluss.storage.backup.files import (
     make_target,
     remove_target,
 )
+from fluss.storage.catalog.db import file_checksum
 from fluss.storage.catalog.view import has_primary_key
 from fluss.storage.directory import CATALOG_NAME, FORMAT_VERSION, VERSION_NAME, disk_free_bytes
 from fluss.storage.failpoints import Site
@@ -231,7 +232,8 @@ def _finish(target: Path, placer: Placer, ranges: Sequence[BackupRange], time_ms
     placer.sync_directories()
     files.replace(target / VERSION_NAME, f"{FORMAT_VERSION}\n".encode(), Site.BACKUP_FINISH, durable=True)
     placer.note(VERSION_NAME)
-    backup_manifest.write(target, BackupManifest(FORMAT_VERSION, time_ms, ranges, placer.sizes))
+    _, catalog_crc = file_checksum(target / CATALOG_NAME)
+    backup_manifest.write(target, BackupManifest(FORMAT_VERSION, time_ms, ranges, placer.sizes, catalog_crc))
 
 
 def _try(work: Callable[[], None]) -> None:

@@ -49,6 +49,7 @@ class BackupManifest:
     time_ms: int
     buckets: Sequence[BackupRange]
     files: Mapping[str, int]  # sizes by path, with slashes
+    catalog_crc: int | None = None  # SQLite has no checksums; None: of an earlier version
 
     @property
     def size_bytes(self) -> int:
@@ -72,6 +73,7 @@ def write(directory: Path, manifest: BackupManifest) -> None:
             for bucket, start_offset, end_offset in manifest.buckets
         ],
         "files": manifest.files,
+        "catalog_crc": manifest.catalog_crc,
     }
     files.replace(directory / NAME, json.dumps(content).encode(), Site.BACKUP_FINISH, durable=True)
 
@@ -115,7 +117,8 @@ def _parse(path: Path, content: Any) -> BackupManifest:
     for name in sizes:
         if name.startswith("/") or ".." in name.split("/"):
             raise ValueError(f"a file {name!r}")
-    return BackupManifest(format_version, int(content["time_ms"]), buckets, sizes)
+    crc = content.get("catalog_crc")
+    return BackupManifest(format_version, int(content["time_ms"]), buckets, sizes, None if crc is None else int(crc))
 
 
 _SST_SUFFIX: Final = ".sst"

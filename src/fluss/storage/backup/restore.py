@@ -6,14 +6,18 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 
 from fluss.model.errors import CorruptDataError, FlussError
 from fluss.storage import files
 from fluss.storage.backup.files import BackupManifest, HeldFile, Placer, make_target, remove_target
+from fluss.storage.catalog.db import file_checksum
 from fluss.storage.damage.checks import check_log
+from fluss.storage.damage.scrub_files import database_damages
 from fluss.storage.directory import CATALOG_NAME, VERSION_NAME, DataDirectory
 from fluss.storage.failpoints import Site
+from fluss.storage.kv.snapshot_files import list_snapshots
 
 OnBytes = Callable[[int], None]
 
@@ -34,11 +38,14 @@ def _problems(backup: Path, manifest: BackupManifest, on_bytes: OnBytes) -> Iter
             continue
         if found_bytes != size_bytes:
             yield f"{name} has {found_bytes} bytes and should have {size_bytes}"
-    if (problem := _catalog_problem(backup / CATALOG_NAME)) is not None:
+    if (problem := _catalog_problem(backup / CATALOG_NAME, manifest.catalog_crc)) is not None:
         yield f"{CATALOG_NAME}: {problem}"
     directory = DataDirectory.unlocked(backup)
     for bucket, start_offset, end_offset in manifest.buckets:
-        checked = check_log(directory.bucket_path(bucket), on_bytes)
+        path = directory.bucket_path(bucket)
+        for damage in chain.from_iterable(database_damages(found.path) for found in list_snapshots(path)):
+            yield f"{damage.path.relative_to(backup)}: {damage.reason}"
+        checked = check_log(path, on_bytes)
         bad = checked.damage or checked.torn
         if bad is not None:
             yield bad.message
@@ -49,12 +56,14 @@ def _problems(backup: Path, manifest: BackupManifest, on_bytes: OnBytes) -> Iter
             )
 
 
-def _catalog_problem(path: Path) -> str | None:
+def _catalog_problem(path: Path, crc: int | None) -> str | None:
     try:
+        if crc is not None and file_checksum(path)[1] != crc:
+            return "it has other bytes than when the backup was made"
         # Immutable: it is only read, and no files are made beside it.
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as database:
             (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         return str(error)
     return None if found == "ok" else str(found)
 

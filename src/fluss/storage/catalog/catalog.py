@@ -42,7 +42,7 @@ from fluss.storage.catalog.db import (
     look_at,
 )
 from fluss.storage.catalog.view import CatalogView, RowIds, block_of, check_partitioned
-from fluss.storage.directory import MARKS_NAME, DataDirectoryError
+from fluss.storage.directory import MARKS_NAME, DataDirectory, DataDirectoryError, read_numbers, write_numbers
 from fluss.storage.log.marks import CatalogMark, Marks
 
 __all__ = [
@@ -112,6 +112,7 @@ class Catalog(CatalogView, ClusterRecords):
         CatalogView.__init__(self)
         ClusterRecords.__init__(self)
         self._database = database
+        self._directory = DataDirectory.unlocked(database.path.parent)
         self._marks = marks
         self._clock = clock
         self._executor = executor
@@ -457,7 +458,7 @@ class Catalog(CatalogView, ClusterRecords):
 
     # --- writer ids and row ids
 
-    async def next_writer_id(self) -> int:
+    def next_writer_id(self) -> int:
         """An id that was never given out before: nothing has to remember which were."""
         return int.from_bytes(randomness.token_bytes(8), "little") & WRITER_ID_MAX or 1
 
@@ -473,12 +474,25 @@ class Catalog(CatalogView, ClusterRecords):
         first = self._row_ids.take(table_id, count)
         if first is not None:
             return first
-        bound = self._row_ids.bound_for(table_id, count, block_of(self._existing_table(table_id).table_json))
+        block = block_of(self._existing_table(table_id).table_json)
+        path = self._directory.numbers_path(table_id)
+        if not self._row_ids.is_compared(table_id):
+            noted = await asyncio.get_running_loop().run_in_executor(self._executor, read_numbers, path)
+            if unknown := self._row_ids.compare(table_id, noted):
+                _log.error("the catalog is older than %s: %d ids are left out, so that none comes twice", path, unknown)
+        bound = self._row_ids.bound_for(table_id, count, block)
         await self._commit(lambda database: database.set_row_ids({table_id: bound}))
+        # After the catalog: its number is never behind the note but when somebody has put an older catalog there.
+        await asyncio.get_running_loop().run_in_executor(self._executor, write_numbers, path, bound)
         self._row_ids.reserved(table_id, bound)
         first = self._row_ids.take(table_id, count)
         assert first is not None
         return first
+
+    def _give_back(self, database: CatalogDatabase, unused: Mapping[int, int]) -> None:
+        for table_id, first in unused.items():
+            write_numbers(self._directory.numbers_path(table_id), first)
+        database.set_row_ids(unused)
 
     # --- leases of KV snapshots
 
@@ -595,7 +609,7 @@ class Catalog(CatalogView, ClusterRecords):
         async with self._lock:
             if unused := self._row_ids.give_back():
                 with suppress(FlussError):
-                    await self._commit(lambda database: database.set_row_ids(unused))
+                    await self._commit(lambda database: self._give_back(database, unused))
             await self._settle()
             await asyncio.get_running_loop().run_in_executor(self._executor, self._database.close)
         self._executor.shutdown()

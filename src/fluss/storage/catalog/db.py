@@ -204,7 +204,7 @@ class CatalogDatabase:
     def __init__(self, path: Path) -> None:
         # isolation_level None: transactions begin and end where this file says so.
         self._connection = sqlite3.connect(path, isolation_level=None)
-        self._path = path
+        self.path = path
         self.generation = 0  # raised by each transaction
         try:
             self._execute("PRAGMA journal_mode = WAL")
@@ -448,7 +448,7 @@ class CatalogDatabase:
     def wal_size_bytes(self) -> int:
         """How much was committed since the catalog was settled, about."""
         try:
-            return os.stat(f"{self._path}-wal").st_size
+            return os.stat(f"{self.path}-wal").st_size
         except FileNotFoundError:
             return 0
 
@@ -457,7 +457,7 @@ class CatalogDatabase:
         busy, _, _ = self._execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
             raise sqlite3.OperationalError("the catalog is being read")
-        return file_checksum(self._path)
+        return file_checksum(self.path)
 
     def close(self) -> None:
         self._connection.close()

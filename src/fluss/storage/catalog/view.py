@@ -307,6 +307,19 @@ class RowIds:
     def __init__(self, reserved: Mapping[int, int] | None = None) -> None:
         self._reserved = dict(reserved or {})  # by table id: ids below are given out or in memory
         self._next = dict(self._reserved)
+        self._compared: set[int] = set()  # tables whose sequence was compared with their data in this run
+
+    def is_compared(self, table_id: int) -> bool:
+        """Whether a table's sequence goes on behind all that its data has."""
+        return table_id in self._compared
+
+    def compare(self, table_id: int, noted: int | None) -> int:
+        """Go on behind what lies noted with a table's data; returns how many ids the catalog did not know of."""
+        self._compared.add(table_id)
+        unknown = max(0, (noted or 0) - self._reserved.get(table_id, FIRST_ROW_ID))
+        if unknown:
+            self._reserved[table_id] = self._next[table_id] = noted or 0
+        return unknown
 
     def take(self, table_id: int, count: int) -> int | None:
         """The first of `count` ids in a row, None if too few are reserved."""

@@ -240,7 +240,7 @@ class KvEngine:
             store = await self._run_open(work)
             try:
                 while store.state.covered_offset < log.high_watermark:
-                    data = log.read(store.state.covered_offset, CHUNK_BYTES)
+                    data = await log.read_indexed(store.state.covered_offset, CHUNK_BYTES)
                     await self._run_open(partial(replay, store, self.table(bucket), data))
             except BaseException:
                 await self._run_open(store.close)

@@ -30,10 +30,12 @@ _FOOTER: Final = struct.Struct("<B40sIQ")  # kind of checksum, handles of metain
 _TABLE_MAGIC: Final = 0x88E241B785F4CFF7
 _CHECKSUM_CRC32C: Final = 1
 _U32: Final = struct.Struct("<I")
+_MASK_DELTA: Final = 0xA282EAD8
 
 _RECORD: Final = struct.Struct("<IHB")  # checksum, size, kind; records lie in blocks
 _RECORD_BLOCK_BYTES: Final = 32 << 10
 _WHOLE, _FIRST, _LAST = 1, 2, 4
+_KINDS: Final = range(1, 5)  # a whole record, or its first, middle and last part
 # What an edit in the manifest is made of. Tags with this bit may be passed over by whoever does not know them.
 _IGNORABLE: Final = 1 << 13
 _TEXT_TAGS: Final = frozenset({1, 201})
@@ -96,25 +98,48 @@ class StoreManifest:
 
     def _records(self) -> Iterator[bytes]:
         parts: list[bytes] = []
-        position = 0
-        while position + _RECORD.size <= len(self._data):
-            left_bytes = _RECORD_BLOCK_BYTES - position % _RECORD_BLOCK_BYTES
-            if left_bytes < _RECORD.size:
-                position += left_bytes
-                continue
-            crc, size_bytes, kind = _RECORD.unpack_from(self._data, position)
-            start, end = position + _RECORD.size, position + _RECORD.size + size_bytes
-            if end > len(self._data) and size_bytes <= left_bytes - _RECORD.size:
-                break
-            content = self._data[start:end]
-            if crc != masked_crc(crc32c(content, crc32c(self._data[start - 1 : start]))):
-                raise DamagedRocksFileError(position, "the checksum of a record does not fit")
-            parts = [content] if kind in (_WHOLE, _FIRST) else [*parts, content]
-            if kind in (_WHOLE, _LAST):
-                yield b"".join(parts)
-            position = end
-        if position < len(self._data):
-            self.cut_at = position
+        for part in _parts(self._data):
+            if part.problem is None:
+                parts = [part.content] if part.kind in (_WHOLE, _FIRST) else [*parts, part.content]
+                if part.kind in (_WHOLE, _LAST):
+                    yield b"".join(parts)
+            elif part.is_cut:
+                self.cut_at = part.position
+            else:
+                raise DamagedRocksFileError(part.position, part.problem)
+
+
+class _Part(NamedTuple):
+    """A record of a manifest, or a part of one; or what there is in its place, with which a walk ends."""
+
+    position: int
+    kind: int = 0
+    content: bytes = b""
+    problem: str | None = None
+    is_cut: bool = False  # the file ends within it, as while it is being written
+
+
+def _parts(data: bytes) -> Iterator[_Part]:
+    position = 0
+    while position < len(data):
+        left_bytes = _RECORD_BLOCK_BYTES - position % _RECORD_BLOCK_BYTES
+        if left_bytes < _RECORD.size:
+            position += left_bytes
+            continue
+        start = position + _RECORD.size
+        if start > len(data):
+            yield _Part(position, problem="a record is cut off", is_cut=True)
+            return
+        crc, size_bytes, kind = _RECORD.unpack_from(data, position)
+        end = start + size_bytes
+        if end > len(data) and size_bytes <= left_bytes - _RECORD.size:
+            yield _Part(position, problem="a record is cut off", is_cut=True)
+            return
+        if kind not in _KINDS or crc != masked_crc(crc32c(data[start - 1 : end])):
+            yield _Part(position, problem="the checksum of a record does not fit")
+            return
+        yield _Part(position, kind, data[start:end])
+        position = end
 
 
 def _apply(record: bytes, tables: dict[int, int]) -> None:
@@ -276,13 +301,6 @@ class _Cursor:
             self.text()
 
 
-_BLOCK_BYTES: Final = 32 << 10
-_HEADER: Final = struct.Struct("<IHB")  # masked CRC-32C of type and content, size of the content, type
-_CRC_FROM: Final = 6
-_TYPES: Final = range(1, 5)  # a whole record, or its first, middle and last part
-_MASK_DELTA: Final = 0xA282EAD8
-
-
 def manifest_problem(directory: Path) -> str | None:
     """What is wrong with the manifest of a database; None: nothing, or RocksDB will say it."""
     try:
@@ -290,25 +308,8 @@ def manifest_problem(directory: Path) -> str | None:
         data = (directory / Path(name).name).read_bytes()
     except (OSError, ValueError):
         return None
-    position = _first_bad(data)
-    return None if position is None else f"Corruption: {name} has a bad record at byte {position}"
-
-
-def _first_bad(data: bytes) -> int | None:
-    position = 0
-    while position < len(data):
-        left = _BLOCK_BYTES - position % _BLOCK_BYTES
-        if left < _HEADER.size:
-            position += left
-            continue
-        if position + _HEADER.size > len(data):
-            return position
-        crc, size_bytes, kind = _HEADER.unpack_from(data, position)
-        end = position + _HEADER.size + size_bytes
-        if kind not in _TYPES or end > len(data) or masked_crc(crc32c(data[position + _CRC_FROM : end])) != crc:
-            return position
-        position = end
-    return None
+    bad = next((part for part in _parts(data) if part.problem is not None), None)
+    return None if bad is None else f"Corruption: {name} has a bad record at byte {bad.position}"
 
 
 def masked_crc(crc: int) -> int:

@@ -286,13 +286,13 @@ def check(
     offset: int,
     heads_at: Callable[[int], int | None] = lambda _: None,
     batches_max: int = ALL_BATCHES,
-) -> tuple[int, CorruptBatchError | None]:
-    """Verify batches read from `position`: how many bytes are good, and what is wrong after them.
+) -> tuple[int, int, CorruptBatchError | None]:
+    """Verify batches read from `position`: how many bytes are good, of how many batches, and what is wrong after them.
 
     `heads_at` tells the checksum of the heads of all batches before a position, where the index has one; bytes between
     two such positions are good when it fits. After `batches_max` batches it ends at the next such position.
     """
-    good = checked = 0
+    good = checked = count = 0
     heads = heads_at(position)
     try:
         for count, (at, header) in enumerate(walk(data), 1):
@@ -306,12 +306,12 @@ def check(
                 if expected is None:
                     continue
                 if expected != heads:
-                    return checked, WrongHeadsError(path, position + checked)
+                    return checked, count, WrongHeadsError(path, position + checked)
                 checked = good
             if count >= batches_max:
-                return good, None
+                return good, count, None
         if good < len(data):
             raise CorruptDataError(f"log batch: a batch is cut after {len(data) - good} bytes")
     except CorruptDataError as error:
-        return good, CorruptBatchError(path, position + good, _reason(error))
-    return good, None
+        return good, count, CorruptBatchError(path, position + good, _reason(error))
+    return good, count, None

@@ -163,6 +163,7 @@ class BucketLog:
         self._failure: tuple[str, int] | None = None
         self._closed: tuple[str, int] | None = None
         self._corruption_logged = ""
+        self.batches_checked = 0  # by reads so far
         self._pending: Durable | None = None
         self._in_flight: list[LogSync] = []  # in the order in which they began
         self._put_off: list[LogSync] = []  # that got no descriptor; later ones cover them
@@ -184,7 +185,7 @@ class BucketLog:
             text = f"{problem.message}. The bucket is read-only; 'fluss repair' shows what a repair would lose"
             # Not a code of storage, which clients answer by trying again: this does not pass.
             self._failure = (text, ErrorCode.UNKNOWN_SERVER_ERROR)
-        self._segments = SegmentList(segments)
+        self._segments = SegmentList(segments, partial(commit.run, table=self.syncs_with), self._wake)
         active = self._segments.active
         self._end = active.end_offset if active else 0
         self._durable_end = self._end
@@ -237,7 +238,7 @@ class BucketLog:
 
         Not a failed one: opening it again would forget the failure.
         """
-        if self._waiters or self._put_off or self._failure is not None:
+        if self._waiters or self._put_off or self._segments.rebuilds or self._failure is not None:
             return False
         return self._durable_end == self._end and not self._commit.is_busy(self)
 
@@ -619,6 +620,7 @@ class BucketLog:
         if fetch_offset >= self.high_watermark:
             return b""
         segment = self._segments.at_offset(fetch_offset)
+        checked = segment.batches_checked
         readable_bytes = segment.size_bytes
         if segment is self._durable_segment and self._options.fsync and self._failure is None:
             readable_bytes = self._durable_position
@@ -633,7 +635,15 @@ class BucketLog:
                 _log.error("%s: %s", self._directory, error)
             raise
         finally:
+            self.batches_checked += segment.batches_checked - checked
             self._close_cold()
+
+    async def read_indexed(self, fetch_offset: int, max_bytes: int) -> bytes:
+        """As `read`, waiting for an index that has to be made."""
+        with suppress(FlussError):
+            self.locate(fetch_offset)
+        await self._segments.indexed()
+        return self.read(fetch_offset, max_bytes)
 
     def distrust(self) -> None:
         """Verify again what is read next, whatever was verified before."""
@@ -743,6 +753,7 @@ class BucketLog:
     async def close(self) -> None:
         """Make everything durable, leave a checkpoint, close the files."""
         self._is_closing = True
+        await self._segments.indexed()
         try:
             await self.flush()
         except FlussError as error:
@@ -773,4 +784,5 @@ class BucketLog:
     async def discard(self) -> None:
         """Close the files of a log that was ended, when no sync holds them."""
         await self._commit.settle(self)
+        await self._segments.indexed()
         self._segments.close()

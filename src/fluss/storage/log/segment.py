@@ -8,14 +8,16 @@ not a torn tail. Until then the next segment takes its batches under a temporary
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
 import re
+import sys
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from fluss.formats.batches.log_batch import BatchHeader
 from fluss.model.errors import ErrorCode, FlussError
@@ -44,6 +46,8 @@ ASIDE_SUFFIX: Final = ".cut"
 NO_TIMESTAMP_MS: Final = -1
 # Read at a time where checksums are still to be compared: that is done on the loop, batch by batch.
 UNCHECKED_BYTES_MAX: Final = 1 << 20
+# An index is rebuilt on the loop from so much at most: of single rows these are 12,000 batches.
+REBUILT_BYTES_MAX: Final = 1 << 20
 
 _LOG_NAME: Final = re.compile(r"(\d{20})\.log\Z")
 _DISPOSABLE_NAME: Final = re.compile(r"(\d{20})\.(?:(?:index|writers)(?:\.tmp)?|log\.tmp|log\.\d+\.cut)\Z")
@@ -96,12 +100,17 @@ def remove_segment_files(directory: Path, start_offset: int, writers_path: Path)
             files.sync_directory(directory, Site.SEGMENT_REMOVE)
 
 
+class UnindexedError(Exception):
+    """A segment has no index, and to make it takes too long to be done on the loop."""
+
+
 class Segment:
     __slots__ = (
         "_fd",
         "_next_reads",
         "_spare_fd",
         "base_offset",
+        "batches_checked",
         "directory",
         "end_offset",
         "index",
@@ -125,6 +134,7 @@ class Segment:
         self.timestamp_ms_max = NO_TIMESTAMP_MS
         self.index = OffsetIndex(base_offset)
         self.verified = ByteRanges()
+        self.batches_checked = 0  # by reads so far: what takes their time
         # Directories whose sync must come before the first acknowledged batch of this segment.
         self.unsynced_directories: tuple[tuple[Path, Site], ...] = ()
         # Where batches begin that readers got to: a reader who follows the log asks for the next one there.
@@ -313,11 +323,13 @@ class Segment:
         start = self.index.at_offset(base_offset)
         batches_max += BATCHES_PER_ENTRY_MAX  # those before the one that is asked for
         data = files.read_at(self._fd, end - start.position, start.position)
-        good, problem = check(data, self.path, start.position, start.offset, self._heads_at, batches_max)
+        good, count, problem = check(data, self.path, start.position, start.offset, self._heads_at, batches_max)
         if start.position + good <= position and not isinstance(problem, WrongHeadsError):
             # A bad batch between the entry and this one takes nothing from it but the proof of its commit time.
             data, start = data[position - start.position :], IndexEntry(base_offset, position)
-            good, problem = check(data, self.path, position, base_offset, batches_max=batches_max)
+            good, more, problem = check(data, self.path, position, base_offset, batches_max=batches_max)
+            count += more
+        self.batches_checked += count
         if start.position + good <= position:
             raise problem or self._ends_before(base_offset)
         self.verified.add(start.position, start.position + good)
@@ -335,8 +347,14 @@ class Segment:
         checkpoint = Checkpoint(self.size_bytes, self.end_offset, self.timestamp_ms_max, self.index.heads_checksum)
         return self.index.encode(checkpoint)
 
-    def ensure_open(self) -> None:
-        """Open a sealed segment, with its index from the file or rebuilt from the log."""
+    def twin(self) -> Segment:
+        """The same sealed segment, not opened, to be made ready in a thread."""
+        twin = Segment.sealed(self.directory, self.base_offset, self.end_offset)
+        twin.is_damaged, twin.limit_bytes, twin.wrong_heads = self.is_damaged, self.limit_bytes, self.wrong_heads
+        return twin
+
+    def ensure_open(self, rebuilt_bytes_max: int = sys.maxsize) -> None:
+        """Open a sealed segment, with its index from the file or rebuilt from at most so many bytes of the log."""
         if self.is_open:
             return
         self._fd = files.open_existing(self.path, writable=False)
@@ -346,10 +364,12 @@ class Segment:
                 self.size_bytes = min(self.size_bytes, self.limit_bytes)
             loaded = self._load_index()
             if loaded is None or loaded[0] is None or loaded[1][:2] != (self.size_bytes, self.end_offset):
+                if self.size_bytes > rebuilt_bytes_max:
+                    raise UnindexedError
                 self._rebuild_index()
             else:
                 self._adopt(loaded[0], loaded[1])
-        except OSError:
+        except (OSError, UnindexedError):
             self.release()
             raise
 
@@ -399,12 +419,18 @@ class Segment:
 
 SEALED_OPEN_MAX: Final = 4
 _TRANSIENT_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+Run: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]  # work in a thread
 
 
 class SegmentList:
     """The last segment is the active one: it is always open, the others when needed; in a damaged log it is, too."""
 
-    def __init__(self, segments: list[Segment]) -> None:
+    def __init__(self, segments: list[Segment], run: Run, on_rebuilt: Callable[[], None]) -> None:
+        self._run = run
+        self._on_rebuilt = on_rebuilt
+        self.rebuilds: dict[Segment, asyncio.Task[None]] = {}  # of indexes, in threads
+        self._failed: set[Segment] = set()  # whose index could not be rebuilt: readers are told the reason
+        self._is_closed = False
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]
         # Sealed and open, the one used last at the end.
@@ -515,14 +541,42 @@ class SegmentList:
                 segment.release()
 
     def close(self) -> None:
+        self._is_closed = True
         for segment in self._segments:
             segment.release()
+
+    async def indexed(self) -> None:
+        """Return when no index is being made anew."""
+        while self.rebuilds:
+            await asyncio.wait(self.rebuilds.values())
+
+    async def _rebuild(self, segment: Segment) -> None:
+        """Make a sealed segment ready in a thread and let that take its place, unless that is gone."""
+        made = segment.twin()
+        try:
+            await self._run(made.ensure_open)
+            if self._is_closed or segment.is_open or segment not in self._segments:
+                made.release()
+            else:
+                self._segments[self._segments.index(segment)] = made
+                self._opened.append(made)
+                self._find_ends()
+        except OSError:
+            self._failed.add(segment)
+        finally:
+            del self.rebuilds[segment]
+            self._on_rebuilt()
 
     def _open(self, segment: Segment) -> Segment:
         if segment is self._segments[-1] and segment.is_open:
             return segment
         try:
-            segment.ensure_open()
+            segment.ensure_open(sys.maxsize if segment in self._failed else REBUILT_BYTES_MAX)
+        except UnindexedError:
+            if segment not in self.rebuilds:
+                self.rebuilds[segment] = asyncio.get_running_loop().create_task(self._rebuild(segment))
+            text = f"{files.shown(segment.path)}: its index is being made anew; try again."
+            raise FlussError(text, ErrorCode.LOG_STORAGE_EXCEPTION) from None
         except OSError as error:
             raise unreadable(segment, error) from error
         if segment in self._opened:

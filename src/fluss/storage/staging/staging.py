@@ -229,7 +229,7 @@ class Staging:
         # Once it is decided, rows that can't be read any more would block the query.
         names = staged_files.names_of(table_id, query_id, batch_id, tasks)
         await self._storage.run_blocking(partial(staged_files.check, self._storage.staging_path(table_id), names))
-        decided = StagedDecision(batch_id, await catalog.next_writer_id(), tasks)
+        decided = StagedDecision(batch_id, catalog.next_writer_id(), tasks)
         await catalog.put_staged_query(entry._replace(used_ms=self._now_ms(), decided=decided))
         self._note_writers()
 
