@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fluss.lake import log_ranges
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.spark.columns import spark_schema
 from fluss.spark.source_options import SourceOptions
@@ -184,6 +185,21 @@ def test_large_micro_batches_are_cut_into_parts(tables: Tables) -> None:
     stream = tables.stream(path, **{"scan.maxRecordsPerPartition": "250"})
     assert stream.ids() == list(range(1_000))
     assert stream.part_count == 4
+
+
+@pytest.mark.parametrize("changelog", ["false", "true"])
+def test_a_bucket_is_one_part_however_long_its_backlog_is(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, changelog: str
+) -> None:
+    """Its rows reach a table that they are upserted into in their order."""
+    monkeypatch.setattr(log_ranges, "PART_ROWS_MIN", 10)
+    path = tables.create("keyed", KEYED)
+    stream = tables.stream(path, changelog=changelog, **{"scan.startup.mode": "earliest"})
+    for value in range(100):
+        tables.upsert(path, {"id": 1, "value": value})
+    rows = stream.step()
+    assert stream.part_count == 1
+    assert [row["value"] for row in rows if row.get("_change_type") != "-U"] == list(range(100))
 
 
 def test_the_end_that_was_fixed_is_reached_and_not_passed(tables: Tables) -> None:
