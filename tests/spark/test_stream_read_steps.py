@@ -353,6 +353,18 @@ def test_a_position_of_another_release(tables: Tables) -> None:
         stream.step()
 
 
+def test_a_checkpoint_of_another_stream(tables: Tables) -> None:
+    first, second = (tables.stream(tables.create(name, NUMBERS)) for name in ("first", "second"))
+    second.end = first.end
+    with pytest.raises(
+        InvalidRequestError, match=r"\.second was .*or the checkpoint is that of another stream: it is of"
+    ):
+        second.step()
+    second.end = {"offset": 3}
+    with pytest.raises(InvalidRequestError, match=r"no position of \S+\.second: it is that of a stream from another"):
+        second.step()
+
+
 def test_a_log_that_is_shorter_than_what_was_read(tables: Tables) -> None:
     stream = tables.stream(tables.create("numbers", NUMBERS))
     stream.end = {**stream.end, "offsets": [5]}
