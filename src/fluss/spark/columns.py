@@ -339,7 +339,8 @@ def check_write_schema(
     for numbered in schema.get_auto_increment_columns():
         if numbered in names and numbered not in ignored:
             raise SchemaMismatchError(
-                f"The column {numbered!r} of {table_path} is numbered by the server: leave it out."
+                f"The column {numbered!r} of {table_path} is numbered by the server: leave it out, or name the others "
+                "in 'target.columns', as an INSERT by an attached name needs it: attach(..., target_columns='...')."
             )
     problems = {
         "repeats": sorted({name for name in names if names.count(name) > 1}),
