@@ -9,6 +9,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -22,6 +23,8 @@ from fluss.testing import FlussServer
 
 ROUNDS: Final = 2
 PROGRESS_S_MAX: Final = 120.0
+# Longer than it takes to stop a query that does not commit.
+AWAY_S: Final = 10.0
 IDS: Final = pa.schema([("id", pa.int64())])
 TABLES: Final = ("source", "copy", "once", "kept")
 
@@ -61,6 +64,24 @@ def _await_progress(query: StreamingQuery) -> None:
         time.sleep(0.01)
 
 
+def _stop(query: StreamingQuery) -> None:
+    query.stop()
+    assert query.exception() is None
+    print("stopped", flush=True)
+
+
+def _stop_while_away(server: FlussServer, queries: list[StreamingQuery]) -> None:
+    """A commit of `stored_once` that is under way waits for the server, and nobody can interrupt it."""
+    committing = queries.pop(PROGRAMS.index(stored_once))
+    for query in queries:
+        _stop(query)
+    with ThreadPoolExecutor(1) as threads:
+        stopping = threads.submit(_stop, committing)
+        wait([stopping], timeout=AWAY_S)
+        server.start()
+        stopping.result()
+
+
 def main(folder: Path) -> None:
     chance = random.Random(0)
     with FlussServer(folder / "data") as server, session("stopped") as spark:
@@ -85,11 +106,11 @@ def main(folder: Path) -> None:
                 server.kill()
                 # So that some of them wait.
                 time.sleep(2)
+                _stop_while_away(server, queries)
+                continue
             for query in queries:
                 time.sleep(chance.random() / 2)
-                query.stop()
-                assert query.exception() is None
-                print("stopped", flush=True)
+                _stop(query)
 
 
 if __name__ == "__main__":
