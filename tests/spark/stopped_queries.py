@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import random
 import sys
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -23,6 +23,8 @@ from fluss.testing import FlussServer
 
 ROUNDS: Final = 2
 PROGRESS_S_MAX: Final = 120.0
+# Longer than it takes to stop a query that does not commit.
+AWAY_S: Final = 10.0
 IDS: Final = pa.schema([("id", pa.int64())])
 TABLES: Final = ("source", "copy", "once", "kept")
 
@@ -44,8 +46,7 @@ def for_each_batch(rows: DataFrame, options: dict[str, str]) -> DataStreamWriter
     return rows.writeStream.foreachBatch(keep)
 
 
-# In the order in which they are stopped. The last may be committing: Spark does not interrupt that.
-PROGRAMS: Final[tuple[Program, ...]] = (copied, for_each_batch, stored_once)
+PROGRAMS: Final[tuple[Program, ...]] = (copied, stored_once, for_each_batch)
 
 
 def _start(spark: SparkSession, options: dict[str, str], program: Program, folder: Path) -> StreamingQuery:
@@ -61,6 +62,24 @@ def _await_progress(query: StreamingQuery) -> None:
         assert query.isActive, query.exception()
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def _stop(query: StreamingQuery) -> None:
+    query.stop()
+    assert query.exception() is None
+    print("stopped", flush=True)
+
+
+def _stop_while_away(server: FlussServer, queries: list[StreamingQuery]) -> None:
+    """A commit of `stored_once` that is under way waits for the server, and nobody can interrupt it."""
+    committing = queries.pop(PROGRAMS.index(stored_once))
+    for query in queries:
+        _stop(query)
+    with ThreadPoolExecutor(1) as threads:
+        stopping = threads.submit(_stop, committing)
+        wait([stopping], timeout=AWAY_S)
+        server.start()
+        stopping.result()
 
 
 def main(folder: Path) -> None:
@@ -87,15 +106,11 @@ def main(folder: Path) -> None:
                 server.kill()
                 # So that some of them wait.
                 time.sleep(2)
-            back = threading.Timer(1, server.start)
+                _stop_while_away(server, queries)
+                continue
             for query in queries:
                 time.sleep(chance.random() / 2)
-                if query is queries[-1] and number == ROUNDS - 1:
-                    back.start()
-                query.stop()
-                assert query.exception() is None
-                print("stopped", flush=True)
-        back.join()
+                _stop(query)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,24 @@ def test_databases(catalog: Catalog, new_name: Callable[[str], str]) -> None:
     catalog.drop_database(name, if_exists=True)
 
 
+def test_names_are_those_of_sparks_own_catalog(catalog: Catalog, ours: Backend) -> None:
+    table = f"{ours.database}.orders"
+    catalog.create_table(table, ORDERS)
+    settings = ours.spark.conf
+    settings.set("spark.sql.catalog.other", "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog")
+    settings.set("spark.sql.catalog.other.url", "jdbc:derby:memory:other;create=true")
+    settings.set("spark.sql.catalog.other.driver", "org.apache.derby.iapi.jdbc.AutoloadedDriver")
+    ours.spark.catalog.setCurrentCatalog("other")
+    try:
+        with pytest.raises(
+            InvalidRequestError, match=r"one is 'other': call spark\.catalog\.setCurrentCatalog\('spark_c"
+        ):
+            catalog.attach(table)
+    finally:
+        ours.spark.catalog.setCurrentCatalog("spark_catalog")
+    assert ours.spark.table(catalog.attach(table)).count() == 0
+
+
 def test_a_table_with_everything(catalog: Catalog, ours: Backend) -> None:
     name = f"{ours.database}.sales"
     catalog.create_table(

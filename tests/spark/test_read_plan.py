@@ -314,6 +314,15 @@ def test_changes_of_a_key_table(reads: Reads) -> None:
     assert reads.read(columns="id", **tail).schema.names == found.schema.names[:4]
 
 
+def test_changes_of_a_bucket_stay_in_one_part(reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_ranges, "PART_ROWS_MIN", 2)
+    reads.create(KEYED)
+    for value in range(10):
+        reads.upsert({1: str(value)})
+    assert edges(reads.plan(changelog="true")) == [(0, 19)]
+    assert len(reads.plan(changelog="true", **{"scan.maxRecordsPerPartition": "5"})) > 1
+
+
 def test_columns_of_changes_alone(reads: Reads) -> None:
     from pyspark.sql import types as st
 

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession, datasource
 from pyspark.sql.streaming import StreamingQuery
 
+from fluss.spark import Catalog
 from fluss.testing import FlussServer
 from tests.spark.conftest import Backend
 from tests.spark.stream_steps import KEYED, NUMBERS, SALES, Tables
@@ -211,6 +212,28 @@ def test_columns_and_filter(tables: Tables, streams: Any) -> None:
     stream.schema = "name string, id bigint"
     stream.start()
     assert stream.new() == [("n3", 3), ("n4", 4)]
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_joined_table_has_the_rows_of_the_first_micro_batch(
+    ours: Backend, tables: Tables, tmp_path: Path, by_name: bool
+) -> None:
+    """Spark plans a Python source once. docs/spark.md says so; should this fail, it need not any more."""
+    orders, names = tables.create("orders", NUMBERS), tables.create("names", KEYED)
+    tables.upsert(names, {"id": 0, "value": 1})
+    tables.append(orders, 0, 1)
+    with Catalog(ours.spark, ours.address) as catalog:
+        known = ours.spark.table(catalog.attach(names)) if by_name else catalog.table(names)
+        joined = catalog.read_stream(orders).join(known, "id").select("id", "value")
+        writer = joined.writeStream.format("memory").queryName(f"joined_{by_name}".lower())
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        query.processAllAvailable()
+        tables.upsert(names, {"id": 0, "value": 2}, {"id": 1, "value": 2})
+        tables.append(orders, 0, 2)
+        query.processAllAvailable()
+        query.stop()
+        assert ours.spark.table(query.name).collect() == [(0, 1), (0, 1)]
+        catalog.detach(names)
 
 
 def test_a_table_that_was_made_anew(tables: Tables, streams: Any) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fluss.lake import log_ranges
 from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.spark.columns import spark_schema
 from fluss.spark.source_options import SourceOptions
@@ -186,6 +187,21 @@ def test_large_micro_batches_are_cut_into_parts(tables: Tables) -> None:
     assert stream.part_count == 4
 
 
+@pytest.mark.parametrize("changelog", ["false", "true"])
+def test_a_bucket_is_one_part_however_long_its_backlog_is(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, changelog: str
+) -> None:
+    """Its rows reach a table that they are upserted into in their order."""
+    monkeypatch.setattr(log_ranges, "PART_ROWS_MIN", 10)
+    path = tables.create("keyed", KEYED)
+    stream = tables.stream(path, changelog=changelog, **{"scan.startup.mode": "earliest"})
+    for value in range(100):
+        tables.upsert(path, {"id": 1, "value": value})
+    rows = stream.step()
+    assert stream.part_count == 1
+    assert [row["value"] for row in rows if row.get("_change_type") != "-U"] == list(range(100))
+
+
 def test_the_end_that_was_fixed_is_reached_and_not_passed(tables: Tables) -> None:
     path = tables.create("sales", SALES, partition_keys=["day"])
     tables.admin.create_partition(path, {"day": "d1"})
@@ -335,6 +351,18 @@ def test_a_position_of_another_release(tables: Tables) -> None:
     stream.end = {**stream.end, "version": 2}
     with pytest.raises(InvalidRequestError, match="is of version 2, and this release knows version 1"):
         stream.step()
+
+
+def test_a_checkpoint_of_another_stream(tables: Tables) -> None:
+    first, second = (tables.stream(tables.create(name, NUMBERS)) for name in ("first", "second"))
+    second.end = first.end
+    with pytest.raises(
+        InvalidRequestError, match=r"\.second was .*or the checkpoint is that of another stream: it is of"
+    ):
+        second.step()
+    second.end = {"offset": 3}
+    with pytest.raises(InvalidRequestError, match=r"no position of \S+\.second: it is that of a stream from another"):
+        second.step()
 
 
 def test_a_log_that_is_shorter_than_what_was_read(tables: Tables) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
@@ -32,6 +34,19 @@ def test_columns_match_by_name_and_narrower_types_fit(ours: Backend) -> None:
     path = ours.create("matched", schema)
     ours.save(ours.spark.sql("SELECT CAST(1.5 AS DECIMAL(4,1)) AS sum, 7 AS id"), path)
     assert [{**row, "sum": str(row["sum"])} for row in ours.rows(path).to_pylist()] == [{"id": 7, "sum": "1.50"}]
+
+
+def test_threads_write_when_they_have_an_active_session(ours: Backend) -> None:
+    """As docs/spark.md has it: Spark looks a source in Python up in the active session, which a new thread lacks."""
+    path = ours.create("threads", SCHEMA, bucket_count=2)
+
+    def write(number: int) -> None:
+        ours.spark.createDataFrame([(1,)], "id INT")
+        ours.save(ours.spark.range(number, number + 1).withColumn("name", f.lit("x")), path)
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(write, range(2)))
+    assert sorted(ours.rows(path)["id"].to_pylist()) == [0, 1]
 
 
 def test_table_made_for_a_dataframe(ours: Backend) -> None:

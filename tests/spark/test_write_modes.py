@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from fluss.spark import Catalog
 from fluss.sync import DataTypes, Schema, TablePath
 from tests.spark.conftest import Backend
 
@@ -142,6 +143,13 @@ def test_a_column_that_the_server_numbers_is_left_out(ours: Backend) -> None:
     assert {row[1] for row in _rows(ours, path)} == {1, 2}
     with pytest.raises(Exception, match=r"column 'n' of \S+\.people is numbered by the server: leave it out"):
         ours.save(_frame(ours, [("x@a", 1, "Ulm")], "email string, n bigint, city string"), path)
+    with Catalog(ours.spark, ours.address) as catalog:
+        with pytest.raises(Exception, match=r"attach\(\.\.\., target_columns='\.\.\.'\)"):
+            ours.spark.sql(f"INSERT INTO {catalog.attach(path)} (email) VALUES ('z@a')")
+        name = catalog.attach(path, target_columns="email, city")
+        ours.spark.sql(f"INSERT INTO {name} (email, city) VALUES ('z@a', 'Kiel')")
+        assert [tuple(row) for row in ours.spark.table(name).where("n = 3").collect()] == [("z@a", 3, "Kiel")]
+        catalog.detach(path)
 
 
 @pytest.mark.parametrize(

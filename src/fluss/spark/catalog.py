@@ -53,10 +53,12 @@ _TABLE_COMMENT = "Fluss table "
 _DATABASE_COMMENT = "Fluss database "
 _NAME = re.compile(r"(?:\w+\.)?\w+", re.ASCII)
 _COLUMNS_SHOWN = 5
+_SPARK_CATALOG = "spark_catalog"
 
 
 def attach(spark: SparkSession, path: TablePath, name: str, options: Mapping[str, str]) -> None:
     """Make a table known to Spark as `name`; one that was attached under this name before is replaced."""
+    _check_current(spark)
     if spark.catalog.tableExists(_quoted(name)):
         _check_ours(spark, name, path)
     # What is wrong with the options is known before anything is replaced.
@@ -89,6 +91,16 @@ def spark_name(name: str | TablePath) -> str:
     if not _NAME.fullmatch(found):
         raise InvalidRequestError(f"Spark can't have a table of the name {found!r}; choose another by view='...'.")
     return found
+
+
+def _check_current(spark: SparkSession) -> None:
+    """Raise unless names are those of Spark's own catalog: others take no table with a data source in Python."""
+    current = spark.catalog.currentCatalog()
+    if current != _SPARK_CATALOG:
+        raise InvalidRequestError(
+            f"Tables are attached in Spark's own catalog, and the session's current one is {current!r}: call "
+            f"spark.catalog.setCurrentCatalog({_SPARK_CATALOG!r}) first, and name tables of the other one in full."
+        )
 
 
 def _check_ours(spark: SparkSession, name: str, path: TablePath | None = None) -> None:

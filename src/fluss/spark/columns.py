@@ -339,7 +339,8 @@ def check_write_schema(
     for numbered in schema.get_auto_increment_columns():
         if numbered in names and numbered not in ignored:
             raise SchemaMismatchError(
-                f"The column {numbered!r} of {table_path} is numbered by the server: leave it out."
+                f"The column {numbered!r} of {table_path} is numbered by the server: leave it out, or name the others "
+                "in 'target.columns', as an INSERT by an attached name needs it: attach(..., target_columns='...')."
             )
     problems = {
         "repeats": sorted({name for name in names if names.count(name) > 1}),
@@ -350,7 +351,8 @@ def check_write_schema(
         if found:
             listed = ("column " if len(found) == 1 else "columns ") + ", ".join(map(repr, found))
             whose = f", which {table_path} does not have" if problem == "has" else f" of {table_path}"
-            hint = _write_hint(schema, problem, found, [name for name in needed if name in names])
+            hint = _case_hint(found, names) if problem == "lacks" else ""
+            hint = hint or _write_hint(schema, problem, found, [name for name in needed if name in names])
             raise SchemaMismatchError(f"The DataFrame {problem} the {listed}{whose}; columns match by name.{hint}")
     for column in schema.columns:
         if column.name in needed:
@@ -359,6 +361,13 @@ def check_write_schema(
         raise SchemaMismatchError(
             f"The column {CHANGE_TYPE!r} must have strings, not {written[CHANGE_TYPE].dataType.simpleString()}."
         )
+
+
+def _case_hint(missing: Sequence[str], names: Sequence[str]) -> str:
+    """What to call for columns that are there in another case, which Spark itself does not tell apart."""
+    given = {name.lower(): name for name in names}
+    renamed = {given[name.lower()]: name for name in missing if name.lower() in given}
+    return f" Upper and lower case count: use .withColumnsRenamed({renamed})." if renamed else ""
 
 
 def _write_hint(schema: Schema, problem: str, found: Sequence[str], present: Sequence[str]) -> str:

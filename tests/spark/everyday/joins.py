@@ -39,6 +39,30 @@ def enrich_with_a_table(spark: SparkSession, tables: Tables) -> None:
     assert tables.rows(enriched) == [(10, 5, "GB"), (11, 7, "DE")]
 
 
+def enrich_with_rows_of_the_moment(spark: SparkSession, tables: Tables) -> None:
+    """Customers that come, or move, while the query runs are those of the next orders."""
+    orders = tables.create("orders", "customer INT, amount INT", [(10, 5)])
+    customers = tables.create(
+        "customers", "customer INT NOT NULL, country STRING", [(10, "GB")], primary_key="customer"
+    )
+    enriched = tables.create("enriched", "customer INT, amount INT, country STRING")
+    source = tables.source
+
+    def enrich(batch, batch_id):
+        countries = batch.sparkSession.read.format("fluss").options(**source).load(customers)
+        batch.join(countries, "customer").write.format("fluss").options(**source).mode("append").save(enriched)
+
+    stream = spark.readStream.format("fluss").options(**source).load(orders)
+    query = stream.writeStream.foreachBatch(enrich).option("checkpointLocation", tables.path("checkpoint")).start()
+    query.processAllAvailable()
+    tables.add(customers, (10, "FR"), (11, "DE"))
+    tables.add(orders, (10, 6), (11, 7))
+    query.processAllAvailable()
+    query.stop()
+
+    assert tables.rows(enriched) == [(10, 5, "GB"), (10, 6, "FR"), (11, 7, "DE")]
+
+
 def keep_rows_without_a_match(spark: SparkSession, tables: Tables) -> None:
     orders = tables.create("orders", "customer INT, amount INT", [(10, 5), (12, 9)])
     customers = tables.create(

@@ -58,7 +58,11 @@ def _without(name: str) -> st.StructType:
     ("written", "message"),
     [
         (_without("price"), "The DataFrame lacks the column 'price' of shop.orders"),
-        (_without("price").add("Price", st.DecimalType(10, 2)), "lacks the column 'price'"),
+        (
+            _without("price").add("Price", st.DecimalType(10, 2)),
+            "lacks the column 'price' of shop.orders; columns match by name. Upper and lower case count: "
+            "use .withColumnsRenamed({'Price': 'price'}).",
+        ),
         (
             st.StructType(list(ORDERS_ROW)).add("x", st.LongType()).add("y", st.LongType()),
             "The DataFrame has the columns 'x', 'y', which shop.orders does not have",

@@ -11,7 +11,7 @@
 | `scan.start.offsets` | JSON, `{"0": 10}` or `{"partition": {"0": 10}}`: where a read begins |
 | `scan.end.offsets` | the same: where a batch read ends |
 | `scan.incremental.start.timestamp`, `scan.incremental.end.timestamp` | a batch read of what came in [start, end) |
-| `scan.maxRecordsPerPartition` | rows per Spark partition of a batch read, about; by default what uses all cores |
+| `scan.maxRecordsPerPartition` | rows per Spark partition, about; by default what uses all cores, or whole buckets |
 | `maxRowsPerTrigger`, `maxBytesPerTrigger` | how much a micro-batch of a stream takes, about |
 | `lake.mode` | `auto` (default): history in the lake and the fresh rows; `none`: no lake; `only`: no fresh rows |
 | `lake.warehouse`, `lake.catalog.<key>` | where the lake is, if it is not where the table's server says |

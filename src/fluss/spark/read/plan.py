@@ -43,7 +43,7 @@ def plan_parts(opened: OpenTable, options: ReadOptions) -> list[SinglePart]:
         for key, start in starts.items()
         if start < ends.get(key, 0)
     ]
-    return [*split_ranges(opened, ranges, options.rows_per_partition_max)]
+    return split_ranges(opened, ranges, options.rows_per_partition_max, in_order=info.has_primary_key())
 
 
 def rows_at(
@@ -184,11 +184,16 @@ def refuse_start(info: TableInfo, options: ReadOptions) -> None:
         )
 
 
-def split_ranges(opened: OpenTable, ranges: Sequence[BucketRange], rows_wanted: int | None) -> list[BucketRange]:
+def split_ranges(
+    opened: OpenTable, ranges: Sequence[BucketRange], rows_wanted: int | None, *, in_order: bool = False
+) -> list[BucketRange]:
     """Ranges in parts of about as many rows as wanted; if that is None, so many parts that all cores are used.
 
-    They are cut between batches, where the server tells where those are.
+    They are cut between batches, where the server tells where those are. With `in_order` they are cut only if parts are
+    asked for: several tasks that write the rows of one key at a time would leave any of them as the last one.
     """
+    if in_order and rows_wanted is None:
+        return list(ranges)
     size = part_rows(sum(part.end_offset - part.start_offset for part in ranges), rows_wanted)
     stretches = [
         (TableBucket(part.table_id, part.bucket, part.partition_id), part.start_offset, part.end_offset)

@@ -84,6 +84,11 @@ class StreamOffset:
     def from_json(cls, stored: Mapping[str, Any], info: TableInfo) -> StreamOffset:
         """A position of this table from what Spark has kept."""
         version = stored.get("version")
+        if version is None:
+            raise InvalidRequestError(
+                f"The checkpoint has no position of {info.table_path}: it is that of a stream from another source. Use "
+                "a new checkpoint."
+            )
         if version != VERSION:
             raise InvalidRequestError(
                 f"The checkpoint's position of {info.table_path} is of version {version}, and this release knows "
@@ -91,8 +96,9 @@ class StreamOffset:
             )
         if stored["table_id"] != info.table_id:
             raise InvalidRequestError(
-                f"{info.table_path} was dropped and created again: the stream was reading the table with id "
-                f"{stored['table_id']}, and this one has id {info.table_id}. Start with a new checkpoint to read it."
+                f"{info.table_path} was dropped and created again, or the checkpoint is that of another stream: it "
+                f"is of the table with id {stored['table_id']}, and this one has id {info.table_id}. Start with a new "
+                "checkpoint to read it."
             )
         start = stored.get("start")
         return cls(

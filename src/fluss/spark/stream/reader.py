@@ -161,7 +161,7 @@ class FlussStreamReader(DataSourceStreamReader):  # type: ignore[misc]
                 elif lake is None or not info.has_primary_key():  # otherwise it is merged with the lake's rows
                     ranges.append(BucketRange(info.table_id, *key, begin, stop, names[key[0]]))
             rows_wanted = self._read_options.rows_per_partition_max
-            return group_parts([*parts, *split_ranges(opened, ranges, rows_wanted)], rows_wanted)
+            return group_parts([*parts, *split_ranges(opened, ranges, rows_wanted, in_order=True)], rows_wanted)
 
     def read(self, partition: BucketPart) -> Iterator[pa.RecordBatch]:
         """The rows of a part as Arrow batches; a partition that is gone has no more."""
