@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Collection
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -17,7 +16,7 @@ from fluss.client.write.bucket_queue import BucketQueue, WriterIds
 from fluss.client.write.encode_queue import BatchLimits, BufferMemory, EncodeQueue, QueuedWriter, summed_up
 from fluss.client.write.routing import PartitionFinder
 from fluss.client.write.row_buffer import RowBuffer, WireBatch
-from fluss.doors import clock
+from fluss.doors import clock, threads
 from fluss.model.config import Config
 from fluss.model.errors import ConnectError, ErrorCode, FlussError, NotFoundError, TimeoutError
 from fluss.model.infos import ServerNode, TableInfo
@@ -155,7 +154,7 @@ class Sender:
         self._idempotent = idempotent
         self._request_size_bytes_max = BatchLimits.of(config).request_size_bytes_max
         self._own_loops = own_loops
-        self._lock = threading.RLock()
+        self._lock = threads.rlock()
         self._queues: dict[tuple[int, str | None, int], BucketQueue] = {}
         self._busy: set[BucketQueue] = set()  # queues with waiting batches
         self._tasks = KeyedTasks(on_end=self._pump)

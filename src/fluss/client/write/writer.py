@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from fluss.client.write.encode_queue import BatchLimits, Encoder, pieces, summed
 from fluss.client.write.routing import BucketRouter, OneBucket, Route, Router, router, writable_schema
 from fluss.client.write.row_buffer import Outcome, RowBuffer, RowsOutcome, WireBatch, WriteHandle
 from fluss.client.write.sender import Sender
-from fluss.doors import clock
+from fluss.doors import clock, threads
 from fluss.formats.arrow import payload as arrow_payload
 from fluss.formats.arrow.cast import ArrowCaster
 from fluss.formats.arrow.payload import Codec
@@ -75,7 +74,7 @@ class WriterCore:
         self._buffer_size_bytes = min(batch_size * min(spread, ROW_BUFFER_BATCHES_MAX), max(batch_size, share))
         self._schema = schema
         self._caster = ArrowCaster(schema)
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self.gate = RowGate(self._lock)
         """Takes rows into the open row buffer, a million a second and more; `take_row` does what is due in between."""
         self.shell: Callable[[WriteHandle], Any] = _unchanged

@@ -22,6 +22,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from fluss.doors import threads
 from fluss.formats.batches.kv_batch import decode_records, parse_header
 from fluss.formats.batches.log_batch import parse_header as parse_log_header
 from fluss.model.errors import FlussError
@@ -199,7 +200,7 @@ class KvBucket:
     def _numbers(self, count: int) -> range:
         """Numbers for new rows; called in a thread."""
         ids = self._owner.catalog.reserve_ids(self.bucket.table_id, count)
-        first = asyncio.run_coroutine_threadsafe(ids, self._loop).result(NUMBERS_WAIT_S_MAX)
+        first = threads.result(asyncio.run_coroutine_threadsafe(ids, self._loop), NUMBERS_WAIT_S_MAX)
         return range(first, first + count)
 
     async def _apply_all(self) -> None:
