@@ -7,6 +7,7 @@ meant for a process of the system that ends afterwards: threads of killed proces
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -22,12 +23,15 @@ from fluss.doors import clock, randomness, replaced, sockets, threads
 from fluss.server.config import ServerConfig
 from fluss.server.server import Server
 from fluss.storage import failpoints, files
+from fluss.storage.damage import scrub_files
 from fluss.storage.failpoints import Site, Step
+from fluss.storage.kv import engine
 from fluss.testing.sim import waiting
 from fluss.testing.sim.disk import SimDisk
 from fluss.testing.sim.loop import SimLoop
 from fluss.testing.sim.network import SimNetwork, Weather
 from fluss.testing.sim.scheduler import STACK_BYTES, Scheduler, SimProcess, SimThread, Trace
+from fluss.testing.sim.stores import MemoryStores, MemoryUsage
 from fluss.testing.sim.waiting import SimCondition, SimEvent, SimLock, SimPool
 
 SERVER_HOST: Final = "10.0.0.1"
@@ -35,6 +39,7 @@ SERVER_PORT: Final = 9123
 ADDRESS: Final = f"{SERVER_HOST}:{SERVER_PORT}"
 _EPOCH_NS: Final = 1_700_000_000 * 10**9
 _BOOT_NS: Final = 10**12
+_PID: Final = 4_242
 START_S_MAX: Final = 300.0
 
 
@@ -113,7 +118,7 @@ class World:
         limits = ServerConfig(root).limits
         self.config = configure(
             ServerConfig(
-                root / "data", host=SERVER_HOST, port=SERVER_PORT, limits=limits, disk_free_bytes_min=0, clock_settle_ms=0
+                root / "data", host=SERVER_HOST, port=SERVER_PORT, limits=limits, disk_free_bytes_min=0, clock_settle_ms=0, scrub_bytes_per_second=0
             )
         )
 
@@ -134,6 +139,10 @@ class World:
         into(replaced(sockets, attach=network.attach, duplicate=network.attach))
         into(replaced(files, os=self.disk, boot_id=lambda: f"boot-{self._boots}".encode()))
         into(replaced(failpoints, armed=self.points))
+        into(replaced(os, getpid=lambda: _PID))  # it is written down
+        stores = MemoryStores(self.disk)
+        into(replaced(engine, open_store=stores.open, Resources=MemoryUsage))
+        into(replaced(scrub_files, database_damages=stores.damages))
         threading.stack_size(STACK_BYTES)
         return self
 
