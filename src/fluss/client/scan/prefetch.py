@@ -393,7 +393,7 @@ class OwnLoopFetch:
         self._lock = lock
         self._put = put
         self._is_asked = False
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}
 
     def end(self) -> None:
         """Back to the I/O loop; with the lock held, so no answer is being dealt with."""
@@ -405,13 +405,13 @@ class OwnLoopFetch:
         if not self._is_asked:
             return
         waiter = self.loop.create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         timer = self.loop.call_later(timeout_s, _release, waiter)
         try:
             await waiter
         finally:
             timer.cancel()
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
 
     def release(self) -> None:
         """Wakes all pollers."""

@@ -213,7 +213,7 @@ class EncodeQueue:
         lock: threading.RLock,
     ) -> None:
         self.memory = memory
-        self._writers: weakref.WeakSet[QueuedWriter] = weakref.WeakSet()
+        self._writers: weakref.WeakKeyDictionary[QueuedWriter, None] = weakref.WeakKeyDictionary()  # in their order
         self.failed: dict[QueuedWriter, None] = {}
         """Writers with failures that nobody was told of: theirs are reported even if they are forgotten."""
         self.refuses = False
@@ -234,7 +234,7 @@ class EncodeQueue:
     def register(self, writer: QueuedWriter) -> None:
         """A new writer; kept by weak reference."""
         with self._lock:
-            self._writers.add(writer)
+            self._writers[writer] = None
 
     @property
     def writers(self) -> list[QueuedWriter]:

@@ -83,7 +83,7 @@ class WriterCore:
         self._builders: list[RowBuilder] = []
         self._lingers = False
         self._lingers_until = 0.0
-        self._outstanding: set[RowBuffer] = set()
+        self._outstanding: dict[RowBuffer, None] = {}
         self._close_below = 0
         """Somebody waits for the open row buffer: close it when fewer row buffers than this are outstanding."""
         self._partitioned = info.is_partitioned()
@@ -258,7 +258,7 @@ class WriterCore:
         if buffer.row_count == 0:
             buffer.outcome.done = True  # opened by a row that was refused
             return False
-        self._outstanding.add(buffer)
+        self._outstanding[buffer] = None
         self.preparing.append(buffer)
         return True
 
@@ -337,7 +337,7 @@ class WriterCore:
         with self._lock:
             if error is not None and not buffer.outcome.awaited:
                 self._keep_failure(buffer, error)
-            self._outstanding.discard(buffer)
+            self._outstanding.pop(buffer, None)
             # Under the lock, so that a flush finds the row buffer either outstanding or done.
             buffer.outcome.set(error)
             if len(self._outstanding) < self._close_below:

@@ -76,7 +76,7 @@ class KvBucket:
         self._waiting_for_room: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._preparing = self._applying = False
-        self._scans: set[BucketScan] = set()
+        self._scans: dict[BucketScan, None] = {}
         self._ended: FlussError | None = None
 
     # --- putting
@@ -274,8 +274,8 @@ class KvBucket:
             snapshot = await self._on_store(self._owner.run_read, store.snapshot)
             held = stack.pop_all()
         scan = BucketScan(snapshot, partial(self._on_store, self._owner.run_read), held)
-        self._scans.add(scan)
-        held.callback(self._scans.discard, scan)
+        self._scans[scan] = None
+        held.callback(self._scans.pop, scan, None)
         return scan
 
     async def checkpoint(self, directory: Path) -> KvState:
@@ -335,7 +335,7 @@ class KvBucket:
             await asyncio.wait(self._tasks)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        self._owner.busy.add(self)
+        self._owner.busy[self] = None
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
@@ -343,7 +343,7 @@ class KvBucket:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not self._tasks:
-            self._owner.busy.discard(self)
+            self._owner.busy.pop(self, None)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             _log.error("%s: puts have stopped", self.bucket, exc_info=error)

@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import Final
 
 _NO_RANDOM_ADDRESSES: Final = 0x0040000
-_ENVIRONMENT: Final = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "ARROW_IO_THREADS": "1"}
+_ENVIRONMENT: Final = {
+    "PYTHONHASHSEED": "0",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "ARROW_IO_THREADS": "1",
+}
 _SEED_S_MAX: Final = 60
 
 

@@ -175,7 +175,9 @@ def run(seed: int, root: Path, trace: Trace) -> Outcome:
     with World(seed, root, trace, weather) as world:
         world.scheduler.preempt_share = chance.choice((0.0, 0.05, 0.3))
         options = {"request_timeout_ms": chance.choice((1_000, 5_000, 30_000))}
-        sizes = Sizes(buckets=chance.randint(1, 3), keys=chance.choice((3, 12, 40)), pause_s_max=chance.choice((0.01, 0.1)))
+        sizes = Sizes(
+            buckets=chance.randint(1, 3), keys=chance.choice((3, 12, 40)), pause_s_max=chance.choice((0.01, 0.1))
+        )
         workload = Workload(world, seed, sizes, options)
         nemesis = Nemesis(world, workload, chance)
         try:

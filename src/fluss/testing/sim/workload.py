@@ -188,7 +188,10 @@ class BlockingClient:
         workload, sizes, chance = self._workload, self._workload.sizes, self._chance
         connection = _connected(workload)
         try:
-            log, keyed = (_until_done(workload, lambda path=workload.path(name): connection.get_table(path)) for name in (LOG, KEYED))
+            log, keyed = (
+                _until_done(workload, lambda path=workload.path(name): connection.get_table(path))
+                for name in (LOG, KEYED)
+            )
             self._appends = log.new_append().create_writer()
             self._upserts = keyed.new_upsert().create_writer()
             self._partial = keyed.new_upsert().partial_update_by_name(["k", "w"]).create_writer()

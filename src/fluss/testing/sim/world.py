@@ -118,7 +118,13 @@ class World:
         limits = ServerConfig(root).limits
         self.config = configure(
             ServerConfig(
-                root / "data", host=SERVER_HOST, port=SERVER_PORT, limits=limits, disk_free_bytes_min=0, clock_settle_ms=0, scrub_bytes_per_second=0
+                root / "data",
+                host=SERVER_HOST,
+                port=SERVER_PORT,
+                limits=limits,
+                disk_free_bytes_min=0,
+                clock_settle_ms=0,
+                scrub_bytes_per_second=0,
             )
         )
 
