@@ -1,4 +1,4 @@
-"""What a file or a directory can hold after a power loss: of what was not synced any part, whole or torn, in any order."""
+"""What a file or a directory can hold after a power loss: any part of what was not synced, torn, in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A network between simulated hosts: streams that are slow, come in pieces, stand still, are cut, or lose one direction.
+"""A network between simulated hosts: streams that are slow, come in pieces, stand still, or are cut.
 
 Bytes of a connection arrive in order or not at all; different connections overtake each other. While a link is down,
 what was to cross it waits, as TCP would send it again; after a time the side that sends gives up. A host without power
@@ -146,9 +146,12 @@ class SimNetwork:
         self.transports[transport] = None
 
     def forget(self, transport: SimTransport) -> None:
-        """Its socket is closed."""
-        self._sockets.pop(transport.fd, None)
+        """Its connection is over."""
         self.transports.pop(transport, None)
+
+    def close(self, fd: int) -> None:
+        """A socket is closed; until then its number is not another's."""
+        self._sockets.pop(fd, None)
 
     def unlisten(self, address: tuple[str, int], listener: SimListener) -> None:
         """Nobody listens there any more."""
@@ -329,7 +332,7 @@ class SimTransport(asyncio.Transport):
         self._protocol = cast(asyncio.BufferedProtocol, protocol)
         if self.is_gone:
             self._protocol.connection_made(self)
-            self._protocol.connection_lost(self._fate)
+            self._lost()
             return
         self._protocol.connection_made(self)
         self._want_read()
@@ -559,7 +562,11 @@ class SimTransport(asyncio.Transport):
         self._fate = error
         self.vanish()
         if self._protocol is not None and self.process.is_alive:
-            self._call(lambda: self._protocol.connection_lost(error))
+            self._call(self._lost)
+
+    def _lost(self) -> None:
+        self._protocol.connection_lost(self._fate)
+        self._network.close(self.fd)
 
     def _tell_peer(self, what: Callable[[], None]) -> None:
         if self._network.is_open(self.process.host, self.peer.process.host):

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Final
 
 from fluss.testing.sim.network import Link, Weather
-from fluss.testing.sim.scheduler import SimProcess, SimThread, StuckError, Trace
+from fluss.testing.sim.scheduler import SimThread, StuckError, Trace
 from fluss.testing.sim.workload import Sizes, Workload
 from fluss.testing.sim.world import SERVER_HOST, World
 
@@ -62,6 +62,11 @@ class Nemesis:
     def strike(self) -> None:
         """Break something, wait, and mend it."""
         self._chance.choice(self._kinds)()
+
+    def heal(self) -> None:
+        """Do what an operator does after the last fault: a log whose disk has failed takes no rows until a restart."""
+        if self.counts["full disk"] or self.counts["disk errors"]:
+            self._restart()
 
     def _note(self, name: str) -> None:
         self.counts[name] += 1
@@ -213,6 +218,7 @@ def _play(world: World, workload: Workload, nemesis: Nemesis, chance: Random) ->
         world.scheduler.sleep(chance.random() * chance.choice((0.1, 1.0, 3.0)))
         if not all(thread.is_over for thread in threads):
             nemesis.strike()
+    nemesis.heal()
     workload.history.fault("the last one")
     for thread in threads:
         thread.join(_END_S_MAX)

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable
 from heapq import heappop, heappush
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 NS: Final = 1_000_000_000
 _TURN_NS_MAX: Final = 20_000

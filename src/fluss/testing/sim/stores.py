@@ -1,4 +1,4 @@
-"""The KvStore protocol in memory, for simulations: durable as of its last flush, with files that the simulated disk has.
+"""The KvStore protocol in memory, for simulations: durable as of its last flush, on the simulated disk.
 
 A flush writes all rows to one file and renames it into place, so that after a power loss the store is as of some flush,
 never between two; flushes come by themselves, too, as RocksDB's do. `recent` knows some of the rows and not others, by

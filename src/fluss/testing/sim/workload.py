@@ -149,7 +149,7 @@ class Workload:
                     with connection.get_table(path).new_scan().create_log_scanner() as scanner:
                         scanner.subscribe(bucket, starts[bucket])
                         found: list[Record] = []
-                        while starts[bucket] < ends[bucket] and (not found or found[-1].offset < ends[bucket] - 1):
+                        while scanner.get_subscribed_buckets()[0][1] < ends[bucket]:
                             found += self.records(table, scanner.poll(_POLL_MS))
                     content = Content(starts[bucket], ends[bucket], found, has_gaps=table == KEYED)
                     self.contents[Bucket(table, bucket)] = content
@@ -188,10 +188,8 @@ class BlockingClient:
         workload, sizes, chance = self._workload, self._workload.sizes, self._chance
         connection = _connected(workload)
         try:
-            log, keyed = (
-                _until_done(workload, lambda path=workload.path(name): connection.get_table(path))
-                for name in (LOG, KEYED)
-            )
+            log = _until_done(workload, lambda: connection.get_table(workload.path(LOG)))
+            keyed = _until_done(workload, lambda: connection.get_table(workload.path(KEYED)))
             self._appends = log.new_append().create_writer()
             self._upserts = keyed.new_upsert().create_writer()
             self._partial = keyed.new_upsert().partial_update_by_name(["k", "w"]).create_writer()

@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -41,6 +42,7 @@ _EPOCH_NS: Final = 1_700_000_000 * 10**9
 _BOOT_NS: Final = 10**12
 _PID: Final = 4_242
 START_S_MAX: Final = 300.0
+_CALM: Final = Weather()
 
 
 class FailPoints:
@@ -91,7 +93,7 @@ class World:
         seed: int,
         root: Path,
         trace: Trace,
-        weather: Weather = Weather(),
+        weather: Weather = _CALM,
         configure: Callable[[ServerConfig], ServerConfig] = lambda config: config,
     ) -> None:
         self.scheduler = Scheduler(seed, trace)
@@ -115,18 +117,9 @@ class World:
         self._runtimes: dict[SimProcess, tuple[Any, Any]] = {}
         self._seed = seed
         self._stack = ExitStack()
-        limits = ServerConfig(root).limits
-        self.config = configure(
-            ServerConfig(
-                root / "data",
-                host=SERVER_HOST,
-                port=SERVER_PORT,
-                limits=limits,
-                disk_free_bytes_min=0,
-                clock_settle_ms=0,
-                scrub_bytes_per_second=0,
-            )
-        )
+        config = ServerConfig(root / "data", host=SERVER_HOST, port=SERVER_PORT, disk_free_bytes_min=0)
+        # The scrubber knows RocksDB's files only.
+        self.config = configure(replace(config, clock_settle_ms=0, scrub_bytes_per_second=0))
 
     def __enter__(self) -> Self:
         scheduler, network = self.scheduler, self.network
