@@ -110,6 +110,7 @@ class _Runs:
 
     def _read(self, key: selectors.SelectorKey) -> bool:
         """Take what a child says; whether it has ended."""
+        said: bytearray
         seed, pid, said = key.data
         data = os.read(key.fd, 1 << 16)
         if data:
@@ -128,7 +129,7 @@ class _Runs:
             self._fail(seed, outcome.problem)
         self._faults += outcome.faults
         self._points += outcome.points
-        for name in ("calls", "rows", "kills", "power_losses", "simulated_s", "turns", "steps"):
+        for name in ("calls", "operations", "kills", "power_losses", "simulated_s", "turns", "steps"):
             self._sums[name] += getattr(outcome, name)
         self._sums["seeds"] += 1
         return True
@@ -143,8 +144,8 @@ class _Runs:
 
         sums = self._sums
         print(
-            f"{sums['seeds']} seeds in {seconds:.0f} s: {sums['calls']} calls with {sums['rows']} rows "
-            f"({sums['calls'] / seconds:.0f} calls/s, {sums['rows'] / seconds:.0f} rows/s), "
+            f"{sums['seeds']} seeds in {seconds:.0f} s: {sums['operations']} operations in {sums['calls']} calls "
+            f"({sums['operations'] / seconds:.0f} operations/s), "
             f"{sums['kills']} kills and {sums['power_losses']} power losses with recovery, "
             f"{sums['simulated_s'] / 3600:.1f} simulated hours, {sums['turns']} turns, {len(self._failed)} failed"
         )

@@ -34,7 +34,7 @@ _RETRY_S: Final = 0.2
 _ESTABLISHED, _CLOSED = b"\x01", b"\x07"
 
 
-class Link(NamedTuple):
+class Hop(NamedTuple):
     """One direction between two hosts."""
 
     source: str
@@ -59,7 +59,7 @@ class SimNetwork:
     def __init__(self, scheduler: Scheduler, weather: Weather) -> None:
         self.scheduler = scheduler
         self.weather = weather
-        self.down: set[Link] = set()
+        self.down: set[Hop] = set()
         self.off: set[str] = set()
         """Hosts without power"""
         self._listeners: dict[tuple[str, int], SimListener] = {}
@@ -133,7 +133,7 @@ class SimNetwork:
 
     def is_open(self, source: str, target: str) -> bool:
         """Whether anything crosses."""
-        return Link(source, target) not in self.down and source not in self.off and target not in self.off
+        return Hop(source, target) not in self.down and source not in self.off and target not in self.off
 
     def next_fd(self) -> int:
         """A number for a socket."""
@@ -160,12 +160,12 @@ class SimNetwork:
 
     # --- faults
 
-    def cut(self, link: Link) -> None:
+    def cut(self, link: Hop) -> None:
         """Let nothing cross in this direction."""
         self.scheduler.trace.add("cut", *link)
         self.down.add(link)
 
-    def mend(self, link: Link) -> None:
+    def mend(self, link: Hop) -> None:
         """Let things cross again."""
         self.scheduler.trace.add("mend", *link)
         self.down.discard(link)
@@ -321,7 +321,7 @@ class SimTransport(asyncio.Transport):
         self._is_reading = True
         self._read_is_due = False
         self._is_closing = False
-        self._fate: BaseException | None = None
+        self._fate: Exception | None = None
         self.is_gone = False
         """Whether its socket is closed, or useless"""
 
@@ -529,7 +529,7 @@ class SimTransport(asyncio.Transport):
 
     # --- ends
 
-    def lose(self, error: BaseException) -> None:
+    def lose(self, error: Exception) -> None:
         """The connection ends on this side."""
         if not self.is_gone:
             self._is_closing = True
@@ -558,7 +558,7 @@ class SimTransport(asyncio.Transport):
         self._to_send.clear()
         self._network.forget(self)
 
-    def _leave(self, error: BaseException | None) -> None:
+    def _leave(self, error: Exception | None) -> None:
         self._fate = error
         self.vanish()
         if self._protocol is not None and self.process.is_alive:

@@ -5,21 +5,38 @@ from __future__ import annotations
 import logging
 import shutil
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from fluss.testing.sim.network import Link, Weather
-from fluss.testing.sim.scheduler import SimThread, StuckError, Trace
-from fluss.testing.sim.workload import Sizes, Workload
+from fluss.server.config import ServerConfig
+from fluss.testing.sim.history import Fate
+from fluss.testing.sim.network import Hop, Weather
+from fluss.testing.sim.scheduler import NS, SimThread, StuckError, Trace
+from fluss.testing.sim.tables import drawn_tables
+from fluss.testing.sim.workload import SimWorkload, Sizes
 from fluss.testing.sim.world import SERVER_HOST, World
 
 _END_S_MAX: Final = 120.0
+_RUN_S_MAX: Final = 600.0
+
+
+def _drawn_config(chance: Random, config: ServerConfig) -> ServerConfig:
+    return replace(
+        config,
+        durability=chance.choice(("fsync", "fsync", "fsync", "os")),
+        segment_size_bytes=chance.choice((2_000, 20_000, 1 << 30)),
+        retention_interval_ms=5_000,
+        kv_snapshot_interval_ms=chance.choice((500, 5_000, 600_000)),
+        kv_open_stores_max=chance.choice((1, 64)),
+        datalake_format="ICEBERG",
+    )
 
 
 @dataclass
-class Outcome:
+class SeedOutcome:
     """What a seed has shown."""
 
     seed: int
@@ -27,7 +44,7 @@ class Outcome:
     trace: int = 0
     steps: int = 0
     calls: int = 0
-    rows: int = 0
+    operations: int = 0
     kills: int = 0
     power_losses: int = 0
     simulated_s: float = 0.0
@@ -39,25 +56,37 @@ class Outcome:
 class Nemesis:
     """Breaks things at random, and mends them."""
 
-    def __init__(self, world: World, workload: Workload, chance: Random) -> None:
+    def __init__(self, world: World, workload: SimWorkload, chance: Random) -> None:
         self._world = world
         self._workload = workload
         self._chance = chance
         self.counts: Counter[str] = Counter()
         every = [
             self._kill,
-            self._power,
             self._kill_at_step,
-            self._power_at_step,
             self._restart,
+            self._kill_client,
             self._cut_both,
             self._cut_one,
             self._reset,
             self._slow_disk,
             self._full_disk,
+            self._disk_errors,
             self._clock,
         ]
+        if world.config.durability == "fsync":
+            every += [self._power, self._power_at_step]
         self._kinds = chance.sample(every, chance.randint(2, len(every)))
+        self.clients: list[SimThread] = []
+
+    @property
+    def moves_clock(self) -> bool:
+        return self._clock in self._kinds
+
+    @property
+    def are_over(self) -> bool:
+        """Whether no client goes on."""
+        return all(thread.is_over or not thread.process.is_alive for thread in self.clients)
 
     def strike(self) -> None:
         """Break something, wait, and mend it."""
@@ -65,7 +94,7 @@ class Nemesis:
 
     def heal(self) -> None:
         """Do what an operator does after the last fault: a log whose disk has failed takes no rows until a restart."""
-        if self.counts["full disk"] or self.counts["disk errors"]:
+        if self.counts["full disk"]:
             self._restart()
 
     def _note(self, name: str) -> None:
@@ -117,6 +146,29 @@ class Nemesis:
                 self._note(f"{name} of recovery")
             self._again()
 
+    def _kill_client(self) -> None:
+        living = [thread for thread in self.clients if not thread.is_over and thread.process.is_alive]
+        if not living:
+            return
+        self._note("kill of a client")
+        thread = self._chance.choice(living)
+        self._world.kill_process(thread.process)
+        for call in self._workload.history.calls:
+            if call.client == thread.name and call.ended is None:
+                self._workload.end(call, fate=Fate.UNKNOWN, error="its process was killed")
+
+    def _disk_errors(self) -> None:
+        self._note("disk errors")
+        faults = self._world.disk.faults
+        share = self._chance.random() ** 2
+        if self._chance.random() < 0.5:
+            faults.sync_error_share = share
+        else:
+            faults.write_error_share = share
+        self._world.scheduler.sleep(self._chance.random())
+        faults.sync_error_share = faults.write_error_share = 0.0
+        self._restart()
+
     def _restart(self) -> None:
         self._note("restart")
         self._world.stop_server()
@@ -125,9 +177,9 @@ class Nemesis:
             raise RuntimeError("the server does not come back")
         self._workload.history.fault("the server is back")
 
-    def _links(self) -> tuple[Link, Link]:
+    def _links(self) -> tuple[Hop, Hop]:
         host = f"host-{self._chance.choice('ab')}{self._chance.randrange(2)}"
-        return Link(host, SERVER_HOST), Link(SERVER_HOST, host)
+        return Hop(host, SERVER_HOST), Hop(SERVER_HOST, host)
 
     def _cut_both(self) -> None:
         self._cut("partition", self._links())
@@ -135,7 +187,7 @@ class Nemesis:
     def _cut_one(self) -> None:
         self._cut("half-open", (self._chance.choice(self._links()),))
 
-    def _cut(self, name: str, links: tuple[Link, ...]) -> None:
+    def _cut(self, name: str, links: tuple[Hop, ...]) -> None:
         self._note(name)
         for link in links:
             self._world.network.cut(link)
@@ -169,22 +221,25 @@ class Nemesis:
         self._world.wall_offset_ns += int(self._chance.choice((-1, 1)) * self._chance.random() * 3600e9)
 
 
-def run(seed: int, root: Path, trace: Trace) -> Outcome:
+def run(seed: int, root: Path, trace: Trace) -> SeedOutcome:
     """Do everything that a seed says, in a directory that is made and removed."""
     chance = Random(f"{seed} run")
-    outcome = Outcome(seed)
+    outcome = SeedOutcome(seed)
     weather = Weather(delay_s_max=chance.choice((0.0005, 0.005, 0.05)), pieces_share=chance.choice((0.0, 0.1, 0.5)))
     root.mkdir(parents=True)
     errors = _LogErrors()
     logging.getLogger().addHandler(errors)
-    with World(seed, root, trace, weather) as world:
+    with World(seed, root, trace, weather, partial(_drawn_config, chance)) as world:
         world.scheduler.preempt_share = chance.choice((0.0, 0.05, 0.3))
         options = {"request_timeout_ms": chance.choice((1_000, 5_000, 30_000))}
         sizes = Sizes(
-            buckets=chance.randint(1, 3), keys=chance.choice((3, 12, 40)), pause_s_max=chance.choice((0.01, 0.1))
+            keys=chance.choice((3, 12, 40)),
+            rows_max=chance.choice((1, 12, 60)),
+            pause_s_max=chance.choice((0.0, 0.01, 0.1)),
         )
-        workload = Workload(world, seed, sizes, options)
+        workload = SimWorkload(world, seed, drawn_tables(chance), sizes, options)
         nemesis = Nemesis(world, workload, chance)
+        workload.keeps_brief = not nemesis.moves_clock
         try:
             outcome.problem = _play(world, workload, nemesis, chance)
         except StuckError as error:
@@ -196,7 +251,7 @@ def run(seed: int, root: Path, trace: Trace) -> Outcome:
                 outcome.problem += f": {world.server.failure!r}"
         outcome.problem = outcome.problem or "\n".join(errors.found)
         outcome.trace, outcome.steps = trace.value, trace.count
-        outcome.calls, outcome.rows = len(workload.history.calls), workload.rows
+        outcome.calls, outcome.operations = len(workload.history.calls), workload.operations
         outcome.kills, outcome.power_losses = world.kills, world.power_losses
         outcome.simulated_s = world.scheduler.now_ns / 1e9
         outcome.turns = world.scheduler.turns
@@ -206,24 +261,25 @@ def run(seed: int, root: Path, trace: Trace) -> Outcome:
     return outcome
 
 
-def _play(world: World, workload: Workload, nemesis: Nemesis, chance: Random) -> str:
+def _play(world: World, workload: SimWorkload, nemesis: Nemesis, chance: Random) -> str:
     world.start_server()
     if not world.await_server():
         return "the server did not start"
     made = _in_client(world, "setup", workload.set_up)
     if made.process.failure is not None:
         return f"the tables could not be made: {made.process.failure}"
-    threads = workload.spawn(chance.randint(1, 4), chance.randint(0, 2))
-    while not all(thread.is_over for thread in threads) and world.scheduler.now_ns < 600e9:
+    nemesis.clients = workload.spawn(chance.randint(1, 4), chance.randint(0, 2))
+    while not nemesis.are_over and world.scheduler.now_ns < _RUN_S_MAX * NS:
         world.scheduler.sleep(chance.random() * chance.choice((0.1, 1.0, 3.0)))
-        if not all(thread.is_over for thread in threads):
+        if not nemesis.are_over:
             nemesis.strike()
     nemesis.heal()
     workload.history.fault("the last one")
-    for thread in threads:
-        thread.join(_END_S_MAX)
-        if not thread.is_over:
-            return f"{thread.name} does not end:\n{workload.history.text(workload.history.calls[-20:])}"
+    for thread in nemesis.clients:
+        if thread.process.is_alive:
+            thread.join(_END_S_MAX)
+            if not thread.is_over:
+                return f"{thread.name} does not end:\n{workload.history.text(workload.history.calls[-20:])}"
         if thread.process.failure is not None:
             return f"{thread.name}: {thread.process.failure!r}"
     look = _in_client(world, "last look", workload.last_look)

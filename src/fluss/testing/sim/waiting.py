@@ -1,4 +1,4 @@
-"""What simulated threads wait on: locks, conditions, events, futures and pools, in the place of the real ones."""
+"""What simulated threads wait on, in the place of the real ones: loops, locks, conditions, events, futures, pools."""
 
 from __future__ import annotations
 
@@ -8,11 +8,48 @@ from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor, Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from fluss.testing.sim.scheduler import Scheduler, SimThread
+from fluss.testing.sim.scheduler import NS, Scheduler, SimThread
 
 T = TypeVar("T")
+
+# A loop is woken a little after its timer is due, or it would look again and again before it is.
+_LATE_NS: Final = 1_000
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """A loop in simulated time: when it has nothing to do, its thread gives the baton away.
+
+    It has neither sockets nor signals. Transports of `network` call it as other threads do.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__()
+        self._scheduler = scheduler
+        self._selector = self
+        self._waiting: SimThread | None = None
+
+    def time(self) -> float:
+        return self._scheduler.seconds()
+
+    def select(self, timeout: float | None) -> tuple[()]:
+        """What BaseEventLoop asks of a selector: wait for a while, or until woken."""
+        scheduler = self._scheduler
+        if timeout is not None and timeout <= 0:
+            scheduler.switch()
+        else:
+            self._waiting = scheduler.current
+            scheduler.block(None if timeout is None else scheduler.now_ns + int(timeout * NS) + _LATE_NS)
+            self._waiting = None
+        return ()
+
+    def _process_events(self, _: object) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        if self._waiting is not None:
+            self._scheduler.wake(self._waiting)
 
 
 class SimLock:
@@ -145,7 +182,7 @@ def result(scheduler: Scheduler, future: Future[T], timeout_s: float | None = No
     """As `threads.result`."""
     if not future.done():
         done = SimEvent(scheduler)
-        future.add_done_callback(lambda _: done.set())
+        _tell(future, done)
         done.wait(timeout_s)
     return future.result(0)
 
@@ -153,9 +190,14 @@ def result(scheduler: Scheduler, future: Future[T], timeout_s: float | None = No
 def wait(scheduler: Scheduler, futures: Collection[Future[Any]]) -> None:
     """As `threads.wait`."""
     for future in futures:
-        done = SimEvent(scheduler)
-        future.add_done_callback(lambda _, done=done: done.set())
-        done.wait()
+        if not future.done():
+            done = SimEvent(scheduler)
+            _tell(future, done)
+            done.wait()
+
+
+def _tell(future: Future[Any], done: SimEvent) -> None:
+    future.add_done_callback(lambda _: done.set())
 
 
 class SimPool(Executor):

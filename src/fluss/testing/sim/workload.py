@@ -1,26 +1,34 @@
 """What clients do in a simulation: they write, read and look up, blocking and awaiting, and note what they were told.
 
-A `Workload` makes clients for one server. Each is a thread of some client process and has random numbers of its own, so
-that what one does hangs on the others only through what it is told. After the last fault `last_look` reads everything.
+Each client is a thread of some process, and has random numbers of its own. Its calls are written once, as coroutines:
+with a connection of `fluss.sync` nothing in them ever waits, so one step runs them to their end. After the last fault
+`last_look` reads everything, and `judge` compares it with what clients were told.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from inspect import isawaitable
 from itertools import count
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
 
 import fluss
 import fluss.aio
 import fluss.sync
+from fluss.api.operations import ClusterOperations
+from fluss.client import runtime
+from fluss.client.admin import LakeCore
+from fluss.doors import clock
 from fluss.model.errors import FlussError
+from fluss.model.paths import TableBucket
 from fluss.testing.sim.history import (
     Action,
+    Administer,
     Append,
     Bucket,
     ClientCall,
@@ -29,32 +37,31 @@ from fluss.testing.sim.history import (
     Fate,
     Get,
     History,
+    LakeEnd,
     Offsets,
     Poll,
     Record,
     Row,
+    Staged,
     Subscribe,
-    Upsert,
+    Tier,
 )
 from fluss.testing.sim.logs import Content
-from fluss.testing.sim.oracles import report, violations
+from fluss.testing.sim.oracles import Rules, report, violations
 from fluss.testing.sim.scheduler import SimThread
+from fluss.testing.sim.tables import BRIEF, BRIEF_S, DATABASE, KEYED, LOG, PARTED, PARTITIONS, TIERED, SimTable
 from fluss.testing.sim.world import ADDRESS, World
 
-DATABASE: Final = "sim"
-LOG, KEYED = "log", "keyed"
-_LOG_SCHEMA: Final = fluss.Schema(pa.schema([("id", pa.int64()), ("text", pa.string())]))
-_KEYED_SCHEMA: Final = fluss.Schema(
-    pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int64()), ("w", pa.int64())]), primary_keys=["k"]
-)
+T = TypeVar("T")
+
 _POLL_MS: Final = 300
-_CHANGES: Final = ("+A", "+I", "-U", "+U", "-D")
+_AGAIN_S: Final = 0.1
+_STAGED_TRIES: Final = 3
 
 
 class Sizes(NamedTuple):
     """How much there is of everything."""
 
-    buckets: int = 2
     keys: int = 12
     calls: int = 40
     """Of each client"""
@@ -63,19 +70,37 @@ class Sizes(NamedTuple):
     pause_s_max: float = 0.05
 
 
+async def given(value: Awaitable[T] | T) -> T:
+    """What a call of either facade returns, awaited if it has to be."""
+    return await cast(Awaitable[T], value) if isawaitable(value) else value
+
+
+def drive(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in which nothing waits."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return cast(T, end.value)
+    raise AssertionError("a blocking client has awaited something")
+
+
 @dataclass
-class Workload:
+class SimWorkload:
     """Clients of a world, and what they were told."""
 
     world: World
     seed: int
+    tables: dict[str, SimTable]
     sizes: Sizes
     options: dict[str, Any]
     """Of connections"""
+    keeps_brief: bool = True
+    """Whether rows are kept for as long as their table says: not where the clock jumps"""
     history: History = field(init=False)
-    rows: int = 0
     contents: dict[Bucket, Content] = field(default_factory=dict)
-    tables: dict[str, dict[Any, Row]] = field(default_factory=dict)
+    rows: dict[str, dict[Any, Row]] = field(default_factory=dict)
+    operations: int = 0
+    """Rows written, looked up and read, and other calls"""
 
     def __post_init__(self) -> None:
         scheduler = self.world.scheduler
@@ -83,302 +108,324 @@ class Workload:
         self._ids = count(1)
         self._numbers = count(1)
 
-    def path(self, table: str) -> fluss.TablePath:
-        return fluss.TablePath(DATABASE, table)
-
     def begin(self, client: str, action: Action) -> ClientCall:
         self.world.trace.add(client, type(action).__name__)
         return self.history.begin(client, action)
 
     def end(self, call: ClientCall, result: Any = None, fate: Fate = Fate.DONE, error: object = "") -> None:
         self.world.trace.add(call.began, int(fate), str(result))
+        self.operations += len(result) if isinstance(call.action, Poll) and result else 1
         self.history.end(call, result, fate, error)
 
     def failed(self, call: ClientCall, error: FlussError) -> None:
-        """A write may have been done all the same, and may yet be; a read has not."""
-        is_write = isinstance(call.action, Append | Upsert | Delete)
-        self.end(call, fate=Fate.UNKNOWN if is_write else Fate.FAILED, error=f"{type(error).__name__}: {error}")
-
-    # --- clients
-
-    def set_up(self) -> None:
-        """Make the tables; in a thread of a client process."""
-        with fluss.sync.connect(ADDRESS, **self.options) as connection:
-            admin = connection.get_admin()
-            admin.create_database(DATABASE, ignore_if_exists=True)
-            for table, schema in ((LOG, _LOG_SCHEMA), (KEYED, _KEYED_SCHEMA)):
-                descriptor = fluss.TableDescriptor(schema, bucket_count=self.sizes.buckets)
-                admin.create_table(self.path(table), descriptor, ignore_if_exists=True)
-
-    def blocking(self, name: str) -> Callable[[], None]:
-        """A client that blocks."""
-        return lambda: BlockingClient(self, name).run()
-
-    def awaiting(self, name: str, tasks: int) -> Callable[[], Any]:
-        """A client that awaits, with several tasks on one connection."""
-        return lambda: AwaitingClient(self, name).run(tasks)
+        """What writes may have been done all the same, and may yet be; a read has not."""
+        is_read = isinstance(call.action, Get | Poll | Offsets | LakeEnd | Subscribe)
+        text = f"{type(error).__name__}: {error}"
+        self.end(call, fate=Fate.FAILED if is_read else Fate.UNKNOWN, error=text)
 
     def next_ids(self, number: int) -> tuple[int, ...]:
-        self.rows += number
+        self.operations += number - 1
         return tuple(next(self._ids) for _ in range(number))
 
     def number(self) -> int:
         return next(self._numbers)
 
-    def records(self, table: str, records: Iterable[Any]) -> tuple[Record, ...]:
-        """What a scanner returned, as histories have it."""
-        if table == LOG:
-            return tuple(Record(record.offset, record.row["id"]) for record in records)
-        return tuple(
-            Record(record.offset, None, _CHANGES[record.change_type], record.row["k"], tuple(record.row.values()))
-            for record in records
-        )
-
-    # --- the end
-
-    def last_look(self) -> None:
-        """Read everything that is stored; in a thread of a client process."""
-        with fluss.sync.connect(ADDRESS) as connection:
-            admin = connection.get_admin()
-            buckets = list(range(self.sizes.buckets))
-            for table in (LOG, KEYED):
-                path = self.path(table)
-                starts = admin.list_offsets(path, buckets, fluss.OffsetSpec.earliest())
-                ends = admin.list_offsets(path, buckets, fluss.OffsetSpec.latest())
-                for bucket in buckets:
-                    with connection.get_table(path).new_scan().create_log_scanner() as scanner:
-                        scanner.subscribe(bucket, starts[bucket])
-                        found: list[Record] = []
-                        while scanner.get_subscribed_buckets()[0][1] < ends[bucket]:
-                            found += self.records(table, scanner.poll(_POLL_MS))
-                    content = Content(starts[bucket], ends[bucket], found, has_gaps=table == KEYED)
-                    self.contents[Bucket(table, bucket)] = content
-            lookuper = connection.get_table(self.path(KEYED)).new_lookup().create_lookuper()
-            rows = {key: lookuper.lookup({"k": key}) for key in range(self.sizes.keys)}
-            self.tables[KEYED] = {key: tuple(row.values()) for key, row in rows.items() if row is not None}
-
-    def judge(self) -> str:
-        """What is wrong; empty if nothing is."""
-        found = violations(self.history, self.contents, self.tables)
-        return report(self.history, found) if found else ""
-
     def spawn(self, blocking: int, awaiting: int) -> list[SimThread]:
-        """Start clients of two processes."""
+        """Start clients, in two processes for each kind."""
         world, threads = self.world, []
         for number in range(blocking):
             process = world.process(f"host-b{number % 2}")
-            threads.append(world.spawn(process, f"b{number}", self.blocking(f"b{number}")))
+            client = SimClient(self, f"b{number}", is_blocking=True)
+            threads.append(world.spawn(process, client.name, lambda client=client: drive(client.run(1))))  # type: ignore[misc]
         for number in range(awaiting):
             process = world.process(f"host-a{number % 2}")
-            threads.append(world.spawn_loop(process, f"a{number}", self.awaiting(f"a{number}", 3)))
+            client = SimClient(self, f"a{number}", is_blocking=False)
+            threads.append(world.spawn_loop(process, client.name, lambda client=client: client.run(3)))  # type: ignore[misc]
         return threads
 
+    # --- before and after; in threads of client processes
 
-class BlockingClient:
-    """A client of `fluss.sync` in one thread."""
+    def set_up(self) -> None:
+        """Make the tables."""
+        with fluss.sync.connect(ADDRESS, **self.options) as connection:
+            admin = connection.get_admin()
+            admin.create_database(DATABASE, ignore_if_exists=True)
+            for table in self.tables.values():
+                admin.create_table(table.path, table.descriptor, ignore_if_exists=True)
+                for partition in PARTITIONS if table.partition_keys else ():
+                    admin.create_partition(table.path, {"p": partition})
 
-    def __init__(self, workload: Workload, name: str) -> None:
-        self._workload = workload
-        self._name = name
-        self._chance = Random(f"{workload.seed} {name}")
-        self._writer = workload.number()
+    def last_look(self) -> None:
+        """Read everything that is stored."""
+        with fluss.sync.connect(ADDRESS) as connection:
+            admin = connection.get_admin()
+            for table in self.tables.values():
+                opened = connection.get_table(table.path)
+                if table.partition_keys:
+                    for info in admin.list_partition_infos(table.path):
+                        self._look_at(connection, table, info.partition_id, info.partition_name)
+                else:
+                    self._look_at(connection, table, None, "")
+                if table.model is not None:
+                    lookups = opened.new_lookup().create_lookuper()
+                    found = {key: table.row(lookups.lookup({"k": key})) for key in range(self.sizes.keys)}
+                    self.rows[table.name] = {key: row for key, row in found.items() if row is not None}
 
-    def run(self) -> None:
-        """Do everything, and close."""
-        workload, sizes, chance = self._workload, self._workload.sizes, self._chance
-        connection = _connected(workload)
-        try:
-            log = _until_done(workload, lambda: connection.get_table(workload.path(LOG)))
-            keyed = _until_done(workload, lambda: connection.get_table(workload.path(KEYED)))
-            self._appends = log.new_append().create_writer()
-            self._upserts = keyed.new_upsert().create_writer()
-            self._partial = keyed.new_upsert().partial_update_by_name(["k", "w"]).create_writer()
-            self._lookups = keyed.new_lookup().create_lookuper()
-            self._tables = {LOG: log, KEYED: keyed}
-            self._admin = connection.get_admin()
-            self._scanner: Any = None
-            for _ in range(sizes.calls):
-                self._step()
-                workload.world.scheduler.sleep(chance.random() * sizes.pause_s_max)
-        finally:
-            closing = workload.begin(self._name, Close())
-            try:
-                connection.close()
-            except FlussError as error:
-                workload.end(closing, fate=Fate.DOUBTFUL, error=error)
-            else:
-                workload.end(closing)
-
-    def _step(self) -> None:
-        draw = self._chance.random()
-        try:
-            if draw < 0.3:
-                self._append()
-            elif draw < 0.6:
-                self._put()
-            elif draw < 0.8:
-                self._get()
-            elif draw < 0.95:
-                self._poll()
-            else:
-                self._offsets()
-        except FlussError as error:
-            self._workload.failed(self._call, error)
-
-    def _begin(self, action: Action) -> None:
-        self._call = self._workload.begin(self._name, action)
-
-    def _append(self) -> None:
-        ids = self._workload.next_ids(self._chance.randint(1, self._workload.sizes.rows_max))
-        self._begin(Append(LOG, ids, self._writer))
-        for number in ids:
-            self._appends.append({"id": number, "text": "x" * (number % 50)})
-        self._appends.flush()
-        self._workload.end(self._call)
-
-    def _put(self) -> None:
-        action, writer = _drawn_put(self._workload, self._chance)
-        self._begin(action)
-        if writer == "delete":
-            self._upserts.delete({"k": action.key})
-            self._upserts.flush()
-        elif writer == "partial":
-            self._partial.upsert({"k": action.key, "w": action.row[2]})
-            self._partial.flush()
+    def _look_at(self, connection: Any, table: SimTable, partition_id: int | None, partition: str) -> None:
+        admin, buckets = connection.get_admin(), list(range(table.buckets))
+        earliest, latest = fluss.OffsetSpec.earliest(), fluss.OffsetSpec.latest()
+        if partition_id is None:
+            starts = admin.list_offsets(table.path, buckets, earliest)
+            ends = admin.list_offsets(table.path, buckets, latest)
         else:
-            self._upserts.upsert(dict(zip("kvw", action.row, strict=True)))
-            self._upserts.flush()
-        self._workload.end(self._call)
+            starts = admin.list_partition_offsets(table.path, partition, buckets, earliest)
+            ends = admin.list_partition_offsets(table.path, partition, buckets, latest)
+        name = f"{table.name}/{partition}" if partition else table.name
+        info = connection.get_table(table.path).get_table_info()
+        for bucket in buckets:
+            with connection.get_table(table.path).new_scan().create_log_scanner() as scanner:
+                scanner.subscribe_positions({TableBucket(info.table_id, bucket, partition_id): starts[bucket]})
+                found: list[Record] = []
+                while scanner.get_subscribed_buckets()[0][1] < ends[bucket]:
+                    found += map(table.record, scanner.poll(_POLL_MS))
+            has_gaps = table.model is not None
+            self.contents[Bucket(name, bucket)] = Content(starts[bucket], ends[bucket], found, has_gaps)
 
-    def _get(self) -> None:
-        key = self._chance.randrange(self._workload.sizes.keys)
-        self._begin(Get(KEYED, key))
-        row = self._lookups.lookup({"k": key})
-        self._workload.end(self._call, None if row is None else tuple(row.values()))
-
-    def _poll(self) -> None:
-        workload, chance = self._workload, self._chance
-        if self._scanner is None or chance.random() < 0.1:
-            self._table = chance.choice((LOG, KEYED))
-            self._bucket = chance.randrange(workload.sizes.buckets)
-            self._reader = workload.number()
-            self._begin(Subscribe(Bucket(self._table, self._bucket), self._reader, -1))
-            scanner = self._tables[self._table].new_scan().create_log_scanner()
-            scanner.subscribe(self._bucket, 0)
-            self._scanner = scanner
-            workload.end(self._call)
-        self._begin(Poll(Bucket(self._table, self._bucket), self._reader))
-        records = self._scanner.poll(_POLL_MS)
-        workload.end(self._call, workload.records(self._table, records))
-
-    def _offsets(self) -> None:
-        workload = self._workload
-        table, bucket = self._chance.choice((LOG, KEYED)), self._chance.randrange(workload.sizes.buckets)
-        self._begin(Offsets(Bucket(table, bucket)))
-        first = self._admin.list_offsets(workload.path(table), [bucket], fluss.OffsetSpec.earliest())
-        last = self._admin.list_offsets(workload.path(table), [bucket], fluss.OffsetSpec.latest())
-        workload.end(self._call, (first[bucket], last[bucket]))
+    def judge(self) -> str:
+        """What is wrong; empty if nothing is."""
+        models = {name: table.model for name, table in self.tables.items() if table.model is not None}
+        rules = Rules(models, {BRIEF: BRIEF_S if self.keeps_brief else 0.0})
+        found = violations(self.history, self.contents, self.rows, rules)
+        return report(self.history, found) if found else ""
 
 
-class AwaitingClient:
-    """A client of `fluss.aio` with several tasks on one loop."""
+class SimClient:
+    """A client with one connection, of either facade; with `fluss.aio` it may do several things at a time."""
 
-    def __init__(self, workload: Workload, name: str) -> None:
-        self._workload = workload
-        self._name = name
+    def __init__(self, workload: SimWorkload, name: str, *, is_blocking: bool) -> None:
+        self.workload = workload
+        self.name = name
+        self.is_blocking = is_blocking
+        self.connection: Any = None
 
     async def run(self, tasks: int) -> None:
         """Do everything, and close."""
-        workload = self._workload
-        connection = await self._connected()
+        workload = self.workload
+        connect = fluss.sync.connect if self.is_blocking else fluss.aio.connect
+        self.connection = await self.until_done(lambda: connect(ADDRESS, **workload.options))
         try:
-            await asyncio.gather(*(self._task(connection, number) for number in range(tasks)))
+            if self.is_blocking:
+                await ClientTask(self, 0).run()
+            else:
+                await asyncio.gather(*(ClientTask(self, number).run() for number in range(tasks)))
         finally:
-            closing = workload.begin(self._name, Close())
+            closing = workload.begin(self.name, Close())
             try:
-                await connection.close()
+                await given(self.connection.close())
             except FlussError as error:
                 workload.end(closing, fate=Fate.DOUBTFUL, error=error)
             else:
                 workload.end(closing)
 
-    async def _connected(self) -> fluss.aio.FlussConnection:
+    async def until_done(self, work: Callable[[], Any]) -> Any:
+        """Try until it works."""
         while True:
             try:
-                return await fluss.aio.connect(ADDRESS, **self._workload.options)
+                return await given(work())
             except FlussError:
-                await asyncio.sleep(0.1)
+                await self.pause(_AGAIN_S)
 
-    async def _task(self, connection: fluss.aio.FlussConnection, number: int) -> None:
-        workload, sizes = self._workload, self._workload.sizes
-        chance = Random(f"{workload.seed} {self._name} {number}")
-        log, keyed = await self._table(connection, LOG), await self._table(connection, KEYED)
-        writer = workload.number()
-        appends, upserts = log.new_append().create_writer(), keyed.new_upsert().create_writer()
-        partial = keyed.new_upsert().partial_update_by_name(["k", "w"]).create_writer()
-        lookups = keyed.new_lookup().create_lookuper()
-        for _ in range(sizes.calls):
-            draw = chance.random()
-            action: Any
-            kind = ""
-            if draw < 0.35:
-                action = Append(LOG, workload.next_ids(chance.randint(1, sizes.rows_max)), writer)
-            elif draw < 0.7:
-                action, kind = _drawn_put(workload, chance)
-            else:
-                action = Get(KEYED, chance.randrange(sizes.keys))
-            call = workload.begin(self._name, action)
+    async def pause(self, seconds: float) -> None:
+        if self.is_blocking:
+            clock.sleep(seconds)
+        else:
+            await asyncio.sleep(seconds)
+
+
+class ClientTask:
+    """One call after the other."""
+
+    def __init__(self, client: SimClient, number: int) -> None:
+        self._client = client
+        self._workload = client.workload
+        self._chance = Random(f"{client.workload.seed} {client.name} {number}")
+        self._query = f"{client.name}-{number}"
+        self._batch = 0
+        self._writer = self._workload.number()
+        self._opened: dict[str, Any] = {}
+        self._writers: dict[tuple[str, tuple[int, ...]], Any] = {}
+        self._scanner: Any = None
+        self._snapshots = 0
+
+    async def run(self) -> None:
+        workload, chance = self._workload, self._chance
+        calls = [self._append, self._put, self._get, self._poll, self._offsets, self._scan, self._staged, self._alter]
+        weights = [30, 30, 20, 15, 5, 2, 5, 1]
+        if TIERED in workload.tables and self._query == "b0-0":
+            # Of one table, one at a time registers snapshots.
+            calls.append(self._tier)
+            weights.append(10)
+        if self._client.is_blocking:
+            calls.append(self._back_up)
+            weights.append(1)
+        for name, table in workload.tables.items():
+            self._opened[name] = await self._client.until_done(
+                lambda table=table: self._client.connection.get_table(table.path)  # type: ignore[misc]
+            )
+        for _ in range(workload.sizes.calls):
+            (call,) = chance.choices(calls, weights)
             try:
-                if isinstance(action, Append):
-                    handles = [appends.append({"id": one, "text": ""}) for one in action.ids]
-                    await (appends.flush() if chance.random() < 0.5 else _all_stored(handles))
-                    workload.end(call)
-                elif isinstance(action, Get):
-                    row = await lookups.lookup({"k": action.key})
-                    workload.end(call, None if row is None else tuple(row.values()))
-                elif kind == "delete":
-                    await upserts.delete({"k": action.key})
-                    workload.end(call)
-                elif kind == "partial":
-                    await partial.upsert({"k": action.key, "w": action.row[2]})
-                    workload.end(call)
-                else:
-                    await upserts.upsert(dict(zip("kvw", action.row, strict=True)))
-                    workload.end(call)
+                await call()
             except FlussError as error:
-                workload.failed(call, error)
-            await asyncio.sleep(chance.random() * sizes.pause_s_max)
+                workload.failed(self._call, error)
+            await self._client.pause(chance.random() * workload.sizes.pause_s_max)
 
-    async def _table(self, connection: fluss.aio.FlussConnection, name: str) -> fluss.aio.FlussTable:
-        while True:
-            try:
-                return await connection.get_table(self._workload.path(name))
-            except FlussError:
-                await asyncio.sleep(0.1)
+    def _begin(self, action: Action) -> None:
+        self._call = self._workload.begin(self._client.name, action)
 
+    def _end(self, result: Any = None) -> None:
+        self._workload.end(self._call, result)
 
-async def _all_stored(handles: list[Any]) -> None:
-    for handle in handles:
-        await handle
+    def _drawn_table(self, *, is_keyed: bool) -> SimTable:
+        tables = [table for table in self._workload.tables.values() if (table.model is not None) == is_keyed]
+        return self._chance.choice(tables)
 
+    async def _append(self) -> None:
+        table, chance = self._drawn_table(is_keyed=False), self._chance
+        ids = self._workload.next_ids(chance.randint(1, self._workload.sizes.rows_max))
+        more = {"p": chance.choice(PARTITIONS)} if table.name == PARTED else {}
+        self._begin(Append(f"{PARTED}/{more['p']}" if more else table.name, ids, self._writer))
+        writer = self._writers.get((table.name, ()))
+        if writer is None:
+            writer = self._writers[table.name, ()] = self._opened[table.name].new_append().create_writer()
+        handles = [writer.append({"id": number, "text": "x" * (number % 40), **more}) for number in ids]
+        await self._stored(writer, handles)
+        self._end()
 
-def _drawn_put(workload: Workload, chance: Random) -> tuple[Any, str]:
-    key, number = chance.randrange(workload.sizes.keys), workload.next_ids(1)[0]
-    draw = chance.random()
-    if draw < 0.2:
-        return Delete(KEYED, key), "delete"
-    if draw < 0.4:
-        return Upsert(KEYED, key, (key, None, number), (0, 2)), "partial"
-    return Upsert(KEYED, key, (key, number, -number)), "whole"
+    async def _put(self) -> None:
+        table = self._drawn_table(is_keyed=True)
+        (number,) = self._workload.next_ids(1)
+        action = table.drawn_put(self._chance, self._workload.sizes.keys, number)
+        self._begin(action)
+        writer = self._upserts(table, action.columns)
+        if isinstance(action, Delete):
+            handle = writer.delete({"k": action.key})
+        else:
+            values = dict(zip(table.columns, action.row, strict=True))
+            chosen = action.columns or range(len(table.columns))
+            handle = writer.upsert({table.columns[at]: values[table.columns[at]] for at in chosen})
+        await self._stored(writer, [handle])
+        self._end()
 
+    def _upserts(self, table: SimTable, columns: tuple[int, ...]) -> Any:
+        writer = self._writers.get((table.name, columns))
+        if writer is None:
+            upsert = self._opened[table.name].new_upsert()
+            if columns:
+                upsert = upsert.partial_update_by_index(list(columns))
+            writer = self._writers[table.name, columns] = upsert.create_writer()
+        return writer
 
-def _connected(workload: Workload) -> fluss.sync.FlussConnection:
-    return _until_done(workload, lambda: fluss.sync.connect(ADDRESS, **workload.options))
+    async def _stored(self, writer: Any, handles: list[Any]) -> None:
+        if self._chance.random() < 0.5:
+            await given(writer.flush())
+        else:
+            for handle in handles:
+                await given(handle.wait())
 
+    async def _get(self) -> None:
+        table, key = self._drawn_table(is_keyed=True), self._chance.randrange(self._workload.sizes.keys)
+        self._begin(Get(table.name, key))
+        self._end(table.row(await given(self._opened[table.name].new_lookup().create_lookuper().lookup({"k": key}))))
 
-def _until_done(workload: Workload, work: Callable[[], Any]) -> Any:
-    while True:
+    async def _scan(self) -> None:
+        """Read a whole key table: a lookup of each key, all at the same time."""
+        workload, table = self._workload, self._drawn_table(is_keyed=True)
+        gets = [workload.begin(self._client.name, Get(table.name, key)) for key in range(workload.sizes.keys)]
         try:
-            return work()
-        except FlussError:
-            workload.world.scheduler.sleep(0.1)
+            found = await given(self._opened[table.name].new_scan().to_arrow())
+        except FlussError as error:
+            for call in gets:
+                workload.failed(call, error)
+            return
+        rows = {row["k"]: table.row(row) for row in found.to_pylist()}
+        for call in gets:
+            workload.end(call, rows.get(call.action.key))
+
+    async def _poll(self) -> None:
+        workload, chance = self._workload, self._chance
+        if self._scanner is None or chance.random() < 0.1:
+            self._scanned = self._drawn_table(is_keyed=chance.random() < 0.5)
+            if self._scanned.partition_keys:
+                self._scanned = workload.tables[LOG]
+            self._bucket = Bucket(self._scanned.name, chance.randrange(self._scanned.buckets))
+            self._reader = workload.number()
+            self._begin(Subscribe(self._bucket, self._reader, -1))
+            self._scanner = await given(self._opened[self._scanned.name].new_scan().create_log_scanner())
+            self._scanner.subscribe(self._bucket.number, fluss.EARLIEST_OFFSET)
+            self._end()
+        self._begin(Poll(self._bucket, self._reader))
+        self._end(tuple(map(self._scanned.record, await given(self._scanner.poll(_POLL_MS)))))
+
+    async def _offsets(self) -> None:
+        table = self._workload.tables[self._chance.choice((LOG, KEYED))]
+        bucket = self._chance.randrange(table.buckets)
+        self._begin(Offsets(Bucket(table.name, bucket)))
+        first, last = [await self._offset(table, bucket, kind) for kind in ("earliest", "latest")]
+        self._end((first, last))
+
+    async def _offset(self, table: SimTable, bucket: int, kind: str) -> int:
+        admin = await given(self._client.connection.get_admin())
+        found: dict[int, int] = await given(admin.list_offsets(table.path, [bucket], offset_type=kind))
+        return found[bucket]
+
+    async def _staged(self) -> None:
+        """Write a batch of a query, again and again until it is stored."""
+        workload, chance = self._workload, self._chance
+        ids = workload.next_ids(chance.randint(1, workload.sizes.rows_max))
+        for attempt in range(_STAGED_TRIES):
+            self._begin(Staged(LOG, self._query, self._batch, ids))
+            try:
+                write = self._opened[LOG].new_staged_write(self._query, self._batch)
+                writer = write.create_writer(0, attempt)
+                await given(writer.write_arrow_batch(pa.record_batch({"id": list(ids), "text": [""] * len(ids)})))
+                await given(write.commit([await given(writer.finish())]))
+            except FlussError as error:
+                workload.failed(self._call, error)
+                await self._client.pause(_AGAIN_S)
+            else:
+                self._end()
+                self._batch += 1
+                return
+        self._batch, self._query = 0, f"{self._query}+"  # the next batch of a query that may be anywhere is refused
+
+    async def _alter(self) -> None:
+        self._begin(Administer("alter", LOG))
+        admin = await given(self._client.connection.get_admin())
+        column = (f"c{self._workload.number()}", fluss.DataTypes.int())
+        await given(admin.alter_table(self._workload.tables[LOG].path, add_columns=[column]))
+        self._end()
+
+    async def _back_up(self) -> None:
+        number = self._workload.number()
+        self._begin(Administer("back up", str(number)))
+        directory = self._workload.world.disk.root.with_name(f"backup-{number}")
+        ClusterOperations(self._client.connection).back_up(str(directory), lambda _: None)
+        self._end()
+
+    async def _tier(self) -> None:
+        """Register how far a lake would have a table."""
+        table, opened = self._workload.tables[TIERED], self._opened[TIERED]
+        info, bucket = opened.get_table_info(), Bucket(TIERED)
+        lake = LakeCore(self._client.connection._core.cluster)
+        self._begin(LakeEnd(bucket))
+        found = runtime.run(lake.find_snapshot(table.path))
+        known = {} if found is None else found.table_buckets_offset
+        self._end(next(iter(known.values()), None))
+        self._snapshots = max(self._snapshots, 0 if found is None else found.snapshot_id) + 1
+        offset = await self._offset(table, 0, "latest")
+        offsets = {TableBucket(info.table_id, 0): offset}
+        self._begin(Tier(bucket, offset))
+        path = runtime.run(lake.prepare(info, offsets))
+        runtime.run(lake.commit(info, self._snapshots, path, offsets, None))
+        self._end()

@@ -29,11 +29,10 @@ from fluss.storage.failpoints import Site, Step
 from fluss.storage.kv import engine
 from fluss.testing.sim import waiting
 from fluss.testing.sim.disk import SimDisk
-from fluss.testing.sim.loop import SimLoop
 from fluss.testing.sim.network import SimNetwork, Weather
 from fluss.testing.sim.scheduler import STACK_BYTES, Scheduler, SimProcess, SimThread, Trace
 from fluss.testing.sim.stores import MemoryStores, MemoryUsage
-from fluss.testing.sim.waiting import SimCondition, SimEvent, SimLock, SimPool
+from fluss.testing.sim.waiting import SimCondition, SimEvent, SimLock, SimLoop, SimPool
 
 SERVER_HOST: Final = "10.0.0.1"
 SERVER_PORT: Final = 9123
