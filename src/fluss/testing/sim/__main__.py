@@ -170,8 +170,8 @@ def _child(seed: int, write: int, trace_to: Path | None) -> None:
             trace_to.mkdir(parents=True, exist_ok=True)
             sink = (trace_to / str(seed)).open("w").write
         base = Path("/dev/shm") if os.path.isdir("/dev/shm") else Path("/tmp")
-        # A name of the same length for all.
-        root = base / f"fluss-sim-{os.getpid():010d}"
+        # Messages have paths in them, so the same seed has the same directory.
+        root = base / "fluss-sim" / str(seed)
         outcome = run(seed, root, Trace(sink))
         data = pickle.dumps(outcome)
         while data:

@@ -32,6 +32,7 @@ def _drawn_config(chance: Random, config: ServerConfig) -> ServerConfig:
         kv_snapshot_interval_ms=chance.choice((500, 5_000, 600_000)),
         kv_open_stores_max=chance.choice((1, 64)),
         datalake_format="ICEBERG",
+        datalake_iceberg={"type": "sql", "warehouse": "/lake"},
     )
 
 
@@ -226,6 +227,7 @@ def run(seed: int, root: Path, trace: Trace) -> SeedOutcome:
     chance = Random(f"{seed} run")
     outcome = SeedOutcome(seed)
     weather = Weather(delay_s_max=chance.choice((0.0005, 0.005, 0.05)), pieces_share=chance.choice((0.0, 0.1, 0.5)))
+    shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     errors = _LogErrors()
     logging.getLogger().addHandler(errors)

@@ -7,6 +7,7 @@ meant for a process of the system that ends afterwards: threads of killed proces
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from collections import Counter
@@ -122,6 +123,9 @@ class World:
 
     def __enter__(self) -> Self:
         scheduler, network = self.scheduler, self.network
+        # A collection would close coroutines of killed processes, whose `finally` blocks then run where nobody is.
+        gc.disable()
+        self._stack.callback(gc.enable)
         into = self._stack.enter_context
         into(replaced(clock, monotonic=scheduler.seconds, sleep=scheduler.sleep))
         into(replaced(clock, wall_ns=self.wall_ns, elapsed_ns=lambda: _BOOT_NS + scheduler.now_ns))
