@@ -375,6 +375,8 @@ class Lookup:
 
     def resolve(self) -> None:
         """Tell the callers; on their loop, or anywhere if they are threads."""
+        if self.is_abandoned:
+            return  # it may have been given up without an answer
         if self.error is not None:
             for caller in self.callers:
                 if not caller.done():
