@@ -33,11 +33,33 @@ def main() -> None:
     parser.add_argument("--count", type=int, help="how many seeds; without, as many as the time allows")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--trace", type=Path, help="write each step of a seed to DIRECTORY/SEED")
+    parser.add_argument("--mutant", help="run with a planted bug, until a seed fails; 'all': each of them")
     parser.add_argument("--hashes", action="store_true", help="print each seed's trace hash")
     arguments = parser.parse_args()
     _same_addresses()
     _warm_up()
-    sys.exit(_Runs(arguments).go())
+    if arguments.mutant is None:
+        sys.exit(_Runs(arguments).go())
+    sys.exit(_hunt(arguments))
+
+
+def _hunt(arguments: argparse.Namespace) -> int:
+    """Run with planted bugs; how many were not found."""
+    from fluss.testing.sim.mutants import MUTANTS
+
+    missed = []
+    for name in MUTANTS if arguments.mutant == "all" else [arguments.mutant]:
+        began_s = time.monotonic()
+        sys.stdout.flush()
+        pid = os.fork()
+        if not pid:
+            MUTANTS[name]()
+            os._exit(_Runs(arguments, is_hunt=True).go())
+        _, status = os.waitpid(pid, 0)
+        found = os.waitstatus_to_exitcode(status) == 1
+        print(f"{name}: {'found' if found else 'NOT FOUND'} after {time.monotonic() - began_s:.1f} s", flush=True)
+        missed += [] if found else [name]
+    return len(missed)
 
 
 def _same_addresses() -> None:
@@ -66,8 +88,9 @@ def _warm_up() -> None:
 class _Runs:
     """Children, each with a seed, as many at a time as there are workers."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: argparse.Namespace, *, is_hunt: bool = False) -> None:
         self._arguments = arguments
+        self._is_hunt = is_hunt
         self._selector = selectors.DefaultSelector()
         self._next = arguments.seed if arguments.seed is not None else int(time.time()) * 1000
         self._left = arguments.count
@@ -89,11 +112,13 @@ class _Runs:
                 break
             for key, _ in self._selector.select():
                 running -= self._read(key)
-        self._say(time.monotonic() - began_s)
+        if not self._is_hunt:
+            self._say(time.monotonic() - began_s)
         return 1 if self._failed else 0
 
     def _may_begin(self) -> bool:
-        return time.monotonic() < self._end_s and self._left != 0
+        is_found = self._is_hunt and bool(self._failed)
+        return time.monotonic() < self._end_s and self._left != 0 and not is_found
 
     def _begin(self) -> None:
         seed, self._next = self._next, self._next + 1
@@ -136,6 +161,9 @@ class _Runs:
 
     def _fail(self, seed: int, problem: str) -> None:
         self._failed.append(seed)
+        if self._is_hunt:
+            print(f"seed {seed}: {problem[:300]}", flush=True)
+            return
         print(f"seed {seed} failed: {problem}", flush=True)
         print(f"replay with: python -m fluss.testing.sim --seed {seed} --count 1", flush=True)
 

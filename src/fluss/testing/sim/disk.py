@@ -33,14 +33,12 @@ _PAGE_BYTES: Final = 4096
 class _Node:
     """A file or a directory."""
 
-    __slots__ = ("durable", "durable_names", "is_directory", "lost", "names", "synced", "writes")
+    __slots__ = ("durable", "durable_names", "is_directory", "names", "synced", "writes")
 
     def __init__(self, is_directory: bool) -> None:
         self.is_directory = is_directory
         self.durable = bytearray()
         self.writes: list[Write] = []
-        self.lost: set[int] = set()
-        """Numbers of writes that a sync has failed for: no later one brings them to the disk"""
         self.synced = 0
         """When the newest sync that has ended had begun"""
         self.names: dict[str, _Node] = {}
@@ -188,7 +186,7 @@ class SimDisk:
         self.syncs += 1
         if self.faults.struck(self.faults.sync_error_share, "sync error"):
             if node is not None:
-                node.lost.update(write.number for write in node.writes if write.number < begun)
+                self._lose(node, begun)
             self._scheduler.trace.add("sync error")
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         # Two syncs of a file may overlap; the one that began first may end last, and knows less.
@@ -198,13 +196,17 @@ class SimDisk:
         if node.is_directory:
             node.durable_names = names
             return
-        left = []
         for write in node.writes:
-            if write.number < begun and write.number not in node.lost:
+            if write.number < begun:
                 apply(node.durable, write.position, write.data)
-            else:
-                left.append(write)
-        node.writes = left
+        node.writes = [write for write in node.writes if write.number > begun]
+
+    def _lose(self, node: _Node, begun: int) -> None:
+        """A failed sync has brought any part of the writes to the disk, and no later one will bring the rest."""
+        tried = [write for write in node.writes if write.number < begun]
+        if tried:
+            node.durable = bytearray(surviving_content(node.durable, tried, self.faults.chance))
+        node.writes = [write for write in node.writes if write.number > begun]
 
     def _sync_s(self) -> float:
         faults = self.faults

@@ -233,7 +233,12 @@ def run(seed: int, root: Path, trace: Trace) -> SeedOutcome:
     logging.getLogger().addHandler(errors)
     with World(seed, root, trace, weather, partial(_drawn_config, chance)) as world:
         world.scheduler.preempt_share = chance.choice((0.0, 0.05, 0.3))
-        options = {"request_timeout_ms": chance.choice((1_000, 5_000, 30_000))}
+        options = {
+            "request_timeout_ms": chance.choice((1_000, 5_000, 30_000)),
+            "close_timeout_ms": chance.choice((50, 1_000, 30_000)),
+            "writer_buffer_memory_size": chance.choice((2_000, 64 << 20)),
+            "writer_batch_timeout_ms": chance.choice((0, 100)),
+        }
         sizes = Sizes(
             keys=chance.choice((3, 12, 40)),
             rows_max=chance.choice((1, 12, 60)),

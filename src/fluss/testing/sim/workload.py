@@ -24,7 +24,7 @@ from fluss.api.operations import ClusterOperations
 from fluss.client import runtime
 from fluss.client.admin import LakeCore
 from fluss.doors import clock
-from fluss.model.errors import FlussError
+from fluss.model.errors import FlussError, InvalidRequestError
 from fluss.model.paths import TableBucket
 from fluss.testing.sim.history import (
     Action,
@@ -57,6 +57,8 @@ T = TypeVar("T")
 _POLL_MS: Final = 300
 _AGAIN_S: Final = 0.1
 _STAGED_TRIES: Final = 3
+_CANCELLED_SHARE: Final = 0.1
+_UNAWAITED_SHARE: Final = 0.1
 
 
 class Sizes(NamedTuple):
@@ -183,13 +185,19 @@ class SimWorkload:
         name = f"{table.name}/{partition}" if partition else table.name
         info = connection.get_table(table.path).get_table_info()
         for bucket in buckets:
+            start, found = starts[bucket], list[Record]()
             with connection.get_table(table.path).new_scan().create_log_scanner() as scanner:
-                scanner.subscribe_positions({TableBucket(info.table_id, bucket, partition_id): starts[bucket]})
-                found: list[Record] = []
+                scanner.subscribe_positions({TableBucket(info.table_id, bucket, partition_id): start})
                 while scanner.get_subscribed_buckets()[0][1] < ends[bucket]:
-                    found += map(table.record, scanner.poll(_POLL_MS))
-            has_gaps = table.model is not None
-            self.contents[Bucket(name, bucket)] = Content(starts[bucket], ends[bucket], found, has_gaps)
+                    try:
+                        found += map(table.record, scanner.poll(_POLL_MS))
+                    except InvalidRequestError:
+                        # Its beginning has expired meanwhile.
+                        if table.name != BRIEF:
+                            raise
+                        start, found = admin.list_offsets(table.path, [bucket], earliest)[bucket], []
+                        scanner.subscribe(bucket, start)
+            self.contents[Bucket(name, bucket)] = Content(start, ends[bucket], found, has_gaps=table.model is not None)
 
     def judge(self) -> str:
         """What is wrong; empty if nothing is."""
@@ -275,10 +283,21 @@ class ClientTask:
         for _ in range(workload.sizes.calls):
             (call,) = chance.choices(calls, weights)
             try:
-                await call()
+                await self._bounded(call)
             except FlussError as error:
                 workload.failed(self._call, error)
+            except TimeoutError:
+                # Cancelled from outside: a poll has taken no rows, a write may go on.
+                workload.end(self._call, fate=Fate.UNKNOWN, error="cancelled")
             await self._client.pause(chance.random() * workload.sizes.pause_s_max)
+
+    async def _bounded(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do it, or now and then only a part of it."""
+        if self._client.is_blocking or call == self._scan or self._chance.random() > _CANCELLED_SHARE:
+            await call()
+        else:
+            async with asyncio.timeout(self._chance.random() ** 2):
+                await call()
 
     def _begin(self, action: Action) -> None:
         self._call = self._workload.begin(self._client.name, action)
@@ -299,6 +318,9 @@ class ClientTask:
         if writer is None:
             writer = self._writers[table.name, ()] = self._opened[table.name].new_append().create_writer()
         handles = [writer.append({"id": number, "text": "x" * (number % 40), **more}) for number in ids]
+        if chance.random() < _UNAWAITED_SHARE:
+            self._workload.end(self._call, fate=Fate.UNKNOWN, error="nobody waits")
+            return
         await self._stored(writer, handles)
         self._end()
 
