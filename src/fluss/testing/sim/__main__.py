@@ -180,6 +180,8 @@ class _Runs:
         print("faults: " + ", ".join(f"{name} {number}" for name, number in sorted(self._faults.items())))
         passed = [name for name in NAMES if self._points[name]]
         print(f"fail points passed: {len(passed)} of {len(NAMES)}")
+        if len(passed) > len(NAMES) // 2:
+            print("not passed: " + ", ".join(name for name in NAMES if name not in passed))
         if self._failed:
             print("failed seeds: " + " ".join(map(str, self._failed)))
 

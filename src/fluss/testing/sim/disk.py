@@ -22,7 +22,7 @@ from random import Random
 from typing import Any, Final
 
 from fluss.testing.sim.losses import Write, apply, surviving_content, surviving_names
-from fluss.testing.sim.scheduler import Scheduler
+from fluss.testing.sim.scheduler import NS, Scheduler
 
 _CATALOG_NAME: Final = "catalog.db"
 _SHARED_MEMORY_NAME: Final = "catalog.db-shm"
@@ -57,6 +57,7 @@ class DiskFaults:
         self.write_error_share = 0.0
         self.read_error_share = 0.0
         self.full_until_s = 0.0
+        self.no_descriptors_until_s = 0.0
         self.counts: dict[str, int] = {}
 
     def struck(self, share: float, name: str) -> bool:
@@ -89,6 +90,7 @@ class SimDisk:
     # --- in the place of os
 
     def open(self, path: Path | str, flags: int, mode: int = 0o777) -> int:
+        self._refuse(self.faults.no_descriptors_until_s, errno.EMFILE, "no descriptor")
         node = self._find(Path(path))
         if flags & os.O_CREAT and node is None:
             self._refuse_if_full()
@@ -215,9 +217,12 @@ class SimDisk:
         return faults.chance.random() ** 2 * faults.sync_s_max
 
     def _refuse_if_full(self) -> None:
-        if self._scheduler.now_ns < self.faults.full_until_s * 1e9:
-            self.faults.counts["full disk"] = self.faults.counts.get("full disk", 0) + 1
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._refuse(self.faults.full_until_s, errno.ENOSPC, "write to a full disk")
+
+    def _refuse(self, until_s: float, code: int, name: str) -> None:
+        if self._scheduler.now_ns < until_s * NS:
+            self.faults.counts[name] = self.faults.counts.get(name, 0) + 1
+            raise OSError(code, os.strerror(code))
 
     # --- names
 

@@ -28,7 +28,7 @@ def _drawn_config(chance: Random, config: ServerConfig) -> ServerConfig:
         config,
         durability=chance.choice(("fsync", "fsync", "fsync", "os")),
         segment_size_bytes=chance.choice((2_000, 20_000, 1 << 30)),
-        retention_interval_ms=5_000,
+        retention_interval_ms=1_000,
         kv_snapshot_interval_ms=chance.choice((500, 5_000, 600_000)),
         kv_open_stores_max=chance.choice((1, 64)),
         datalake_format="ICEBERG",
@@ -73,6 +73,10 @@ class Nemesis:
             self._slow_disk,
             self._full_disk,
             self._disk_errors,
+            self._read_errors,
+            self._no_descriptors,
+            self._freeze,
+            self._slow_network,
             self._clock,
         ]
         if world.config.durability == "fsync":
@@ -216,6 +220,40 @@ class Nemesis:
         self._world.disk.faults.full_until_s = scheduler.seconds() + wait_s
         scheduler.sleep(wait_s)
         self._workload.history.fault("the disk has room again")
+
+    def _read_errors(self) -> None:
+        self._note("read errors")
+        faults = self._world.disk.faults
+        faults.read_error_share = self._chance.random() ** 2
+        self._world.scheduler.sleep(self._chance.random())
+        faults.read_error_share = 0.0
+        self._workload.history.fault("the disk can be read again")
+
+    def _no_descriptors(self) -> None:
+        self._note("no descriptors")
+        scheduler = self._world.scheduler
+        wait_s = self._chance.random()
+        self._world.disk.faults.no_descriptors_until_s = scheduler.seconds() + wait_s
+        scheduler.sleep(wait_s)
+        self._workload.history.fault("there are descriptors again")
+
+    def _freeze(self) -> None:
+        living = [thread.process for thread in self.clients if not thread.is_over and thread.process.is_alive]
+        process = self._chance.choice([*living, self._world.server or self._world.nemesis])
+        self._note("freeze of a client" if process in living else "freeze of the server")
+        scheduler = self._world.scheduler
+        scheduler.freeze(process)
+        scheduler.sleep(self._chance.random() ** 3 * 30)
+        scheduler.thaw()
+        self._workload.history.fault("nobody is frozen")
+
+    def _slow_network(self) -> None:
+        self._note("slow network")
+        network = self._world.network
+        usual, network.weather = network.weather, network.weather._replace(delay_s_max=1.0, bytes_per_s=1e5)
+        self._world.scheduler.sleep(self._chance.random() * 5)
+        network.weather = usual
+        self._workload.history.fault("the network is quick again")
 
     def _clock(self) -> None:
         self._note("clock jump")

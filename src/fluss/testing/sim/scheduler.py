@@ -121,6 +121,9 @@ class Scheduler:
         self._order = 0
         self._timers: list[tuple[int, int, Callable[[], None] | SimThread, int]] = []
         self._runnable: list[SimThread] = []
+        self._frozen: SimProcess | None = None
+        self._held: list[SimThread] = []
+        """Of the frozen process: they could run"""
         self.current: SimThread = None  # type: ignore[assignment]  # `adopt` sets it
         self.main: SimThread = None  # type: ignore[assignment]
         self._is_stuck = False
@@ -171,7 +174,7 @@ class Scheduler:
     def switch(self) -> None:
         """Let others have their turn, if any can run."""
         me = self.current
-        self._runnable.append(me)
+        self._ready(me)
         self._hand_over(me, self._next())
 
     def block(self, until_ns: int | None = None) -> bool:
@@ -192,12 +195,27 @@ class Scheduler:
         """Let a thread that is blocked run again."""
         if thread.is_waiting and thread.process.is_alive:
             thread.is_waiting = False
-            self._runnable.append(thread)
+            self._ready(thread)
 
     def begin(self, thread: SimThread) -> None:
         """A thread was started."""
         if thread.process.is_alive:
-            self._runnable.append(thread)
+            self._ready(thread)
+
+    def freeze(self, process: SimProcess) -> None:
+        """Let no thread of a process run for a while; one process at a time."""
+        self.thaw()
+        self._frozen = process
+        self._held = [thread for thread in self._runnable if thread.process is process]
+        self._runnable = [thread for thread in self._runnable if thread.process is not process]
+
+    def thaw(self) -> None:
+        """Let the frozen process go on."""
+        self._frozen, held, self._held = None, self._held, []
+        self._runnable += [thread for thread in held if thread.process.is_alive]
+
+    def _ready(self, thread: SimThread) -> None:
+        (self._held if thread.process is self._frozen else self._runnable).append(thread)
 
     def end(self, thread: SimThread) -> None:
         """The running thread is over; the system's thread stays, for its end would run beside the others."""

@@ -25,7 +25,7 @@ DATABASE: Final = "sim"
 LOG, PARTED, BRIEF, TIERED = "log", "parted", "brief", "tiered"
 KEYED, FIRST, VERSIONED, SUMMED = "keyed", "first", "versioned", "summed"
 PARTITIONS: Final = ("p0", "p1")
-BRIEF_S: Final = 30.0
+BRIEF_S: Final = 5.0
 _CHANGES: Final = ("+A", "+I", "-U", "+U", "-D")
 _VERSIONS_MAX: Final = 50
 

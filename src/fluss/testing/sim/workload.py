@@ -274,8 +274,8 @@ class ClientTask:
             calls.append(self._tier)
             weights.append(10)
         if self._client.is_blocking:
-            calls.append(self._back_up)
-            weights.append(1)
+            calls += [self._back_up, self._scratch]
+            weights += [1, 2]
         for name, table in workload.tables.items():
             self._opened[name] = await self._client.until_done(
                 lambda table=table: self._client.connection.get_table(table.path)  # type: ignore[misc]
@@ -426,6 +426,22 @@ class ClientTask:
         admin = await given(self._client.connection.get_admin())
         column = (f"c{self._workload.number()}", fluss.DataTypes.int())
         await given(admin.alter_table(self._workload.tables[LOG].path, add_columns=[column]))
+        self._end()
+
+    async def _scratch(self) -> None:
+        """Make a table, write to it, and drop it."""
+        table = self._workload.tables[self._chance.choice((LOG, KEYED))]
+        path = fluss.TablePath(DATABASE, f"scratch{self._workload.number()}")
+        self._begin(Administer("make and drop", path.table_name))
+        connection = self._client.connection
+        admin = connection.get_admin()
+        admin.create_table(path, table.descriptor)
+        opened = connection.get_table(path)
+        if table.model is None:
+            opened.new_append().create_writer().append({"id": 1, "text": ""}).wait()
+        else:
+            opened.new_upsert().create_writer().upsert({"k": 1, "v": 1, "w": 1}).wait()
+        admin.drop_table(path)
         self._end()
 
     async def _back_up(self) -> None:
