@@ -8,6 +8,7 @@ import faulthandler
 import gc
 import os
 import pickle
+import resource
 import selectors
 import sys
 import time
@@ -171,9 +172,11 @@ class _Runs:
         from fluss.storage.failpoints import NAMES
 
         sums = self._sums
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu_s = used.ru_utime + used.ru_stime
         print(
             f"{sums['seeds']} seeds in {seconds:.0f} s: {sums['operations']} operations in {sums['calls']} calls "
-            f"({sums['operations'] / seconds:.0f} operations/s), "
+            f"({sums['operations'] / seconds:.0f} a second, {sums['operations'] / cpu_s:.0f} a second of a core), "
             f"{sums['kills']} kills and {sums['power_losses']} power losses with recovery, "
             f"{sums['simulated_s'] / 3600:.1f} simulated hours, {sums['turns']} turns, {len(self._failed)} failed"
         )

@@ -62,9 +62,10 @@ class Nemesis:
         self._workload = workload
         self._chance = chance
         self.counts: Counter[str] = Counter()
-        every = [
-            self._kill,
-            self._kill_at_step,
+        ends = [self._kill, self._kill_at_step]
+        if world.config.durability == "fsync":
+            ends += [self._power, self._power_at_step]
+        others = [
             self._restart,
             self._kill_client,
             self._cut_both,
@@ -79,9 +80,8 @@ class Nemesis:
             self._slow_network,
             self._clock,
         ]
-        if world.config.durability == "fsync":
-            every += [self._power, self._power_at_step]
-        self._kinds = chance.sample(every, chance.randint(2, len(every)))
+        # Ends of the server are what the most is to be learned from.
+        self._kinds = [*chance.sample(others, chance.randint(1, len(others))), *chance.choices(ends, k=len(ends))]
         self.clients: list[SimThread] = []
 
     @property
@@ -279,7 +279,7 @@ def run(seed: int, root: Path, trace: Trace) -> SeedOutcome:
         }
         sizes = Sizes(
             keys=chance.choice((3, 12, 40)),
-            rows_max=chance.choice((1, 12, 60)),
+            rows_max=chance.choice((1, 20, 200)),
             pause_s_max=chance.choice((0.0, 0.01, 0.1)),
         )
         workload = SimWorkload(world, seed, drawn_tables(chance), sizes, options)
