@@ -23,7 +23,10 @@ _ENVIRONMENT: Final = {
     "OMP_NUM_THREADS": "1",
     "ARROW_IO_THREADS": "1",
 }
-_SEED_S_MAX: Final = 60
+_SEED_S_MAX: Final = 300
+_FEWER_CALLS: Final = (3, 8, 20)
+# Of a run's failing seeds the first few are made smaller.
+_SHRUNK_MAX: Final = 3
 
 
 def main() -> None:
@@ -34,6 +37,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, help="how many seeds; without, as many as the time allows")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--trace", type=Path, help="write each step of a seed to DIRECTORY/SEED")
+    parser.add_argument("--calls", type=int, default=40, help="how many calls each client makes")
     parser.add_argument("--mutant", help="run with a planted bug, until a seed fails; 'all': each of them")
     parser.add_argument("--hashes", action="store_true", help="print each seed's trace hash")
     arguments = parser.parse_args()
@@ -130,7 +134,7 @@ class _Runs:
         pid = os.fork()
         if not pid:
             os.close(read)
-            _child(seed, write, self._arguments.trace)
+            _child(seed, write, self._arguments.calls, self._arguments.trace)
         os.close(write)
         self._selector.register(read, selectors.EVENT_READ, (seed, pid, bytearray()))
 
@@ -166,7 +170,24 @@ class _Runs:
             print(f"seed {seed}: {problem[:300]}", flush=True)
             return
         print(f"seed {seed} failed: {problem}", flush=True)
-        print(f"replay with: python -m fluss.testing.sim --seed {seed} --count 1", flush=True)
+        print(f"replay with: python -m fluss.testing.sim --seed {seed} --count 1{self._shrunk(seed)}", flush=True)
+
+    def _shrunk(self, seed: int) -> str:
+        """With how few calls of each client a seed still fails."""
+        for calls in _FEWER_CALLS:
+            if calls < self._arguments.calls and len(self._failed) <= _SHRUNK_MAX:
+                read, write = os.pipe()
+                pid = os.fork()
+                if not pid:
+                    os.close(read)
+                    _child(seed, write, calls, None)
+                os.close(write)
+                with open(read, "rb") as said:
+                    data = said.read()
+                os.waitpid(pid, 0)
+                if not data or pickle.loads(data).problem:
+                    return f" --calls {calls}"
+        return ""
 
     def _say(self, seconds: float) -> None:
         from fluss.storage.failpoints import NAMES
@@ -189,7 +210,7 @@ class _Runs:
             print("failed seeds: " + " ".join(map(str, self._failed)))
 
 
-def _child(seed: int, write: int, trace_to: Path | None) -> None:
+def _child(seed: int, write: int, calls: int, trace_to: Path | None) -> None:
     import traceback
 
     from fluss.testing.sim.runs import run
@@ -205,7 +226,7 @@ def _child(seed: int, write: int, trace_to: Path | None) -> None:
         base = Path("/dev/shm") if os.path.isdir("/dev/shm") else Path("/tmp")
         # Messages have paths in them, so the same seed has the same directory.
         root = base / "fluss-sim" / str(seed)
-        outcome = run(seed, root, Trace(sink))
+        outcome = run(seed, root, Trace(sink), calls)
         data = pickle.dumps(outcome)
         while data:
             data = data[os.write(write, data) :]

@@ -10,8 +10,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+from fluss.client.lookup.pending import Lookup
+from fluss.client.net.connection import Connection
+from fluss.client.write.bucket_queue import NOT_NUMBERED, BucketQueue
 from fluss.client.write.encode_queue import BufferMemory
-from fluss.client.write.sender import Sender
 from fluss.storage import files
 from fluss.storage.catalog.db import CatalogDatabase
 from fluss.storage.failpoints import Site
@@ -19,6 +21,7 @@ from fluss.storage.kv.bucket import KvBucket
 from fluss.storage.log import group_commit
 from fluss.storage.log.group_commit import Durable
 from fluss.storage.log.log import BucketLog
+from fluss.storage.log.marks import Marks
 from fluss.storage.log.writer_state import WriterTable
 
 
@@ -73,9 +76,61 @@ async def _fold_without_overlay(self: KvBucket, request: Any) -> Any:
 _real_fold = KvBucket._fold
 
 
-def _close_without_end(self: Sender, reason: Any) -> None:
-    """What is waiting is forgotten, but answers and timers go on."""
-    self.refuse_rows()
+class _SendsAllTheSame:
+    """A transport that sends what it has before it ends."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self.abort = transport.close
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def _connect_softly(self: Connection, transport: Any) -> None:
+    softly: Any = _SendsAllTheSame(transport)
+    _real_connection_made(self, softly)
+
+
+_real_connection_made = Connection.connection_made
+
+
+def _send_all_the_same() -> None:
+    """A client that is closed lets leave what is on its way."""
+    vars_of: Any = Connection
+    vars_of.connection_made = _connect_softly
+    vars_of.cut = lambda self: None
+
+
+def _number_anew(self: BucketQueue, batch: Any, now: float, *, in_doubt: bool) -> None:
+    """A batch that is tried again gets a new number, so nobody knows that it is a repeat."""
+    _real_again(self, batch, now, in_doubt=in_doubt)
+    batch.sequence = NOT_NUMBERED
+
+
+_real_again = BucketQueue.again
+
+
+def _resolve_strictly(self: Lookup) -> None:
+    """As it was: a lookup that all have left has no results, and telling nobody fails."""
+    if self.error is None:
+        list(zip(self.callers, self.results, strict=True))
+    _real_resolve(self)
+
+
+_real_resolve = Lookup.resolve
+
+
+def _fail_and_cut(self: BucketLog, error: Exception, *, keeps_tail: bool = False) -> Any:
+    """As it was: rows are cut whose mark may be there."""
+    return _real_fail(self, error)
+
+
+_real_fail = BucketLog._fail
+
+
+def _do_nothing(*_: Any, **__: Any) -> None:
+    """Leave it out."""
 
 
 def _release_without_a_word(self: BufferMemory, size_bytes: int) -> None:
@@ -119,7 +174,13 @@ MUTANTS: Final[dict[str, Callable[[], None]]] = {
     "watermark-too-early": _replaced(BucketLog, "high_watermark", property(lambda self: self._end)),
     "overlay-dropped-early": _replaced(KvBucket, "_fold", _fold_without_overlay),
     "store-before-log": _replaced(KvBucket, "_apply_all", _apply_before_durable),
-    "sends-after-close": _replaced(Sender, "close", _close_without_end),
+    "sends-after-close": _send_all_the_same,
+    "retry-with-a-new-number": _replaced(BucketQueue, "again", _number_anew),
+    "abandoned-lookup-raises": _replaced(Lookup, "resolve", _resolve_strictly),
+    "cut-behind-a-mark": _replaced(BucketLog, "_fail", _fail_and_cut),
+    "staged-query-not-kept": _replaced(CatalogDatabase, "put_staged_query", _do_nothing),
+    "lake-snapshot-not-kept": _replaced(CatalogDatabase, "put_lake_snapshot", _do_nothing),
+    "marks-not-written": _replaced(Marks, "put", _do_nothing),
     "lost-wake-up-of-readers": _replaced(BucketLog, "_wake", _never_wake),
     "lost-wake-up-of-writers": _replaced(BufferMemory, "release", _release_without_a_word),
     "id-reused": _replaced(CatalogDatabase, "_advance", _advance_nothing),

@@ -21,6 +21,7 @@ from fluss.testing.sim.world import SERVER_HOST, World
 
 _END_S_MAX: Final = 120.0
 _RUN_S_MAX: Final = 600.0
+CALLS: Final = 40
 
 
 def _drawn_config(chance: Random, config: ServerConfig) -> ServerConfig:
@@ -260,8 +261,8 @@ class Nemesis:
         self._world.wall_offset_ns += int(self._chance.choice((-1, 1)) * self._chance.random() * 3600e9)
 
 
-def run(seed: int, root: Path, trace: Trace) -> SeedOutcome:
-    """Do everything that a seed says, in a directory that is made and removed."""
+def run(seed: int, root: Path, trace: Trace, calls: int = CALLS) -> SeedOutcome:
+    """Do everything that a seed says, in a directory that is made and removed; `calls` of each client."""
     chance = Random(f"{seed} run")
     outcome = SeedOutcome(seed)
     weather = Weather(delay_s_max=chance.choice((0.0005, 0.005, 0.05)), pieces_share=chance.choice((0.0, 0.1, 0.5)))
@@ -278,6 +279,7 @@ def run(seed: int, root: Path, trace: Trace) -> SeedOutcome:
             "writer_batch_timeout_ms": chance.choice((0, 100)),
         }
         sizes = Sizes(
+            calls=calls,
             keys=chance.choice((3, 12, 40)),
             rows_max=chance.choice((1, 20, 200)),
             pause_s_max=chance.choice((0.0, 0.01, 0.1)),
