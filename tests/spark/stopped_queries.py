@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +44,8 @@ def for_each_batch(rows: DataFrame, options: dict[str, str]) -> DataStreamWriter
     return rows.writeStream.foreachBatch(keep)
 
 
-PROGRAMS: Final[tuple[Program, ...]] = (copied, stored_once, for_each_batch)
+# In the order in which they are stopped. The last may be committing: Spark does not interrupt that.
+PROGRAMS: Final[tuple[Program, ...]] = (copied, for_each_batch, stored_once)
 
 
 def _start(spark: SparkSession, options: dict[str, str], program: Program, folder: Path) -> StreamingQuery:
@@ -85,11 +87,15 @@ def main(folder: Path) -> None:
                 server.kill()
                 # So that some of them wait.
                 time.sleep(2)
+            back = threading.Timer(1, server.start)
             for query in queries:
                 time.sleep(chance.random() / 2)
+                if query is queries[-1] and number == ROUNDS - 1:
+                    back.start()
                 query.stop()
                 assert query.exception() is None
                 print("stopped", flush=True)
+        back.join()
 
 
 if __name__ == "__main__":

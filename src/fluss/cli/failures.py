@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NoReturn
@@ -26,6 +27,8 @@ def failing_as(command: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        # It may have come between making a coroutine and running it: Python would say that nobody awaited that.
+        warnings.simplefilter("ignore", RuntimeWarning)
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
         # What is still buffered has nobody to go to either, at the interpreter's end.

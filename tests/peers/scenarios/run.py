@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.peers.scenarios.world import SCENARIOS, World
 
-_PROBE = Path(__file__).parents[3] / "src" / "fluss" / "testing" / "probe.py"
+_PROBE = Path(__file__).parents[3] / "src" / "fluss" / "testing" / "processes.py"
 _LEADER_TIMEOUT_S = 20.0
 _INTERVAL_S = 0.02
 

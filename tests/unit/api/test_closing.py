@@ -475,6 +475,28 @@ def test_an_interrupted_close_sends_nothing_more(server: ScriptedServer, monkeyp
     until(lambda: not server._writers)
 
 
+@pytest.mark.parametrize(
+    "step", ["fluss.client.write.encode_queue.EncodeQueue.submit", "fluss.client.runtime.call_soon"]
+)
+def test_rows_of_an_interrupted_flush_are_sent_by_the_next_or_by_close(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Ctrl-C in a notebook, between closing a row buffer and handing it to the I/O loop."""
+    connection, writer = opened(Facade("fluss.sync"), server)
+
+    def interrupted(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    for number, settle in enumerate((writer.flush, connection.close)):
+        writer.append([number, "a"])
+        monkeypatch.setattr(step, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.flush()
+        settle()
+        assert server.ids() == list(range(number + 1))
+
+
 # ---- loops ----
 
 

@@ -521,7 +521,11 @@ class Lookups:
         # The loop clears the mark before it empties the queue, so what was queued before the mark is seen.
         if not self._is_woken:
             self._is_woken = True
-            self._call_soon(self._send_queued)
+            try:
+                self._call_soon(self._send_queued)
+            except BaseException:  # an interrupt: the next one has to wake the loop
+                self._is_woken = False
+                raise
 
     def _send_queued(self) -> None:
         self._is_woken = False

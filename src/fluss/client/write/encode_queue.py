@@ -247,7 +247,11 @@ class EncodeQueue:
         self._submitted.append(writer)
         if not self._woken:
             self._woken = True
-            runtime.call_soon(self._wake)
+            try:
+                runtime.call_soon(self._wake)
+            except BaseException:  # an interrupt: the next one has to wake the loop
+                self._woken = False
+                raise
 
     def relieve(self) -> None:
         """The write memory is full: send what writers are still gathering, unless something under way will make room.

@@ -217,8 +217,8 @@ class WriterCore:
         buffer.handle = self.handle(buffer.outcome)
         self._lingers_until = buffer.opened_at + self._linger_s
         if not self._lingers:
-            self._lingers = True
             runtime.call_soon(self._opened)
+            self._lingers = True  # behind it, in case of an interrupt; the lock keeps the callback waiting
         return buffer
 
     def _taken(self, buffer: RowBuffer) -> Any:
@@ -384,11 +384,11 @@ class WriterCore:
     def _begin_flush(self, send: Callable[[WriterCore], None]) -> list[RowBuffer]:
         """Let everything be sent; returns what is to be waited for."""
         with self._lock:
-            is_closed = self._close_when(FLUSH_OUTSTANDING_MAX)
+            self._close_when(FLUSH_OUTSTANDING_MAX)
             buffers = list(self._outstanding)
             if self._open is not None and self._open.row_count:
                 buffers.append(self._open)
-        if is_closed:
+        if self.preparing:  # also of a flush that an interrupt ended just here
             send(self)
         return buffers
 

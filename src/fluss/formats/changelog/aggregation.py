@@ -6,6 +6,7 @@ record is merged with. Each function turns the records' values into what they le
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import reduce
 from typing import Final, NamedTuple, TypeAlias
@@ -31,7 +32,6 @@ from fluss.model.schema import Column
 CHANGES_SIZE_MAX_BYTES: Final = 1 << 28
 # Sums up to here are 64-bit numbers in Apache Fluss, and too many digits are an error; behind, they are null.
 _COMPACT_PRECISION_MAX: Final = 18
-_CANONICAL_NAN: Final = pa.scalar(float("nan"), pa.float64())
 
 Merge: TypeAlias = Callable[[pa.Array, Column, "Merges"], pa.Array]
 
@@ -176,7 +176,8 @@ def _ranks(values: pa.Array) -> pa.Array:
 
 def _float_ranks(values: pa.Array) -> pa.Array:
     """Java's order: -0.0 is less than 0.0, and all NaN are equal and greater than anything else."""
-    patterns = pc.if_else(pc.is_nan(values), _CANONICAL_NAN, values).view(pa.int64())
+    canonical_nan = pa.scalar(math.nan, pa.float64())  # not at import: pyarrow then loads pandas
+    patterns = pc.if_else(pc.is_nan(values), canonical_nan, values).view(pa.int64())
     return pc.if_else(pc.less(patterns, 0), pc.bit_wise_xor(patterns, (1 << 63) - 1), patterns)
 
 
