@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import faulthandler
+import fcntl
 import gc
 import os
 import pickle
@@ -224,8 +225,11 @@ def _child(seed: int, write: int, calls: int, trace_to: Path | None) -> None:
             trace_to.mkdir(parents=True, exist_ok=True)
             sink = (trace_to / str(seed)).open("w").write
         base = Path("/dev/shm") if os.path.isdir("/dev/shm") else Path("/tmp")
-        # Messages have paths in them, so the same seed has the same directory.
+        # Messages have paths in them, so the same seed has the same directory; who else runs it waits.
         root = base / "fluss-sim" / str(seed)
+        root.parent.mkdir(exist_ok=True)
+        running = os.open(root.parent / "running", os.O_RDWR | os.O_CREAT)
+        fcntl.lockf(running, fcntl.LOCK_EX, 1, seed)
         outcome = run(seed, root, Trace(sink), calls)
         data = pickle.dumps(outcome)
         while data:
