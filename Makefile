@@ -5,7 +5,7 @@ PYTEST := $(BIN)/python -m pytest -q
 # Two workers at a time, each takes a whole file: fixtures are made once per worker, and tests of a file go in order.
 WORKERS := -n 2 --dist loadfile
 
-.PHONY: setup java demo test test-quick check test-compat test-spark43 test-connect test-spark-smoke compat-table test-full bench bench-paths bench-spark bench-lake bench-bystander soak sync proto lock docs dist clean
+.PHONY: setup java demo test test-quick check test-compat test-spark43 test-connect test-spark-smoke compat-table test-full bench bench-paths bench-spark bench-lake bench-bystander soak sim sync proto lock docs dist clean
 
 setup: .venv/.ready
 
@@ -94,6 +94,11 @@ bench-bystander: setup
 HOURS ?= 2
 soak: setup
 	$(BIN)/python -m benchmarks.soak --hours $(HOURS)
+
+# Clients, a server and its disk from one seed after another, with faults; a failing seed is printed as a command.
+SECONDS ?= 600
+sim: setup
+	$(BIN)/python -m fluss.testing.sim --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 # The blocking classes of the API, made of the awaited ones; kept in the tree.
 sync: setup

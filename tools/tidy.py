@@ -63,9 +63,9 @@ DOORS: Final = {
     ),
     "threads": Door(
         "threads",
-        _names("threading", "Thread Timer")
+        _names("threading", "Thread Timer Lock RLock Condition Event Semaphore BoundedSemaphore Barrier")
         | _names("concurrent.futures", "ThreadPoolExecutor ProcessPoolExecutor")
-        | {"asyncio.to_thread"},
+        | {"asyncio.to_thread", "asyncio.new_event_loop", "asyncio.run", "concurrent.futures.wait"},
         module="fluss.doors.threads",
     ),
     "sockets": Door(

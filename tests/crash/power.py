@@ -19,7 +19,7 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -31,24 +31,15 @@ from fluss.storage import files
 from fluss.storage.catalog.db import CatalogDatabase
 from fluss.storage.failpoints import Site
 from fluss.storage.kv import rocks
+from fluss.testing.sim.losses import Write, surviving_content, surviving_names
 
 _CATALOG_NAMES = ("catalog.db", "catalog.db-wal")
 _NOT_COPIED = ("catalog.db", "server.")
 _UNUSED_OF_STORES = ("LOG", "LOCK")  # what RocksDB writes and never reads
-_SURVIVES_SHARE = 0.5
 _SLOW_SYNC_SHARE = 0.3
 _SYNC_S_MAX = 0.0005
-_SECTOR_BYTES = 512
 
 _boots = count(1)
-
-
-class Write(NamedTuple):
-    """A write, or without data a cut, that no sync covers yet."""
-
-    number: int
-    position: int
-    data: bytes | None
 
 
 class Loss(NamedTuple):
@@ -250,7 +241,7 @@ class PowerSupply:
         target.mkdir()
         there = {} if source is None else _listing(source)
         places = {child: name for name, child in there.items()}
-        for name, child in _surviving_names(self._names.get(inode, {}), there, chance).items():
+        for name, child in surviving_names(self._names.get(inode, {}), there, chance).items():
             if name.startswith(_NOT_COPIED) or name in _UNUSED_OF_STORES:
                 continue
             path = source / places[child] if source is not None and child in places else None
@@ -262,7 +253,7 @@ class PowerSupply:
     def _surviving_content(self, inode: int, path: Path | None, chance: random.Random) -> bytes:
         durable = self._contents.get(inode, b"")
         if writes := self._writes.get(inode):
-            return _replayed(durable, writes, chance)
+            return surviving_content(durable, writes, chance)
         try:
             written = durable if path is None else path.read_bytes()
         except FileNotFoundError:
@@ -275,69 +266,3 @@ def _listing(directory: Path) -> dict[str, int]:
     """Names and inodes."""
     with os.scandir(directory) as entries:
         return {entry.name: entry.inode() for entry in entries}
-
-
-def _surviving_names(durable: Mapping[str, int], there: Mapping[str, int], chance: random.Random) -> dict[str, int]:
-    """The names a directory can have whose last sync saw `durable`; a file that was renamed has one of its names."""
-    found = {
-        name: inode
-        for name, inode in sorted(there.items())
-        if durable.get(name) == inode or chance.random() < _SURVIVES_SHARE
-    }
-    arrived = set(found.values())
-    for name, inode in sorted(durable.items()):
-        if name in found or inode in arrived:
-            continue
-        is_removed = name not in there and inode not in there.values()
-        if not is_removed or chance.random() < _SURVIVES_SHARE:
-            found[name] = inode
-    return found
-
-
-def _replayed(durable: bytes, writes: list[Write], chance: random.Random) -> bytes:
-    """One of the things a file can hold: what was durable, with the first few writes, or with any, whole or torn."""
-    content = bytearray(durable)
-    if chance.random() < _SURVIVES_SHARE:
-        for write in writes[: chance.randint(0, len(writes))]:
-            _apply(content, write.position, write.data)
-        return bytes(content)
-    is_in_order = chance.random() < _SURVIVES_SHARE
-    kept = writes[: chance.randint(1, len(writes))] if is_in_order else writes
-    for write in kept[:-1]:
-        if is_in_order:
-            _apply(content, write.position, write.data)
-        elif chance.random() < _SURVIVES_SHARE:
-            _apply(content, *_torn(write, chance))
-    _apply(content, *_torn(kept[-1], chance))
-    if chance.random() < _SURVIVES_SHARE:
-        _lose_sectors(content, durable, kept[-1], chance)
-    return bytes(content)
-
-
-def _torn(write: Write, chance: random.Random) -> tuple[int, bytes | None]:
-    """The beginning or the end of a write, or all of it."""
-    position, data = write.position, write.data
-    if data is None:
-        return position, None
-    cut = chance.randint(0, len(data))
-    return chance.choice([(position, data), (position, data[:cut]), (position + cut, data[cut:])])
-
-
-def _apply(content: bytearray, position: int, data: bytes | None) -> None:
-    if data is None:
-        content[position:] = bytes(max(0, position - len(content)))
-    elif data:
-        # A file that grew before its bytes came has zeros there.
-        content.extend(bytes(max(0, position - len(content))))
-        content[position : position + len(data)] = data
-
-
-def _lose_sectors(content: bytearray, durable: bytes, write: Write, chance: random.Random) -> None:
-    """Sectors of a write that did not come: what was there before, or zeros."""
-    if write.data is None:
-        return
-    end = min(write.position + len(write.data), len(content))
-    for start in range(write.position, end, _SECTOR_BYTES):
-        stop = min(start + _SECTOR_BYTES, end)
-        if chance.random() < _SURVIVES_SHARE:
-            content[start:stop] = durable[start:stop].ljust(stop - start, b"\0")

@@ -42,9 +42,9 @@ class _Runtime:
     """A loop in a daemon thread, and a few workers for what would hold the loop up."""
 
     def __init__(self) -> None:
-        self.loop = _new_loop()
+        self.loop = threads.new_loop()
         self.workers = threads.pool(WORKER_COUNT, "fluss-worker")
-        started = threading.Event()
+        started = threads.event()
         self.thread = threads.daemon(self._run, started, name="fluss-io")
         self.thread.start()
         if not started.wait(_START_S_MAX):
@@ -56,19 +56,10 @@ class _Runtime:
         self.loop.run_forever()
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
-
-
 process_id = os.getpid()
 """This process, kept up to date across forks: cheaper to compare than os.getpid() on every call."""
 
-_lock = threading.Lock()
+_lock = threads.lock()
 _current: _Runtime | None = None
 _ended = False
 # A child never closes what it inherited: the numbers of its descriptors may belong to others by then.
@@ -110,7 +101,7 @@ def run(coro: Coroutine[Any, Any, T], limit_s: float | None = None) -> T:
         raise
     future = asyncio.run_coroutine_threadsafe(coro, runtime.loop)
     try:
-        return future.result(limit_s)
+        return threads.result(future, limit_s)
     except FlussError as error:
         raise _from_outside(error) from error.__cause__
     except BaseException:
@@ -279,7 +270,7 @@ def _drain_at_exit() -> None:
 
         future = asyncio.run_coroutine_threadsafe(drain(), _current.loop)
         try:
-            future.result(EXIT_DRAIN_S_MAX)
+            threads.result(future, EXIT_DRAIN_S_MAX)
         except BaseException:
             future.cancel()
     for drainable in drainables:

@@ -1,7 +1,7 @@
 """The door to the network: opening and accepting connections, and resolving names.
 
 To be called as `sockets.connect(…)`; a name that is imported or kept is not replaced. Bytes go through the transports
-of the event loop. Where a transport has no socket (`get_extra_info("socket")` is None), nobody sets options of one.
+of the event loop, options to sockets made with `duplicate` or `attach` of a transport's socket's number.
 """
 
 # Small on purpose: nothing but what is replaced together.
@@ -9,6 +9,7 @@ of the event loop. Where a transport has no socket (`get_extra_info("socket")` i
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable
 from typing import TypeVar
@@ -54,3 +55,8 @@ serve_streams = asyncio.start_server
 def attach(fd: int, family: int = -1, kind: int = -1, protocol: int = -1) -> socket.socket:
     """A socket object for the number of an open socket; the system is asked for its kind unless it is given."""
     return socket.socket(family, kind, protocol, fd)
+
+
+def duplicate(fd: int) -> socket.socket:
+    """Another socket object, with a number of its own, for an open socket."""
+    return attach(os.dup(fd))

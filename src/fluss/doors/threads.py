@@ -1,7 +1,8 @@
-"""The door to threads: single ones, pools, and which one is running.
+"""The door to threads: single ones, pools, which one is running, and what they wait on; and to event loops.
 
 To be called as `threads.pool(2, "fluss-name")`; a name that is imported or kept is not replaced. Event loops start
-threads only for `to_thread` and `run_in_executor(None, …)`; the second is not used. Locks are `threading`'s own.
+threads only for `to_thread` and `run_in_executor(None, …)`; the second is not used. Locks and their kin are
+`threading`'s own, not wrapped. Whoever waits for a `concurrent.futures.Future` does so with `result` or `wait`.
 """
 
 # Small on purpose: nothing but what is replaced together.
@@ -10,8 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Collection
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import wait as _wait
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def daemon(run: Callable[..., object], *args: object, name: str) -> threading.Thread:
@@ -29,3 +34,28 @@ to_thread = asyncio.to_thread
 
 current: Callable[[], threading.Thread] = threading.current_thread
 """The thread that runs."""
+
+lock = threading.Lock
+rlock = threading.RLock
+condition = threading.Condition
+event = threading.Event
+
+
+def result(future: Future[T], timeout_s: float | None = None) -> T:
+    """What a future has, waited for in the calling thread; TimeoutError when that takes too long."""
+    return future.result(timeout_s)
+
+
+def wait(futures: Collection[Future[Any]]) -> None:
+    """Return when all are done, however they ended."""
+    _wait(futures)
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """An event loop: uvloop's where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

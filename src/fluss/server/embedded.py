@@ -18,7 +18,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fluss.doors import randomness
+from fluss.doors import randomness, threads
 from fluss.model.errors import FlussError
 from fluss.model.trust import EMBEDDED_LOCK_NAME, EMBEDDED_USER, ENDPOINT_NAME, EXIT_TAKEN, LOG_NAME, Endpoint
 from fluss.storage.directory import prepare, try_lock
@@ -71,11 +71,11 @@ def _write_to_log(path: Path) -> None:
 
 def _run(directory: Path, memory: bool, told: int) -> None:
     # Imported here: a process that does not get the lock is gone before these are loaded.
-    from fluss.server.process import LOG_FORMAT, loop_factory, prepare_process
+    from fluss.server.process import LOG_FORMAT, prepare_process
 
     logging.basicConfig(format=LOG_FORMAT, level=logging.INFO, stream=sys.stderr)
     prepare_process()
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=threads.new_loop) as runner:
         runner.run(_serve(directory, memory, told))
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from fluss.doors import threads
 from fluss.model.errors import FlussError
 from fluss.server.config import DURABILITIES, PORT_MAX, ServerConfig, load_config
 from fluss.storage.allocator import exempt_from_collection, give_back, share_arenas
@@ -106,7 +107,7 @@ def serve(config: Path | None, **flags: Any) -> None:
 def run(config: ServerConfig) -> None:
     """Serve until a signal asks to stop."""
     prepare_process()
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=threads.new_loop) as runner:
         runner.run(_serve(config))
 
 
@@ -155,16 +156,6 @@ class LoopErrors:
         elif loop.time() >= self._report_at_s:
             self._report_at_s = loop.time() + ACCEPT_REPORT_S
             _log.error("no connection can be accepted now: %s; raise 'ulimit -n'", error)
-
-
-def loop_factory() -> type[asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: type[asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 def prepare_process() -> None:

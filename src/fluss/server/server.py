@@ -44,11 +44,11 @@ class Server:
         self._authenticator = authenticator
         self._context: ServerContext | None = None
         self._listener: asyncio.Server | None = None
-        self._connections: set[ServerConnection] = set()
+        self._connections: dict[ServerConnection, None] = {}  # in their order
         # By address, the oldest first: those that were not logged in when they were last looked at.
         self._strangers: dict[str, dict[ServerConnection, None]] = {}
         self._connections_max = config.limits.connections_max
-        self._refused: set[ServerConnection] = set()
+        self._refused: dict[ServerConnection, None] = {}
         self._peers: dict[ServerConnection, str] = {}
         self._per_peer: Counter[str] = Counter()
         self._address: Address | None = None
@@ -180,7 +180,7 @@ class Server:
             return self._refuse(connection, f"{peer} has {limits.connections_per_address_max} connections")
         if len(self._connections) >= self._connections_max and not self._end_stranger(None):
             return self._refuse(connection, f"it has {self._connections_max} connections")
-        self._connections.add(connection)
+        self._connections[connection] = None
         if self.context.logins is not None:
             self._strangers.setdefault(peer, {})[connection] = None
         self._peers[connection] = peer
@@ -209,8 +209,8 @@ class Server:
 
     def forget(self, connection: ServerConnection) -> None:
         """The connection is closed."""
-        self._refused.discard(connection)
-        self._connections.discard(connection)
+        self._refused.pop(connection, None)
+        self._connections.pop(connection, None)
         peer = self._peers.pop(connection, None)
         if peer is not None:
             self._know(connection, peer)
@@ -224,7 +224,7 @@ class Server:
         if len(self._refused) >= self._config.limits.refusals_waiting_max:
             connection.abort()
         else:
-            self._refused.add(connection)
+            self._refused[connection] = None
             self.context.loop.call_later(LINGER_S, connection.close)
         return ConnectError(
             f"The server takes no more connections: {reason}, which is its limit. Close some, or raise the limit in "

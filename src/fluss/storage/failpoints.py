@@ -12,9 +12,10 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import threading
 from enum import StrEnum
 from typing import Final, NoReturn
+
+from fluss.doors import threads
 
 ENVIRONMENT_VARIABLE: Final = "FLUSS_FAIL_POINT"
 _ERRNOS: Final = {"eio": errno.EIO, "enospc": errno.ENOSPC, "emfile": errno.EMFILE}
@@ -158,7 +159,7 @@ class FailPoint:
         self.name = name
         self.action = action or "kill"
         self._hits_left = int(count or 1)
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
 
     def due(self, site: Site, step: Step) -> bool:
         """Count a hit; True when this is the one to fire on."""

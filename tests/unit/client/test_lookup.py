@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from fluss.client import runtime
 from fluss.client.client import ClientCore
 from fluss.client.lookup import table_lookups
 from fluss.client.lookup.lookuper import LookuperCore
+from fluss.client.lookup.pending import Lookup
 from fluss.client.runtime import run
 from fluss.model.config import Config
 from fluss.model.descriptor import TableDescriptor
@@ -203,6 +205,14 @@ def test_a_lookup_that_was_cancelled_at_once_is_not_sent(server: ScriptedKvServe
         row(n) for n in range(10) if n != 3
     ]
     assert server.key_counts == [9]
+
+
+async def test_a_lookup_that_all_have_left_ends_without_an_answer() -> None:
+    # Seeds 25 and 32 of the simulation: it raised, and took those that were rerouted with it.
+    left: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    left.cancel()
+    queue: Any = SimpleNamespace(timeout_s=1.0)
+    Lookup((queue, lambda *_: [], None, 0), [b"key"], [left]).resolve()
 
 
 def test_keys_that_take_many_bytes_are_sent_in_parts(server: ScriptedKvServer, monkeypatch: pytest.MonkeyPatch) -> None:

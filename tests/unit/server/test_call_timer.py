@@ -49,7 +49,7 @@ class Waits:
 
     def begin(self, name: str, wait_ms: int) -> Call:
         call = Call(self.session, frames.Request(0, 0, 0, memoryview(b"")), 0)
-        self.session._open.add(call)
+        self.session._open[call] = None
         call.defer(Deferred(self, name, call, wait_ms), wait_ms)
         return call
 

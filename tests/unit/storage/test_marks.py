@@ -180,6 +180,25 @@ async def test_a_mark_that_can_not_be_written_acknowledges_nothing(tmp_path: Pat
         await storage.close()
 
 
+async def test_a_mark_that_is_there_though_its_write_failed_names_no_rows_that_were_cut(tmp_path: Path) -> None:
+    # Seed 56 of the simulation: after the restart the bucket was taken for damaged.
+    storage = await Storage.open(StorageOptions(tmp_path / "data"))
+    try:
+        await storage.catalog.create_table(T, "{}", "{}", 1)
+        failpoints.arm("marks.write.after_write:2:eio")
+        with pytest.raises(FlussError, match="read-only"):
+            for text in ("first", "second"):
+                await append(await storage.opened(BUCKET), text).durable
+    finally:
+        failpoints.disarm()
+        await storage.close()
+    storage = await Storage.open(StorageOptions(tmp_path / "data"))
+    try:
+        await append(await storage.opened(BUCKET), "third").durable
+    finally:
+        await storage.close()
+
+
 # --- the catalog
 
 

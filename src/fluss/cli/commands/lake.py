@@ -17,6 +17,7 @@ from fluss.cli.connecting import connected, connection_options
 from fluss.cli.failures import EXIT_FAILED
 from fluss.cli.text.coerce import open_table, pairs, seconds, table_path
 from fluss.cli.text.output import output_option, write_rows
+from fluss.doors import threads
 from fluss.model.errors import FlussError
 from fluss.model.paths import check_database_name
 
@@ -404,7 +405,7 @@ def _executing(
 @contextmanager
 def _stopping() -> Iterator[threading.Event]:
     """Set by Ctrl-C or SIGTERM; a second Ctrl-C ends the program at once."""
-    stop = threading.Event()
+    stop = threads.event()
 
     def ask(number: int, _: object) -> None:
         stop.set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -12,7 +11,7 @@ import pyarrow as pa
 from fluss.client import runtime
 from fluss.client.admin import AdminCore
 from fluss.client.write.routing import row_numbers, split_by_index
-from fluss.doors import clock
+from fluss.doors import clock, threads
 from fluss.formats import kernel
 from fluss.formats.arrow.cast import ArrowCaster
 from fluss.formats.arrow.payload import numbers_of
@@ -73,7 +72,7 @@ class LookupKeys:
         self._sign_extend = variant is BucketHash.JAVA
         self._assigner = assigner_for(bucket_keys, info.num_buckets, lake_format, variant)
         self._is_plain = isinstance(encoder, KeyEncoder) and lake_format in _NO_LAKE
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._builder = RowBuilder(self._schema)
         self._caster = ArrowCaster(self._schema)
 
@@ -301,7 +300,7 @@ class WaitingThread:
     def __init__(self) -> None:
         self._result: Any = None
         self._error: BaseException | None = None
-        self._gate = threading.Lock()
+        self._gate = threads.lock()
         self._gate.acquire()
 
     def cancelled(self) -> bool:
@@ -376,6 +375,8 @@ class Lookup:
 
     def resolve(self) -> None:
         """Tell the callers; on their loop, or anywhere if they are threads."""
+        if self.is_abandoned:
+            return  # it may have been given up without an answer
         if self.error is not None:
             for caller in self.callers:
                 if not caller.done():

@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import builtins
 import math
-import os
 import socket
 import struct
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata as package_metadata
@@ -20,7 +18,7 @@ from typing import NamedTuple, Protocol, TypeAlias, cast
 
 from fluss.client import runtime
 from fluss.client.cluster.retry import Tries, repeat
-from fluss.doors import sockets
+from fluss.doors import sockets, threads
 from fluss.formats import kernel
 from fluss.model.config import Config
 from fluss.model.errors import (
@@ -205,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.Handle | None = None
         self._timer_at = math.inf
         self._next_id = 0
-        self._cutting = threading.Lock()
+        self._cutting = threads.lock()
 
     @classmethod
     async def open(
@@ -341,7 +339,7 @@ class Connection(asyncio.BufferedProtocol):
         with self._cutting:  # the number stays ours until `_fail` is through
             if self.closed or self._socket_fd < 0:
                 return
-            with sockets.attach(os.dup(self._socket_fd)) as same:
+            with sockets.duplicate(self._socket_fd) as same:
                 try:
                     same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
                     same.shutdown(socket.SHUT_RDWR)
@@ -371,7 +369,7 @@ class Connection(asyncio.BufferedProtocol):
             self._socket_fd = sock.fileno()
             runtime.register_socket(self._socket_fd)
             # The transport's own socket object may refuse options; they belong to the connection, not to the number.
-            with sockets.attach(os.dup(self._socket_fd)) as same:
+            with sockets.duplicate(self._socket_fd) as same:
                 same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 same.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 

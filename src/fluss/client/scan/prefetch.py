@@ -25,7 +25,7 @@ from fluss.client.net.connection import Connection
 from fluss.client.scan.batches import Cursor, RawBatch, ScanStep
 from fluss.client.scan.fetcher import Fetch, Fetcher, FetchRequest
 from fluss.client.scan.remote import RemoteLog
-from fluss.doors import clock
+from fluss.doors import clock, threads
 from fluss.model.errors import ConnectError, ErrorCode, FlussError, NotFoundError
 from fluss.model.infos import ServerNode
 from fluss.model.paths import TableBucket, TablePath
@@ -71,7 +71,7 @@ class Prefetcher:
         self._cursors = cursors
         self._buffer_bytes_max = buffer_bytes_max
         self._min_bytes = min_bytes
-        self.lock = threading.Lock()
+        self.lock = threads.lock()
         self._buffered_bytes = 0
         self._polled_at = 0.0
         self._ready: deque[ScanStep] = deque()
@@ -393,7 +393,7 @@ class OwnLoopFetch:
         self._lock = lock
         self._put = put
         self._is_asked = False
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}
 
     def end(self) -> None:
         """Back to the I/O loop; with the lock held, so no answer is being dealt with."""
@@ -405,13 +405,13 @@ class OwnLoopFetch:
         if not self._is_asked:
             return
         waiter = self.loop.create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         timer = self.loop.call_later(timeout_s, _release, waiter)
         try:
             await waiter
         finally:
             timer.cancel()
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
 
     def release(self) -> None:
         """Wakes all pollers."""

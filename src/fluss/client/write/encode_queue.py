@@ -15,7 +15,7 @@ from fluss.client import runtime
 from fluss.client.cluster.retry import KeyedTasks
 from fluss.client.write.routing import Route, Router
 from fluss.client.write.row_buffer import BufferOwner, RowBuffer, WireBatch, own_copy
-from fluss.doors import clock
+from fluss.doors import clock, threads
 from fluss.model.config import Config
 from fluss.model.errors import ErrorCode, FlussError, InvalidRequestError, TimeoutError
 from fluss.model.infos import TableInfo
@@ -35,7 +35,7 @@ class BufferMemory:
         self.used_bytes = 0
         self.full = False
         self.waiting = 0
-        self._room = threading.Condition()
+        self._room = threads.condition()
         self._waiters: list[asyncio.Future[None]] = []
 
     def add(self, size_bytes: int) -> None:
@@ -213,7 +213,7 @@ class EncodeQueue:
         lock: threading.RLock,
     ) -> None:
         self.memory = memory
-        self._writers: weakref.WeakSet[QueuedWriter] = weakref.WeakSet()
+        self._writers: weakref.WeakKeyDictionary[QueuedWriter, None] = weakref.WeakKeyDictionary()  # in their order
         self.failed: dict[QueuedWriter, None] = {}
         """Writers with failures that nobody was told of: theirs are reported even if they are forgotten."""
         self.refuses = False
@@ -234,7 +234,7 @@ class EncodeQueue:
     def register(self, writer: QueuedWriter) -> None:
         """A new writer; kept by weak reference."""
         with self._lock:
-            self._writers.add(writer)
+            self._writers[writer] = None
 
     @property
     def writers(self) -> list[QueuedWriter]:

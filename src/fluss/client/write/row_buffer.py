@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pyarrow as pa
 
 from fluss.client import runtime
-from fluss.doors import clock
+from fluss.doors import clock, threads
 from fluss.formats.arrow.payload import Codec
 from fluss.formats.kernel import RowAppender
 from fluss.formats.rows.python_rows import RowBuilder
@@ -71,7 +70,7 @@ class Outcome:
         if self.done:
             return True
         runtime.check_may_block()
-        released = threading.Event()
+        released = threads.event()
         self._callbacks.append(released.set)
         return self.done or released.wait(timeout_s)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Collection
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -17,7 +16,7 @@ from fluss.client.write.bucket_queue import BucketQueue, WriterIds
 from fluss.client.write.encode_queue import BatchLimits, BufferMemory, EncodeQueue, QueuedWriter, summed_up
 from fluss.client.write.routing import PartitionFinder
 from fluss.client.write.row_buffer import RowBuffer, WireBatch
-from fluss.doors import clock
+from fluss.doors import clock, threads
 from fluss.model.config import Config
 from fluss.model.errors import ConnectError, ErrorCode, FlussError, NotFoundError, TimeoutError
 from fluss.model.infos import ServerNode, TableInfo
@@ -166,9 +165,9 @@ class Sender:
         self._idempotent = idempotent
         self._request_size_bytes_max = BatchLimits.of(config).request_size_bytes_max
         self._own_loops = own_loops
-        self._lock = threading.RLock()
+        self._lock = threads.rlock()
         self._queues: dict[tuple[int, str | None, int], BucketQueue] = {}
-        self._busy: set[BucketQueue] = set()  # queues with waiting batches
+        self._busy: dict[BucketQueue, None] = {}  # queues with waiting batches
         self._tasks = KeyedTasks(on_end=self._pump)
         self._leaders = LeaderFinder(config, metadata, self._tasks, self._give_up_table)
         memory = BufferMemory(config.writer_buffer_memory_size)
@@ -186,7 +185,7 @@ class Sender:
         if queue is None:
             queue = self._queues[key] = BucketQueue(info, batch.bucket, batch.partition, self._pause_s)
         queue.waiting.append(batch)
-        self._busy.add(queue)
+        self._busy[queue] = None
 
     # ---- a caller's event loop ----
 
@@ -223,7 +222,7 @@ class Sender:
             return False
         self._own_loop_sends.sent(queue, connection, now)
         self._send_group(connection, batch.request, [queue])
-        self._busy.discard(queue)
+        self._busy.pop(queue, None)
         return True
 
     def _is_answered(self, queue: BucketQueue, connection: Connection) -> bool:
@@ -234,7 +233,7 @@ class Sender:
         for batch in list(queue.in_flight):
             batch.taken_from = connection
             queue.again(batch, clock.monotonic(), in_doubt=True)
-        self._busy.add(queue)
+        self._busy[queue] = None
 
     # ---- sending ----
 
@@ -249,7 +248,7 @@ class Sender:
             while groups := self._ready_groups(now):
                 for (connection, _, request), queues in groups.items():
                     self._send_group(connection, request, queues)
-                self._busy = {queue for queue in self._busy if queue.waiting}
+                self._busy = {queue: None for queue in self._busy if queue.waiting}
             self._set_timer(now)
 
     def _ready_groups(self, now: float) -> dict[tuple[Connection, int, WriteRequest], list[BucketQueue]]:
@@ -277,7 +276,7 @@ class Sender:
                 lost = "the server has lost track of this writer"
                 self._give_up_batch(batch, FlussError(lost, ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION))
         if not queue.waiting:
-            self._busy.discard(queue)
+            self._busy.pop(queue, None)
 
     def _send_group(self, connection: Connection, request: WriteRequest, queues: list[BucketQueue]) -> None:
         """One batch of each queue, in as few requests as the size limit allows."""
@@ -378,7 +377,7 @@ class Sender:
     ) -> None:
         """Try again where that may help, give up otherwise."""
         code = error.error_code
-        self._busy.add(queue)
+        self._busy[queue] = None
         dropped = code == ErrorCode.PARTITION_NOT_EXISTS  # there may be a new one of that name
         # Rows are not placed anew after the last of these: who writes them again finds the bucket count.
         if dropped or code in STALE_METADATA_CODES or code == ErrorCode.INVALID_BUCKET_ROUTING:

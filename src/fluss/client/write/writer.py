@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from fluss.client.write.encode_queue import BatchLimits, Encoder, pieces, summed
 from fluss.client.write.routing import BucketRouter, OneBucket, Route, Router, router, writable_schema
 from fluss.client.write.row_buffer import Outcome, RowBuffer, RowsOutcome, WireBatch, WriteHandle
 from fluss.client.write.sender import Sender
-from fluss.doors import clock
+from fluss.doors import clock, threads
 from fluss.formats.arrow import payload as arrow_payload
 from fluss.formats.arrow.cast import ArrowCaster
 from fluss.formats.arrow.payload import Codec
@@ -75,7 +74,7 @@ class WriterCore:
         self._buffer_size_bytes = min(batch_size * min(spread, ROW_BUFFER_BATCHES_MAX), max(batch_size, share))
         self._schema = schema
         self._caster = ArrowCaster(schema)
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self.gate = RowGate(self._lock)
         """Takes rows into the open row buffer, a million a second and more; `take_row` does what is due in between."""
         self.shell: Callable[[WriteHandle], Any] = _unchanged
@@ -84,7 +83,7 @@ class WriterCore:
         self._builders: list[RowBuilder] = []
         self._lingers = False
         self._lingers_until = 0.0
-        self._outstanding: set[RowBuffer] = set()
+        self._outstanding: dict[RowBuffer, None] = {}
         self._close_below = 0
         """Somebody waits for the open row buffer: close it when fewer row buffers than this are outstanding."""
         self._partitioned = info.is_partitioned()
@@ -259,7 +258,7 @@ class WriterCore:
         if buffer.row_count == 0:
             buffer.outcome.done = True  # opened by a row that was refused
             return False
-        self._outstanding.add(buffer)
+        self._outstanding[buffer] = None
         self.preparing.append(buffer)
         return True
 
@@ -338,7 +337,7 @@ class WriterCore:
         with self._lock:
             if error is not None and not buffer.outcome.awaited:
                 self._keep_failure(buffer, error)
-            self._outstanding.discard(buffer)
+            self._outstanding.pop(buffer, None)
             # Under the lock, so that a flush finds the row buffer either outstanding or done.
             buffer.outcome.set(error)
             if len(self._outstanding) < self._close_below:

@@ -48,7 +48,7 @@ def tier(
     """
     settings = TieringSettings(connection, executor, warehouse, catalog, progress, compact, merger)
     named = None if tables is None else [table_path(name) for name in tables]
-    stop = stop or threading.Event()
+    stop = stop or threads.event()
     reports: dict[TablePath, TieringReport] = {}
     if interval_s is not None and named is None:
         for report in _serve(settings, interval_s, stop):
@@ -105,7 +105,7 @@ class HeldTable:
         self._registry = registry
         self._assigned = assigned
         self._heartbeat_s = heartbeat_s
-        self._over = threading.Event()
+        self._over = threads.event()
         self._thread = threads.daemon(self._beat, name="fluss-tiering-heartbeat")
         self.is_done = False
 

@@ -115,7 +115,7 @@ class Session:
         self._queue_timer: asyncio.TimerHandle | None = None
         self._waits_for_turn = False
         self._is_light = True
-        self._open: set[Call] = set()  # begun and not answered
+        self._open: dict[Call, None] = {}  # begun and not answered, in their order
         self._timer: asyncio.TimerHandle | None = None  # for the first of them that is late
         self._timer_at_s = math.inf
         self._running: asyncio.Task[Answer | Deferred] | None = None
@@ -197,7 +197,7 @@ class Session:
 
     def answer(self, call: Call, frame: list[Part]) -> None:
         """Send a call's frame."""
-        self._open.discard(call)
+        self._open.pop(call, None)
         if not self._closed:
             self._send(frame)
 
@@ -290,7 +290,7 @@ class Session:
 
     def _execute(self, request: frames.Request, size_bytes: int) -> None:
         call = Call(self, request, size_bytes)
-        self._open.add(call)
+        self._open[call] = None
         begin_s = clock.monotonic()
         try:
             handled = dispatch(self._context, request)

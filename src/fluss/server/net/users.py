@@ -13,7 +13,6 @@ import hmac
 import logging
 import os
 import stat
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -154,7 +153,7 @@ class PasswordFile:
         self._path = path
         self._stamp = self._current_stamp()
         self._users = read_users(path)
-        self._refreshing = threading.Lock()
+        self._refreshing = threads.lock()
         # Of their own: other work in threads may wait for a slow disk.
         self._checkers = threads.pool(CHECKS_MAX, "fluss-login")
         self._recognizer = threads.pool(1, "fluss-login-again")

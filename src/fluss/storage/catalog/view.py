@@ -11,11 +11,11 @@ killed server loses the rest of its blocks; one that is closed gives them back.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Mapping
 from functools import update_wrapper
 from typing import Any, Final, Generic, TypeVar, TypeVarTuple
 
+from fluss.doors import threads
 from fluss.model.errors import ErrorCode, FlussError, error_from_code
 from fluss.model.paths import TablePath
 from fluss.model.tables.options import (
@@ -42,7 +42,7 @@ class DefinitionCache(Generic[*Ts, T]):
         self._function = function
         self._results: dict[tuple[Any, ...], T] = {}
         self._bytes = 0
-        self._changing = threading.Lock()
+        self._changing = threads.lock()
 
     def __call__(self, *args: *Ts) -> T:
         try:

@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import stat
-import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -23,7 +22,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, TypeAlias
 from zlib import crc32
 
-from fluss.doors import clock
+from fluss.doors import clock, threads
 from fluss.formats.batches.log_batch import crc32c, head_checksum
 from fluss.model.errors import CorruptDataError
 from fluss.storage import files
@@ -182,7 +181,7 @@ class ScrubPace:
         """`wait` sleeps for seconds and tells whether to stop; without one, `stop` ends a wait."""
         self._bytes_per_second = bytes_per_second
         self._monotonic = monotonic or clock.monotonic
-        self._stopping = threading.Event()
+        self._stopping = threads.event()
         self._wait = wait or self._stopping.wait
         self._free_at_s = self._monotonic()
         self.taken_bytes = 0

@@ -22,6 +22,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from fluss.doors import threads
 from fluss.formats.batches.kv_batch import decode_records, parse_header
 from fluss.formats.batches.log_batch import parse_header as parse_log_header
 from fluss.model.errors import FlussError
@@ -75,7 +76,7 @@ class KvBucket:
         self._waiting_for_room: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._preparing = self._applying = False
-        self._scans: set[BucketScan] = set()
+        self._scans: dict[BucketScan, None] = {}
         self._ended: FlussError | None = None
 
     # --- putting
@@ -199,7 +200,7 @@ class KvBucket:
     def _numbers(self, count: int) -> range:
         """Numbers for new rows; called in a thread."""
         ids = self._owner.catalog.reserve_ids(self.bucket.table_id, count)
-        first = asyncio.run_coroutine_threadsafe(ids, self._loop).result(NUMBERS_WAIT_S_MAX)
+        first = threads.result(asyncio.run_coroutine_threadsafe(ids, self._loop), NUMBERS_WAIT_S_MAX)
         return range(first, first + count)
 
     async def _apply_all(self) -> None:
@@ -273,8 +274,8 @@ class KvBucket:
             snapshot = await self._on_store(self._owner.run_read, store.snapshot)
             held = stack.pop_all()
         scan = BucketScan(snapshot, partial(self._on_store, self._owner.run_read), held)
-        self._scans.add(scan)
-        held.callback(self._scans.discard, scan)
+        self._scans[scan] = None
+        held.callback(self._scans.pop, scan, None)
         return scan
 
     async def checkpoint(self, directory: Path) -> KvState:
@@ -334,7 +335,7 @@ class KvBucket:
             await asyncio.wait(self._tasks)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        self._owner.busy.add(self)
+        self._owner.busy[self] = None
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
@@ -342,7 +343,7 @@ class KvBucket:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not self._tasks:
-            self._owner.busy.discard(self)
+            self._owner.busy.pop(self, None)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             _log.error("%s: puts have stopped", self.bucket, exc_info=error)

@@ -69,7 +69,7 @@ class KvEngine:
         self._buckets: WeakValueDictionary[TableBucket, KvBucket] = WeakValueDictionary()
         self._tables: dict[int, KvTable] = {}
         self._damaged: set[TableBucket] = set()
-        self.busy: set[KvBucket] = set()  # with puts under way
+        self.busy: dict[KvBucket, None] = {}  # with puts under way
         self.large_puts = asyncio.Lock()
         self._short_of_memory = asyncio.Lock()
         self.refusal: FlussError | None = None  # of all calls, once closed

@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import logging
 import struct
-import threading
 import traceback
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import wait
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -29,7 +27,7 @@ from typing import Any, Final
 
 from rocksdict import Checkpoint, Rdict, RdictIter, ReadOptions, WriteBatch
 
-from fluss.doors import clock
+from fluss.doors import clock, threads
 from fluss.model.errors import FlussError
 from fluss.storage import files
 from fluss.storage.failpoints import Site
@@ -105,7 +103,7 @@ class RocksStore:
         self._path = path
         self._recent = resources.recent_rows()
         self._readers = resources.readers
-        self._lock = threading.Lock()  # pairs what a snapshot or checkpoint holds with its state
+        self._lock = threads.lock()  # pairs what a snapshot or checkpoint holds with its state
         self._snapshots: weakref.WeakSet[RocksSnapshot] = weakref.WeakSet()
         rows, families = resources.families()
         for options in (rows, *families.values()):
@@ -149,8 +147,8 @@ class RocksStore:
         try:
             values = self._get(keys[:half])
         finally:
-            wait([later])  # whatever comes: the store may be closed next
-        return values + later.result()
+            threads.wait([later])  # whatever comes: the store may be closed next
+        return values + threads.result(later)
 
     def _get(self, keys: list[bytes]) -> list[bytes | None]:
         with _translated(self._path):

@@ -101,7 +101,7 @@ class Resources:
         self._pressed_bytes = int(memtables_bytes * MEMTABLES_PRESSED_SHARE)
         self._full_bytes = int(memtables_bytes * MEMTABLES_FULL_SHARE)
         self._recent = kernel.RecentRows(int(memory_bytes * RECENT_ROWS_SHARE))
-        self._recent_lock = threading.Lock()
+        self._recent_lock = threads.lock()
         self._stores = itertools.count(1)
         self.readers = threads.pool(READERS, "fluss-kv-get")  # of second halves of large reads
 

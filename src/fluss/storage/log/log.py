@@ -161,6 +161,7 @@ class BucketLog:
         self._waiters: dict[int, Callable[[], None]] = {}
         self._waiter_ids = count()
         self._failure: tuple[str, int] | None = None
+        self._keeps_tail = False  # when it failed, rows that nobody is told of were left
         self._closed: tuple[str, int] | None = None
         self._corruption_logged = ""
         self.batches_checked = 0  # by reads so far
@@ -432,14 +433,15 @@ class BucketLog:
         text = f"{files.shown(segment.path)}: write failed: {files.reason(error)}"
         return FlussError(text, ErrorCode.LOG_STORAGE_EXCEPTION)
 
-    def _fail(self, error: Exception) -> FlussError:
+    def _fail(self, error: Exception, *, keeps_tail: bool = False) -> FlussError:
         """Read-only from here on; nobody who waits is told that his batch is safe."""
         _log.error("%s: a sync or repair failed, the bucket is read-only: %s", self._directory, error)
         reason = files.reason(error) if isinstance(error, OSError) else str(error)
         text = f"{self._name}: a sync or repair failed, the bucket is read-only until the server restarts: {reason}"
         self._failure = (text, ErrorCode.LOG_STORAGE_EXCEPTION)
         self._end_waits(self._failure)
-        if self._options.fsync:
+        self._keeps_tail = keeps_tail
+        if self._options.fsync and not keeps_tail:
             self._cut_unacknowledged()
         return FlussError(*self._failure)
 
@@ -538,7 +540,8 @@ class BucketLog:
                 if files.lacks_descriptor(failure) and not self._is_closing:
                     self._try_later(job, failure)
                 else:
-                    self._fail(failure)
+                    # A mark that could not be written may be there all the same, and must not name what was cut.
+                    self._fail(failure, keeps_tail=error is None)
         self._in_flight.remove(job)
         self._close_cold()
 
@@ -622,7 +625,8 @@ class BucketLog:
         segment = self._segments.at_offset(fetch_offset)
         checked = segment.batches_checked
         readable_bytes = segment.size_bytes
-        if segment is self._durable_segment and self._options.fsync and self._failure is None:
+        is_cut = self._failure is not None and not self._keeps_tail
+        if segment is self._durable_segment and self._options.fsync and not is_cut:
             readable_bytes = self._durable_position
         try:
             return segment.read(fetch_offset, max_bytes, readable_bytes, verify=verify, batches_max=batches_max)

@@ -18,13 +18,12 @@ from __future__ import annotations
 
 import os
 import struct
-import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 from zlib import crc32  # CRC-32C would load a package that an idle server does without
 
-from fluss.doors import randomness
+from fluss.doors import randomness, threads
 from fluss.model.paths import TableBucket
 from fluss.storage import files
 from fluss.storage.failpoints import Site
@@ -131,8 +130,8 @@ class Marks:
         self._free: list[_Place] = []
         self._catalog_place = _Place(0)
         self._unsynced: set[_Place] = set()
-        self._lock = threading.Lock()  # of slots: `sync` runs in threads
-        self._syncs = threading.Lock()  # one at a time
+        self._lock = threads.lock()  # of slots: `sync` runs in threads
+        self._syncs = threads.lock()  # one at a time
         self.catalog: CatalogMark | None = None
         self.on_dirty: Callable[[], None] = lambda: None  # called when a sync is due
         self._load(content)
