@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -300,7 +299,7 @@ class _Stored:
 @contextmanager
 def _saying_what_is_waited_for() -> Iterator[None]:
     """A line on standard error when it takes long."""
-    done = threading.Event()
+    done = threads.event()
 
     def watch() -> None:
         if not done.wait(SILENCE_S_MAX):
