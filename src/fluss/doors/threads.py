@@ -14,9 +14,7 @@ import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures import wait as _wait
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+from typing import Any
 
 
 def daemon(run: Callable[..., object], *args: object, name: str) -> threading.Thread:
@@ -41,9 +39,8 @@ condition = threading.Condition
 event = threading.Event
 
 
-def result(future: Future[T], timeout_s: float | None = None) -> T:
-    """What a future has, waited for in the calling thread; TimeoutError when that takes too long."""
-    return future.result(timeout_s)
+result = Future.result
+"""What a future has, waited for in the calling thread for some seconds at most; raises TimeoutError behind them."""
 
 
 def wait(futures: Collection[Future[Any]]) -> None:
