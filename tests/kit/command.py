@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -68,10 +68,16 @@ def here(*arguments: str | Path, bootstrap: str, input: str = "") -> subprocess.
     return subprocess.CompletedProcess(list(arguments), done.exit_code, done.stdout, done.stderr)
 
 
+# A shell lets programs in the background ignore SIGINT, and so do their children.
+INTERRUPTIBLE: Final = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.executable, sys.argv[1:])"
+)
+
+
 def started(*arguments: str, bootstrap: str = "") -> subprocess.Popen[str]:
-    """Start `fluss` and leave it running."""
+    """Start `fluss` and leave it running. It is interrupted by SIGINT even if this process ignores that."""
     return subprocess.Popen(
-        [sys.executable, "-m", "fluss", *arguments],
+        [sys.executable, "-c", INTERRUPTIBLE, sys.executable, "-m", "fluss", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

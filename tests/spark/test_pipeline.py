@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.command import INTERRUPTIBLE
+
 pytestmark = pytest.mark.spark
 
 PIPELINE = Path(__file__).parents[2] / "examples" / "pipeline.py"
@@ -42,12 +44,8 @@ def test_the_pipeline_sums_up_and_draws(tmp_path: Path) -> None:
 def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
     data = tmp_path / "data"
     command = [sys.executable, str(PIPELINE), str(tmp_path / "revenue.png"), str(data)]
-    # Where the tests run in the background, a child would ignore interrupts as its parents do.
-    program = (
-        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.executable, sys.argv[1:])"
-    )
     with subprocess.Popen(
-        [sys.executable, "-c", program, *command],
+        [sys.executable, "-c", INTERRUPTIBLE, *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
