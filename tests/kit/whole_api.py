@@ -204,7 +204,7 @@ async def polls(table: fluss.FlussTable, admin: fluss.FlussAdmin) -> None:
 async def reads(table: fluss.FlussTable, admin: fluss.FlussAdmin) -> None:
     scan: fluss.TableScan = table.new_scan().project_by_name(["id", "c9"]).with_fixed_schema(True)
     small: fluss.Predicate = (col("id") < 3).and_(col("id") >= 0) | (col("id") == 9).or_(col("c9").is_not_null())
-    scanner = await scan.filter(small & (col("id") != 7)).create_batch_scanner()
+    scanner = await scan.filter(small & (col("id") == 7).not_()).create_batch_scanner()
     scanner.subscribe_buckets(dict.fromkeys([0, 1], fluss.EARLIEST_OFFSET))
     assert sorted(scanner.to_arrow()["id"].to_pylist()) == [1, 2] == sorted(scanner.to_pandas()["id"])
     assert sorted(scanner.to_polars()["id"].to_list()) == [1, 2] == sorted(r[0] for r in scanner.to_duckdb().fetchall())
@@ -227,9 +227,11 @@ async def reads(table: fluss.FlussTable, admin: fluss.FlussAdmin) -> None:
     assert first.bucket == limited.bucket == bucket
     assert first.num_records == first.batch.num_rows
     assert first.last_offset >= first.base_offset
+    assert first.commit_timestamp > 0
     assert limited.collect_all_batches() == []
     whole = table.new_scan().limit(10)
     assert whole.create_bucket_batch_scanner(bucket).to_arrow().num_rows == first.num_records
+    assert table.new_scan().head(1).num_rows == 1
     assert len(whole.create_bucket_batch_scanner(bucket).to_pandas()) == first.num_records
     assert len(whole.create_bucket_batch_scanner(bucket).to_polars()) == first.num_records
     assert len(whole.create_bucket_batch_scanner(bucket).to_duckdb().fetchall()) == first.num_records
@@ -420,6 +422,7 @@ async def staged(conn: fluss.FlussConnection, admin: fluss.FlussAdmin) -> None:
     assert (write.query_id, write.batch_id) == ("query", 0)
     current: pa.Table = table.new_scan().to_arrow()
     assert current["id"].to_pylist() == [1]
+    assert (await conn.sql("SELECT 1 AS one")).to_pylist() == [{"one": 1}]
     assert conn.reachable_config().bootstrap_servers
 
 

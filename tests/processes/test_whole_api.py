@@ -32,6 +32,7 @@ INTERNAL = {
     "of",
     "name",
     "matches",
+    "check_types",
     "check_values",
     "OPTIONS",
 }
