@@ -206,7 +206,6 @@ def test_a_change_that_changes_nothing_touches_nothing(wire: Wire) -> None:
         (config("table.datalake.enabled", "true"), 56, "table.datalake.format"),
         (config("table.datalake.freshness", "1 min"), 56, "table.datalake.format"),
         (config("table.log.ttl", "soon"), 39, "duration"),
-        (config("table.log.local-ttl", "8 d"), 39, "table.log.local-ttl is longer than table.log.ttl"),
         (config("table.log.ttl", "7"), 39, "unit"),
         (config("table.log.tiered.local-segments", "0"), 39, "integer"),
         (config("table.auto-partition.enabled", "true"), 39, "partition keys"),
@@ -222,6 +221,15 @@ def test_properties_that_can_not_be_changed(wire: Wire, change: pb.PbAlterConfig
     error = refused(wire, config_changes=[config("good", "1"), change])
     assert error.code == code, error
     assert text in error.text
+
+
+def test_rows_stay_near_no_longer_than_they_are_kept(wire: Wire) -> None:
+    create_table(wire)
+    alter(wire, config_changes=[config("table.log.local-ttl", "8 d")])  # rows are kept without end
+    error = refused(wire, config_changes=[config("table.log.ttl", "7 d")])
+    assert error.code == 39
+    assert "table.log.local-ttl is longer than table.log.ttl" in error.text
+    alter(wire, config_changes=[config("table.log.ttl", "8 d")])
 
 
 def test_a_description_stays_small_enough_to_be_read(wire: Wire) -> None:
