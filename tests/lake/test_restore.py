@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
+from fluss.sync import connect
+from fluss.testing import FlussServer
 from tests.kit.command import fluss, here
 from tests.kit.lake.lake import Lake
 from tests.kit.lake.unions import tier_fully
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    """A server of the test's own: of many tables only the first are named."""
+    with FlussServer(tmp_path / "server") as server, connect(server.bootstrap_servers) as connection:
+        yield Lake(server, connection, "fluss", server.data_dir.absolute() / "lake")
 
 
 def test_what_is_in_the_lake_alone_is_named(lake: Lake, tmp_path: Path) -> None:
