@@ -59,6 +59,8 @@ _AGAIN_S: Final = 0.1
 _STAGED_TRIES: Final = 3
 _CANCELLED_SHARE: Final = 0.1
 _UNAWAITED_SHARE: Final = 0.1
+# For a message of a slow network, which takes a second, a slow sync, which takes two, and what is done behind them.
+_SETTLE_S: Final = 4.0
 
 
 class Sizes(NamedTuple):
@@ -158,7 +160,8 @@ class SimWorkload:
                     admin.create_partition(table.path, {"p": partition})
 
     def last_look(self) -> None:
-        """Read everything that is stored."""
+        """Read everything that is stored, when what clients left on its way has come to rest."""
+        clock.sleep(_SETTLE_S)
         with fluss.sync.connect(ADDRESS) as connection:
             admin = connection.get_admin()
             for table in self.tables.values():
