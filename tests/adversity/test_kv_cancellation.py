@@ -59,8 +59,10 @@ class KeyedBench(Bench):
             assert expected in whole.to_pylist()
 
     async def drop(self) -> None:
-        await self.admin.drop_table(PATH)
+        """Close first: rows of a cancelled call may not have been sent yet, and would have no table."""
         await bridge(self.connection._core.close())
+        async with await fluss.FlussConnection.create(self.config) as connection:
+            await connection.get_admin().drop_table(PATH)
         asyncio.get_running_loop().set_exception_handler(None)
 
 
