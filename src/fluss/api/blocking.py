@@ -18,6 +18,7 @@ from fluss.client.scan.batches import FetchedBatch, to_record_batches, to_record
 from fluss.client.scan.scanner import LogScannerCore
 from fluss.client.write.row_buffer import WriteHandle
 from fluss.client.write.writer import WriterCore
+from fluss.doors import threads
 from fluss.formats.rows.records import ScanRecord
 from fluss.model.records import RecordBatch
 
@@ -47,7 +48,7 @@ def begun(coro: Coroutine[Any, Any, None]) -> Future[None] | None:
 
 def settled(starting: Future[None]) -> None:
     """Wait for what was begun."""
-    starting.result()
+    threads.result(starting)
 
 
 def beside(function: Callable[..., T], *args: Any) -> T:

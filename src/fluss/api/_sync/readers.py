@@ -14,6 +14,7 @@ from fluss.client.current.changes import ChangesCore
 from fluss.client.scan.batches import FetchedBatch, to_record_batches, to_table
 from fluss.client.scan.table_read import LimitScanCore
 from fluss.client.table import TableCore
+from fluss.doors import threads
 from fluss.model.paths import TableBucket
 from fluss.model.positions import ChangesPosition
 from fluss.model.records import RecordBatch
@@ -193,7 +194,7 @@ class Changes(ChangesWaiting):
             >>> later = users.changes(fluss.ChangesPosition.from_json(stored))
         """
         if self._starting is not None:
-            self._starting.result()  # blocks where nobody has awaited anything yet
+            threads.result(self._starting)  # blocks where nobody has awaited anything yet
         return self._core.position
 
     def _taken(self, changes: pa.Table) -> pa.Table:
