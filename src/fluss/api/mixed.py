@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fluss.api import blocking
 from fluss.api._aio.connection import ConnectionTo
@@ -15,9 +15,6 @@ from fluss.api.scan_base import TableScanBase
 from fluss.client.runtime import run
 from fluss.model.offsets import OffsetSpec
 from fluss.model.positions import ChangesPosition
-
-if TYPE_CHECKING:
-    pass
 
 
 class TableScan(TableReading):
