@@ -95,7 +95,7 @@ def _parquet(stream: IO[bytes]) -> pa.RecordBatchReader:
 
 
 def _arrow(stream: IO[bytes]) -> pa.RecordBatchReader:
-    """Of a file, or of a stream."""
+    """The reader of an Arrow file or stream."""
     peek = getattr(stream, "peek", None)
     if peek is None or peek(len(_ARROW_FILE_MAGIC))[: len(_ARROW_FILE_MAGIC)] != _ARROW_FILE_MAGIC:
         return pa.ipc.open_stream(stream)
